@@ -1,0 +1,1 @@
+"""The JSON-RPC dialect of `codex app-server`. Sans-IO."""

@@ -1,0 +1,1 @@
+"""Values and rules of a turn: imports nothing of ours, does no IO."""

@@ -1,0 +1,1 @@
+"""The aiohttp application: the only place where surfaces meet runs."""

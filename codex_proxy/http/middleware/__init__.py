@@ -1,0 +1,1 @@
+"""aiohttp middlewares: request ids, doors, faults, access log."""

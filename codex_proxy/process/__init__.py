@@ -1,0 +1,1 @@
+"""Child processes: spawning, supervision, and the plan of who runs where."""

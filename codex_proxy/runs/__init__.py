@@ -1,0 +1,1 @@
+"""Runs: a dialect over a child gives a log; cursors read it."""

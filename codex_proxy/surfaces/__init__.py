@@ -1,0 +1,1 @@
+"""The wire formats that clients speak: parsing requests, rendering answers. Sans-IO."""

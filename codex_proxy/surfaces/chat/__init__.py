@@ -1,0 +1,1 @@
+"""Chat Completions: parse and render."""
