@@ -1,0 +1,83 @@
+"""What every agent's dialect looks like, and what an agent declares that it can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol, TypeVar
+
+import msgspec
+
+from codex_proxy.core.events import Event
+from codex_proxy.core.items import Part
+from codex_proxy.core.turn import Turn
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What a dialect makes of one thing that happened: events for the log, bytes for the child."""
+
+    events: list[Event] = []
+    writes: bytes = b""
+
+
+NOTHING = Step()
+
+
+class ToolReply(msgspec.Struct, frozen=True):
+    """The answer to a `ToolAsked`."""
+
+    parts: tuple[Part, ...]
+    success: bool = True
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The answer to an `ApprovalAsked` or `InputAsked`: no, unless the operator said otherwise."""
+
+    approve: bool = False
+
+
+Reply = ToolReply | Decision
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a child ended: its exit code or its signal, and the last of what it said on stderr."""
+
+    code: int | None = None
+    signal: int | None = None
+    stderr_tail: str = ""
+
+
+L_contra = TypeVar("L_contra", contravariant=True)
+
+
+class Dialect(Protocol[L_contra]):
+    """One turn of one agent, sans-IO. `L_contra` is what it reads: a line, or a decoded message.
+
+    Every method returns what it wants done; nothing must be called next by rule. After the first
+    `TurnEnded` in a returned step it returns nothing more. None of the methods raises on what a
+    child says: a child's nonsense is an event.
+    """
+
+    def begin(self, turn: Turn) -> Step:
+        """Starts the turn. Called once, first."""
+        ...
+
+    def receive(self, lines: Sequence[L_contra]) -> Step:
+        """What the child printed, in order."""
+        ...
+
+    def answer(self, ask_id: str, reply: Reply) -> Step:
+        """The reply to a `ToolAsked`, `ApprovalAsked` or `InputAsked`."""
+        ...
+
+    def interrupt(self) -> Step:
+        """The client wants no more: what to write so that the agent stops and forgets the turn."""
+        ...
+
+    def eof(self, ended: Ended) -> Step:
+        """The child is gone. Ends the turn if it had not ended."""
+        ...
+
+
+Capability = Literal[
+    "text_deltas", "history", "client_tools", "structured_output", "images", "cancellation", "plain_model"
+]

@@ -1,0 +1,224 @@
+"""The vocabulary: what happens in a turn, in the order in which it happens.
+
+Dialects say these; the rules (`core/rules.py`) make any sequence of them well-formed; renderers read
+what the rules let through. The `*Whole` events are what a child says of a text as a whole: the rules
+turn them into the deltas that are still missing, so no renderer ever sees one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from codex_proxy.core.faults import Failure
+from codex_proxy.core.items import Item, ItemStatus
+
+
+class Stop(StrEnum):
+    """Why a turn ended. A provider's value that does not exist yet travels as a plain `str`."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    FUNCTION_CALL = "function_call"
+    CONTENT_FILTER = "content_filter"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+Trigger = Literal["token_count", "task_complete", "provider"]
+ReasoningKind = Literal["summary", "raw"]
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """Tokens of one or more model calls."""
+
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    reasoning: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input + other.input,
+            self.cached + other.cached,
+            self.output + other.output,
+            self.reasoning + other.reasoning,
+        )
+
+
+class TurnStarted(msgspec.Struct, frozen=True, gc=False):
+    thread_id: str = ""
+    model: str = ""
+
+
+class TurnEnded(msgspec.Struct, frozen=True):
+    """The end. `stop` is a `Stop` or a value of the provider's; `failure` is there when it is `failed`.
+
+    `trigger` names the child's event that told us; `choice_stops` holds the choices that ended otherwise.
+    """
+
+    stop: str
+    trigger: str = "task_complete"
+    failure: Failure | None = None
+    choice_stops: dict[int, str] | None = None
+
+
+class ItemStarted(msgspec.Struct, frozen=True, gc=False):
+    item: Item
+
+
+class ItemEnded(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    status: ItemStatus = "completed"
+
+
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    text: str
+
+
+class RefusalDelta(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    text: str
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
+    """`part` counts the summary parts (or raw contents) of one reasoning item from 0."""
+
+    id: str
+    text: str
+    part: int = 0
+    kind: ReasoningKind = "summary"
+
+
+class ArgumentsDelta(msgspec.Struct, frozen=True, gc=False):
+    """A piece of a call's argument text (for a custom tool: of its input)."""
+
+    id: str
+    text: str
+
+
+class OutputDelta(msgspec.Struct, frozen=True, gc=False):
+    """A piece of what the agent's own command printed."""
+
+    id: str
+    text: str
+
+
+class TextWhole(msgspec.Struct, frozen=True, gc=False):
+    """The whole text of a message, as the child gives it at the end."""
+
+    id: str
+    text: str
+
+
+class ReasoningWhole(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    text: str
+    part: int = 0
+    kind: ReasoningKind = "summary"
+
+
+class ArgumentsWhole(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    text: str
+
+
+class StepCompleted(msgspec.Struct, frozen=True, gc=False):
+    """One model call is over: no further item of this step will come. `usage` where it was told."""
+
+    usage: Usage | None = None
+
+
+class UsageSeen(msgspec.Struct, frozen=True, gc=False):
+    """Tokens of *this turn so far* (a total, not an increment), and who told us."""
+
+    usage: Usage
+    trigger: Trigger = "token_count"
+
+
+class Retrying(msgspec.Struct, frozen=True, gc=False):
+    """The agent starts its model call anew: what it said in this step will come again."""
+
+    message: str
+    http_status: int | None = None
+
+
+class ToolAsked(msgspec.Struct, frozen=True, gc=False):
+    """The child waits for the output of a call (`answer(ask_id, ...)`)."""
+
+    ask_id: str
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ApprovalAsked(msgspec.Struct, frozen=True, gc=False):
+    """The child waits for a decision on what it wants to do. `text` is one line for a person."""
+
+    ask_id: str
+    kind: Literal["command", "file_change", "permission", "mcp"]
+    text: str
+
+
+class InputAsked(msgspec.Struct, frozen=True, gc=False):
+    ask_id: str
+    text: str
+
+
+class AskClosed(msgspec.Struct, frozen=True, gc=False):
+    ask_id: str
+
+
+class RawItem(msgspec.Struct, frozen=True, gc=False):
+    """An output item as the model gave it: what the model needs to see again in the next step."""
+
+    type: str
+    json: bytes
+
+
+class RateLimits(msgspec.Struct, frozen=True, gc=False):
+    """The agent's own limits, as it reports them (JSON of its own shape)."""
+
+    json: bytes
+
+
+class Noticed(msgspec.Struct, frozen=True, gc=False):
+    """Worth a log line, nothing more. `text` never holds prompt or answer."""
+
+    code: str
+    text: str = ""
+
+
+Event: TypeAlias = (
+    TurnStarted
+    | TurnEnded
+    | ItemStarted
+    | ItemEnded
+    | TextDelta
+    | RefusalDelta
+    | ReasoningDelta
+    | ArgumentsDelta
+    | OutputDelta
+    | TextWhole
+    | ReasoningWhole
+    | ArgumentsWhole
+    | StepCompleted
+    | UsageSeen
+    | Retrying
+    | ToolAsked
+    | ApprovalAsked
+    | InputAsked
+    | AskClosed
+    | RawItem
+    | RateLimits
+    | Noticed
+)
+
+VISIBLE: frozenset[type] = frozenset(
+    {TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, ItemStarted, TurnEnded}
+)
+"""What makes an answer begin: until one of these a fault can still be a plain HTTP status."""

@@ -1,0 +1,76 @@
+"""What can go wrong, as values: who is at fault, and what a person can do about it.
+
+A `Failure` travels inside the log (`TurnEnded.failure`); a `Fault` is the exception that carries one
+before a turn exists. Neither knows HTTP: `surfaces/errors.py` maps a kind to status, type and code.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class FaultKind(StrEnum):
+    """Every kind of fault. The wire's error codes are derived from it by one table."""
+
+    # The client's.
+    INVALID_REQUEST = "invalid_request"
+    INVALID_API_KEY = "invalid_api_key"
+    NOT_ALLOWED = "not_allowed"
+    CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+    MODEL_NOT_FOUND = "model_not_found"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    REQUEST_TOO_LARGE = "request_too_large"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    # The model provider refused the content of the request (its 400).
+    REJECTED_BY_PROVIDER = "rejected_by_provider"
+    # Limits: ours, then the agent's.
+    RATE_LIMITED = "rate_limited"
+    CONCURRENCY_EXCEEDED = "concurrency_exceeded"
+    AGENT_RATE_LIMITED = "agent_rate_limited"
+    USAGE_LIMIT_REACHED = "usage_limit_reached"
+    INSUFFICIENT_QUOTA = "insufficient_quota"
+    # The agent's.
+    AGENT_NOT_AUTHENTICATED = "agent_not_authenticated"
+    SPAWN_FAILED = "spawn_failed"
+    AGENT_CRASHED = "agent_crashed"
+    AGENT_PROTOCOL = "agent_protocol"
+    AGENT_MISCONFIGURED = "agent_misconfigured"
+    # The model provider's.
+    UPSTREAM_UNAUTHORIZED = "upstream_unauthorized"
+    UPSTREAM_ERROR = "upstream_error"
+    UPSTREAM_DISCONNECTED = "upstream_disconnected"
+    UPSTREAM_UNREACHABLE = "upstream_unreachable"
+    UPSTREAM_TIMEOUT = "upstream_timeout"
+    # Nobody's, or ours.
+    TIMED_OUT = "timed_out"
+    UNAVAILABLE = "unavailable"
+    INTERNAL = "internal"
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault. `message` is for the person at the client: no upstream URL, no secret, and a way out."""
+
+    kind: FaultKind
+    message: str
+    code: str | None = None
+    """The provider's own code where it gave one (`invalid_prompt`); else the table's."""
+    param: str | None = None
+    """The request's field, as OpenAI writes it: `messages[0].content`."""
+    retry_after: float | None = None
+    """Seconds until it makes sense to try again, where somebody told us."""
+
+
+class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is raised
+    """A `Failure` raised before there is a turn to end with it."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:
+    """A request that the client has to change; `param` names the field."""
+    return Fault(Failure(kind=FaultKind.INVALID_REQUEST, message=message, param=param, code=code))

@@ -1,0 +1,115 @@
+"""The things a turn is made of: what the client brings in, and what the agent puts out.
+
+Values only. Output items are opened and closed by events (`core/events.py`); their text lives in the
+deltas, so that there is one truth of it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+# --- what the client brings ---------------------------------------------------------------------
+
+
+class TextPart(msgspec.Struct, frozen=True):
+    text: str
+
+
+class ImagePart(msgspec.Struct, frozen=True):
+    """`url` is a `data:` URL, or `https:` where the operator allows fetching."""
+
+    url: str
+    detail: str | None = None
+
+
+Part: TypeAlias = TextPart | ImagePart
+Role = Literal["developer", "user", "assistant"]
+
+
+class SaidMessage(msgspec.Struct, frozen=True):
+    """A message of the history. `system` has become `developer`: the agent drops the former silently."""
+
+    role: Role
+    parts: tuple[Part, ...]
+    phase: str | None = None
+    id: str | None = None
+
+
+class PastCall(msgspec.Struct, frozen=True):
+    """A call that the model made earlier, to a tool of the client."""
+
+    call_id: str
+    name: str
+    arguments: str
+    """The exact text, JSON for a function, free text for a custom tool."""
+    kind: Literal["function", "custom"] = "function"
+    id: str | None = None
+
+
+class PastOutput(msgspec.Struct, frozen=True):
+    """What the client's tool answered. Text that is not in parts is one `TextPart`."""
+
+    call_id: str
+    parts: tuple[Part, ...]
+    kind: Literal["function", "custom"] = "function"
+
+
+class PastRaw(msgspec.Struct, frozen=True):
+    """An item that goes back to the model as it came from it (reasoning with encrypted content)."""
+
+    json: bytes
+
+
+HistoryItem: TypeAlias = SaidMessage | PastCall | PastOutput | PastRaw
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A tool of the client. `parameters` is the JSON schema as the client sent it; None for custom."""
+
+    name: str
+    description: str = ""
+    parameters: msgspec.Raw | None = None
+    strict: bool = False
+    kind: Literal["function", "custom"] = "function"
+
+
+# --- what the agent puts out --------------------------------------------------------------------
+
+ItemStatus = Literal["completed", "incomplete", "failed"]
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """`choice` is None where the child speaks of one answer only: it then stands for every choice asked."""
+
+    id: str
+    choice: int | None = None
+    phase: str | None = None
+
+
+class Reasoning(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    choice: int | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, gc=False):
+    """A call for the client to answer. `legacy` is Chat's old `function_call`."""
+
+    id: str
+    call_id: str
+    name: str
+    kind: Literal["function", "custom", "legacy"] = "function"
+    choice: int | None = None
+
+
+class Activity(msgspec.Struct, frozen=True, gc=False):
+    """What the agent did by itself. `text` is one line for a person: the command, the file, the query."""
+
+    id: str
+    kind: Literal["command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"]
+    text: str
+    choice: int | None = None
+
+
+Item: TypeAlias = Message | Reasoning | ToolCall | Activity

@@ -1,0 +1,48 @@
+"""A `Turn`: what a client asks for, whatever surface it came through. A value; it decides nothing."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from codex_proxy.core.items import HistoryItem, Tool
+
+Mode = Literal["model", "agent"]
+"""`model`: the plain model; the client is the agent. `agent`: Codex works in its workspace."""
+
+Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
+
+
+class NamedTools(msgspec.Struct, frozen=True):
+    """Only these tools may be called; `required`: one of them must be."""
+
+    names: tuple[str, ...]
+    required: bool = False
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTools
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a client. Everything an agent needs to know of it, and nothing of HTTP."""
+
+    model: str
+    """The agent's own name of the model; empty for its default."""
+    history: tuple[HistoryItem, ...]
+    """All of it, oldest first, the newest message last."""
+    mode: Mode = "agent"
+    effort: str | None = None
+    summary: str | None = None
+    verbosity: str | None = None
+    service_tier: str | None = None
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    output_schema: msgspec.Raw | None = None
+    """A JSON schema that the answer's text must follow."""
+    workdir: str = ""
+    sandbox: Sandbox = "read-only"
+    choices: int = 1
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
