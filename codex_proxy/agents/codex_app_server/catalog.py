@@ -1,0 +1,167 @@
+"""What the installed Codex knows about models: the list we publish, and the catalog of plain-model turns.
+
+In: the JSON of ``codex debug models --bundled``. Out: ``published_models`` (what a client may know about a
+model) and ``plain_catalog`` (the text of the file for ``model_catalog_json``). Neither reads a file.
+
+Why a patched catalog: the bundled entries put client tools behind a JavaScript tool (``code_mode_only``), add
+tools of the agent, cut tool outputs, and let Codex summarise a long history behind the client's back. No
+switch turns these off; only the model's own entry does. Given with ``-c model_catalog_json`` at process
+start: 0.163 ignores it per thread.
+
+Errors: ``CatalogError`` (a ``ValueError``) that names the entry and the field. A field that we patch and do
+not find is an error too: a renamed field would otherwise be a patch without effect.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+NO_LIMIT: Final = 1_000_000_000
+"""Tokens; more than any history, so that nothing is cut or summarised. The model server has the last word."""
+
+PLAIN_PATCH: Final[dict[str, Any]] = {
+    "tool_mode": "direct",  # client tools are function calls, not JavaScript inside a V8 tool
+    "apply_patch_tool_type": None,  # no patch tool of the agent
+    "experimental_supported_tools": [],  # no clock, no asynchronous user messages
+    "supports_search_tool": False,  # no tool that searches tools
+    "base_instructions": "",  # the client's own instructions are the only ones
+    "context_window": NO_LIMIT,  # never summarise the history
+    "max_context_window": NO_LIMIT,  # clamps the former
+    "truncation_policy": {"mode": "tokens", "limit": NO_LIMIT},  # never cut a tool output
+    "supports_reasoning_effort_updates": False,  # the effort of the request stays as the client gave it
+}
+PLAIN_REMOVED: Final = ("multi_agent_version", "model_messages")
+"""Sub-agent tools, and texts that Codex adds by itself. Absent from some entries, so not required."""
+
+CUSTOM_EFFORTS: Final = ("minimal", "low", "medium", "high")
+
+_REQUIRED: Final[dict[str, tuple[type, ...]]] = {
+    "slug": (str,),
+    "display_name": (str,),
+    "visibility": (str,),
+    "base_instructions": (str,),
+    "context_window": (int, type(None)),
+    "max_context_window": (int, type(None)),
+    "truncation_policy": (dict,),
+    "input_modalities": (list,),
+    "supported_reasoning_levels": (list,),
+    "default_reasoning_level": (str, type(None)),
+    "apply_patch_tool_type": (str, type(None)),
+    "experimental_supported_tools": (list,),
+    "supports_search_tool": (bool,),
+    "supports_reasoning_effort_updates": (bool,),
+    "use_responses_lite": (bool,),
+}
+
+
+class CatalogError(ValueError):
+    """The catalog of the installed Codex has a shape we do not know; the text names what and where."""
+
+
+class CatalogModel(msgspec.Struct, frozen=True):
+    """One model as Codex describes it, before any patch of ours."""
+
+    slug: str
+    display_name: str
+    context_window: int | None
+    input_modalities: tuple[str, ...]
+    efforts: tuple[str, ...]
+    default_effort: str | None
+    visibility: str
+
+    @property
+    def listed(self) -> bool:
+        """Whether Codex offers the model in its own picker."""
+        return self.visibility == "list"
+
+
+def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...]:
+    """Every model of the unpatched catalog, hidden ones included, in Codex's order."""
+    return tuple(
+        CatalogModel(
+            slug=entry["slug"],
+            display_name=entry["display_name"],
+            context_window=entry["context_window"],
+            input_modalities=tuple(str(name) for name in entry["input_modalities"]),
+            efforts=_efforts(entry),
+            default_effort=entry["default_reasoning_level"],
+            visibility=entry["visibility"],
+        )
+        for entry in _entries(bundled)
+    )
+
+
+def plain_catalog(
+    bundled: bytes | dict[str, Any], *, extra_slugs: Iterable[str] = (), lite: bool | None = None
+) -> bytes:
+    """The catalog for plain-model processes, as JSON.
+
+    ``extra_slugs`` are models of a custom provider that Codex does not know; without an entry they run with
+    fallback values and a warning, so each gets one. ``lite`` forces ``use_responses_lite`` on every model:
+    true sends tools as an input item and ``parallel_tool_calls: false``, false sends the usual ``tools``
+    array. ``None`` keeps what the binary has; extra models then get the usual shape: a custom provider is
+    expected to speak the public API.
+    """
+    entries = _entries(bundled)
+    known = {entry["slug"] for entry in entries}
+    plain = [_plain(entry, lite) for entry in entries]
+    extra = [slug for slug in dict.fromkeys(extra_slugs) if slug not in known]
+    plain += [_custom(plain[-1], slug, bool(lite)) for slug in extra]
+    return msgspec.json.encode({"models": plain})
+
+
+def _plain(entry: dict[str, Any], lite: bool | None) -> dict[str, Any]:
+    kept = {key: value for key, value in entry.items() if key not in PLAIN_REMOVED}
+    return kept | PLAIN_PATCH | ({} if lite is None else {"use_responses_lite": lite})
+
+
+def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
+    """An entry for a model Codex has never heard of: the fields of ``template``, nothing of its marketing."""
+    return template | {
+        "slug": slug,
+        "display_name": slug,
+        "description": "",
+        "visibility": "list",
+        "use_responses_lite": lite,
+        "supported_reasoning_levels": [{"effort": name, "description": name} for name in CUSTOM_EFFORTS],
+        "default_reasoning_level": "medium",
+        "upgrade": None,
+        "availability_nux": None,
+        "service_tiers": [],
+        "additional_speed_tiers": [],
+    }
+
+
+def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
+    """The model entries, each checked field by field."""
+    if isinstance(bundled, bytes):
+        try:
+            catalog = msgspec.json.decode(bundled)
+        except msgspec.DecodeError as fault:
+            raise CatalogError(f"the model catalog is not JSON: {fault}") from fault
+    else:
+        catalog = bundled
+    models = catalog.get("models") if isinstance(catalog, dict) else None
+    if not isinstance(models, list) or not models:
+        raise CatalogError('the model catalog has no "models" list with entries in it')
+    return [_checked(entry, index) for index, entry in enumerate(models)]
+
+
+def _checked(entry: Any, index: int) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        raise CatalogError(f"models[{index}] of the model catalog is not an object")
+    name = f"models[{index}] ({entry.get('slug', 'no slug')}) of the model catalog"
+    for field, types in _REQUIRED.items():
+        if field not in entry:
+            raise CatalogError(f'{name} has no "{field}"')
+        if not isinstance(entry[field], types):
+            raise CatalogError(f'{name} has a "{field}" of type {type(entry[field]).__name__}')
+    for level in entry["supported_reasoning_levels"]:
+        if not isinstance(level, dict) or not isinstance(level.get("effort"), str):
+            raise CatalogError(f'{name} has a "supported_reasoning_levels" entry without an "effort"')
+    return entry
+
+
+def _efforts(entry: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(level["effort"] for level in entry["supported_reasoning_levels"])

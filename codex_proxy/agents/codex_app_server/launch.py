@@ -1,0 +1,250 @@
+"""How a ``codex app-server`` process and its threads are started, as values.
+
+In: what the operator and the provider want. Out: the argument vector, the parameters of ``initialize`` and
+``thread/start``, and what a version text means. Nothing is spawned and nothing is read here.
+
+Two kinds of process. A *plain-model* process runs in a shadow home and is nothing but the model: the client
+is the agent. An *agent* process runs in the user's own home, and Codex stays what the user made it; its
+switches only end what no server wants (side connections, endless retries, idle threads kept in memory).
+
+Every switch carries its reason. All must be process arguments: the per-thread ``config`` comes too late for
+the network, and 0.163 ignores it for the model catalog. An invalid argument ends the process at start.
+Source: experiments with 0.163.0 and 0.169.0, kept up by the tests that drive the real binary.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from codex_proxy.agents.codex_app_server.shadow_home import ProviderConfig
+
+Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
+
+
+class Switch(NamedTuple):
+    """One ``-c key=value``: the value is TOML text."""
+
+    key: str
+    value: str
+    reason: str
+
+
+COMMON_SWITCHES: Final = (
+    Switch("analytics.enabled", "false", "no connection but to the model provider"),
+    Switch("features.plugins", "false", "plugins fetch from github.com at start"),
+    Switch("features.apps", "false", "apps ask chatgpt.com at start"),
+    Switch(
+        "features.unbounded_connection_retries", "false", "a dead model server must not hang a turn for ever"
+    ),
+    Switch("thread_unload_delay_secs", "0", "a thread we left is unloaded at once, not after 30 minutes"),
+)
+
+PLAIN_SWITCHES: Final = (
+    Switch("web_search", '"disabled"', "a hosted tool the client did not offer"),
+    Switch("include_permissions_instructions", "false", "a developer message about sandbox and approvals"),
+    Switch("include_environment_context", "false", "a user message about folder and shell"),
+    Switch("include_apps_instructions", "false", "a developer message about apps"),
+    Switch("include_collaboration_mode_instructions", "false", "a developer message about the mode"),
+    Switch("project_doc_max_bytes", "0", "AGENTS.md of the folder would reach the model"),
+    Switch("skills.include_instructions", "false", "a list of the user's skills would reach the model"),
+    Switch("tools.experimental_request_user_input.enabled", "false", "a tool of the agent"),
+    Switch("tools.update_plan.enabled", "false", "a tool of the agent"),
+    Switch("agents.enabled", "false", "tools for sub-agents"),
+    Switch("features.shell_tool", "false", "the shell: a plain model runs nothing"),
+    Switch("features.unified_exec", "false", "the other shell"),
+    Switch("features.goals", "false", "three tools of the agent"),
+    Switch("features.multi_agent", "false", "tools for sub-agents"),
+    Switch("features.multi_agent_v2", "false", "tools for sub-agents, next version"),
+    Switch("features.view_image", "false", "a tool that reads files"),
+    Switch("features.image_generation", "false", "a hosted tool the client did not offer"),
+    Switch("features.remote_plugin", "false", "plugins by another door"),
+    Switch("features.tool_suggest", "false", "a tool that suggests plugins"),
+    Switch("features.skill_search", "false", "a tool that searches skills"),
+    Switch("features.hooks", "false", "commands of the user around each turn"),
+)
+
+OPT_OUT_NOTIFICATIONS: Final = (
+    "thread/started",  # the answer to thread/start says the same
+    "thread/status/changed",  # twice per turn; turn/completed says the same
+    "thread/readState/changed",
+    "thread/settings/updated",
+    "thread/name/updated",
+    "thread/goal/updated",
+    "thread/goal/cleared",
+    "thread/queue/changed",
+    "thread/prediction/updated",
+    "turn/started",  # the answer to turn/start says the same
+    "turn/diff/updated",  # the whole diff again after every change
+    "item/plan/delta",  # plan mode only, which we never enter
+    "item/commandExecution/terminalInteraction",
+    "item/fileChange/outputDelta",
+    "item/fileChange/patchUpdated",
+    "item/mcpToolCall/progress",
+    "hook/started",
+    "hook/completed",
+    "serverRequest/resolved",  # the answer was ours
+    "mcpServer/startupStatus/updated",
+    "remoteControl/status/changed",
+    "skills/changed",
+    "app/list/updated",
+)
+"""Notifications we never use. Codex does not write them at all then, which spares a parse per turn each."""
+
+
+class Version(NamedTuple):
+    """A release of Codex; pre-release suffixes are not told apart."""
+
+    major: int
+    minor: int
+    patch: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+Dialect = Literal["codex-app-server", "codex-proto"]
+
+
+class _Range(NamedTuple):
+    first: Version
+    end: Version
+    too_old: str
+    too_new: str
+
+
+_RANGES: Final[dict[Dialect, _Range]] = {
+    # 0.163.0 and 0.169.0 are tested. Older releases speak another API under the same subcommand.
+    "codex-app-server": _Range(
+        first=Version(0, 160, 0),
+        end=Version(0, 180, 0),
+        too_old="Install a newer Codex, or give --agent codex-proto if it is older than 0.50.",
+        too_new="Install Codex 0.169, or a newer release of this proxy.",
+    ),
+    # 0.42.0 is tested, by recordings. Later releases have no `codex proto`.
+    "codex-proto": _Range(
+        first=Version(0, 30, 0),
+        end=Version(0, 50, 0),
+        too_old="Install a newer Codex and use the codex-app-server agent.",
+        too_new="Use the codex-app-server agent: this Codex no longer has `codex proto`.",
+    ),
+}
+
+_VERSION = re.compile(r"(?:^codex-cli |^[^/\n]*/)(\d+)\.(\d+)\.(\d+)", re.MULTILINE)
+
+
+def version_from(text: str) -> Version | None:
+    """The release named by ``codex --version`` (``codex-cli 0.163.0``) or a ``userAgent`` (``name/0.163.0``).
+
+    Other lines before it (warnings of Codex) do no harm; no version at all gives ``None``.
+    """
+    found = _VERSION.search(text)
+    return Version(*(int(part) for part in found.groups())) if found else None
+
+
+def refusal(dialect: Dialect, version: Version) -> str | None:
+    """Why this release cannot be driven by this dialect and what to do about it; ``None`` if it can."""
+    accepted = _RANGES[dialect]
+    if accepted.first <= version < accepted.end:
+        return None
+    old = version < accepted.first
+    fault, advice = ("too old", accepted.too_old) if old else ("too new", accepted.too_new)
+    span = f"{accepted.first} up to, not including, {accepted.end}"
+    return f"Codex {version} is {fault} for the {dialect} agent, which knows {span}. {advice}"
+
+
+def app_server_argv(
+    codex: str,
+    *,
+    plain: bool,
+    catalog_path: str | None = None,
+    provider: ProviderConfig | None = None,
+    extra: Iterable[tuple[str, str]] = (),
+) -> tuple[str, ...]:
+    """The argument vector of an app-server.
+
+    ``catalog_path`` is the file of ``plain_catalog``; a plain process without one is a ``ValueError``, since
+    the bundled models would put the client's tools behind JavaScript. ``provider`` gives a custom provider no
+    retries (a retry streams text again that the client already has) and hides its keys from the agent's
+    shells. ``extra`` are further ``(key, TOML value)`` pairs; they come last, and the last one wins.
+    """
+    if plain and catalog_path is None:
+        raise ValueError("a plain-model process needs the patched model catalog")
+    pairs = [(switch.key, switch.value) for switch in COMMON_SWITCHES]
+    if plain:
+        pairs += [(switch.key, switch.value) for switch in PLAIN_SWITCHES]
+    if catalog_path is not None:
+        pairs.append(("model_catalog_json", toml_string(catalog_path)))
+    if provider is not None:
+        pairs += _provider_pairs(provider, shells=not plain)
+    argv = [codex, "app-server"]
+    for key, value in (*pairs, *extra):
+        argv += ["-c", f"{key}={value}"]
+    return tuple(argv)
+
+
+def _provider_pairs(provider: ProviderConfig, *, shells: bool) -> list[tuple[str, str]]:
+    pairs = []
+    # Codex splits the key at every dot, quoted or not, so an id with a dot keeps its own counts.
+    if provider.custom and re.fullmatch(r"[A-Za-z0-9_-]+", provider.id):
+        pairs += [
+            (f"model_providers.{provider.id}.request_max_retries", "0"),
+            (f"model_providers.{provider.id}.stream_max_retries", "0"),
+        ]
+    if shells and provider.env_names:
+        hidden = dict.fromkeys((*provider.shell_exclude, *provider.env_names))
+        listed = ",".join(toml_string(name) for name in hidden)
+        pairs.append(("shell_environment_policy.exclude", f"[{listed}]"))
+    return pairs
+
+
+def toml_string(text: str) -> str:
+    """``text`` as a TOML basic string; JSON escapes are TOML's, but for DEL, which TOML wants escaped."""
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+
+
+def initialize_params(client_name: str, version: str) -> dict[str, Any]:
+    """Parameters of ``initialize``. ``client_name`` is what the model server sees as ``originator``."""
+    return {
+        "clientInfo": {"name": client_name, "title": client_name, "version": version},
+        "capabilities": {
+            # dynamicTools, environments and experimentalRawEvents are refused without it
+            "experimentalApi": True,
+            "requestAttestation": False,
+            "optOutNotificationMethods": list(OPT_OUT_NOTIFICATIONS),
+        },
+    }
+
+
+def plain_thread_params(
+    cwd: str, *, model: str | None, tools: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """``thread/start`` of a plain-model turn: no base prompt, no environment, only the client's ``tools``.
+
+    ``cwd`` should be an empty folder: Codex looks there for a project's own configuration.
+    """
+    return _thread_params(cwd, model, "read-only") | {
+        "environments": [],
+        "baseInstructions": "",
+        "dynamicTools": list(tools),
+    }
+
+
+def agent_thread_params(cwd: str, *, model: str | None, sandbox: Sandbox = "read-only") -> dict[str, Any]:
+    """``thread/start`` of an agent turn: Codex with its own prompt and tools, at work in ``cwd``."""
+    return _thread_params(cwd, model, sandbox)
+
+
+def _thread_params(cwd: str, model: str | None, sandbox: Sandbox) -> dict[str, Any]:
+    params: dict[str, Any] = {
+        "cwd": cwd,
+        "ephemeral": True,  # nothing of the client's conversation is written to the user's home
+        "approvalPolicy": "never",  # nobody is there to be asked
+        "sandbox": sandbox,
+        # usage per model call, and the only sure sign that no further tool call of a step will come
+        "experimentalRawEvents": True,
+    }
+    if model is not None:
+        params["model"] = model
+    return params
