@@ -1,0 +1,317 @@
+"""What an agent's error text means: text in (kind, status, details where a dialect has them), Failure out.
+
+Codex says what went wrong mostly in English. The tables below were read off real binaries (proto 0.42,
+exec and app-server 0.169) against a model provider that failed in every way we could think of; the order
+is: the provider's own code, a kind that says everything, a telling text, the HTTP status, a vague text,
+a vague kind. Texts are cleaned before a person sees them: addresses of the provider and its request ids
+stay out. Nothing here raises, whatever the text is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+from codex_proxy.core.events import Stop
+from codex_proxy.core.faults import Failure, FaultKind
+
+K = FaultKind
+
+LONGEST_READ = 65_536
+"""Characters of an error text that are looked at: no provider's error needs more."""
+LONGEST_MESSAGE = 600
+"""Characters of a message for a person; an HTML error page is no message."""
+
+CODES: dict[str, FaultKind] = {
+    "context_length_exceeded": K.CONTEXT_LENGTH_EXCEEDED,
+    "model_not_found": K.MODEL_NOT_FOUND,
+    "usage_limit_reached": K.USAGE_LIMIT_REACHED,
+    "usage_not_included": K.INSUFFICIENT_QUOTA,
+    "insufficient_quota": K.INSUFFICIENT_QUOTA,
+    "rate_limit_exceeded": K.AGENT_RATE_LIMITED,
+    "server_is_overloaded": K.UNAVAILABLE,
+    "slow_down": K.UNAVAILABLE,
+    "invalid_prompt": K.REJECTED_BY_PROVIDER,
+    "invalid_api_key": K.UPSTREAM_UNAUTHORIZED,
+    "server_error": K.UPSTREAM_ERROR,
+}
+"""The `code` (or, where that is null, the `type`) inside a JSON body of the provider."""
+
+CLEAR_KINDS: dict[str, FaultKind] = {
+    "contextWindowExceeded": K.CONTEXT_LENGTH_EXCEEDED,
+    "modelNotFound": K.MODEL_NOT_FOUND,
+    "rateLimitExceeded": K.AGENT_RATE_LIMITED,
+    "serverOverloaded": K.UNAVAILABLE,
+}
+"""Values of `codexErrorInfo` after which the text changes nothing any more."""
+
+VAGUE_KINDS: dict[str, FaultKind] = {
+    "usageLimitExceeded": K.USAGE_LIMIT_REACHED,
+    "internalServerError": K.UPSTREAM_ERROR,
+    "unauthorized": K.UPSTREAM_UNAUTHORIZED,
+    "badRequest": K.REJECTED_BY_PROVIDER,
+    "httpConnectionFailed": K.UPSTREAM_UNREACHABLE,
+    "responseStreamConnectionFailed": K.UPSTREAM_UNREACHABLE,
+    "responseStreamDisconnected": K.UPSTREAM_DISCONNECTED,
+    "responseTooManyFailedAttempts": K.UPSTREAM_ERROR,
+    # What the provider refuses with a 400 comes as `other`, its message (or whole body) being the text.
+    "other": K.REJECTED_BY_PROVIDER,
+}
+"""Values of `codexErrorInfo` that say something only when neither text nor status does."""
+
+Texts = tuple[tuple[re.Pattern[str], FaultKind, str | None], ...]
+
+
+def _texts(*rows: tuple[str, FaultKind, str | None]) -> Texts:
+    return tuple((re.compile(pattern, re.IGNORECASE), kind, code) for pattern, kind, code in rows)
+
+
+CLEAR_TEXTS = _texts(
+    (r"missing environment variable", K.AGENT_MISCONFIGURED, None),
+    (r"context[ _]window|context_length_exceeded|maximum context length", K.CONTEXT_LENGTH_EXCEEDED, None),
+    (r"usage limit", K.USAGE_LIMIT_REACHED, None),
+    (r"quota|upgrade to plus", K.INSUFFICIENT_QUOTA, None),
+    (r"rate limit (?:reached|exceeded)|rate_limit_exceeded", K.AGENT_RATE_LIMITED, None),
+    (r"at capacity|overloaded", K.UNAVAILABLE, None),
+    (r"high demand", K.UPSTREAM_ERROR, None),
+    (r"flagged\b.{0,80}\bpolicy|invalid prompt", K.REJECTED_BY_PROVIDER, "invalid_prompt"),
+    (r"model\b.{0,200}?(?:does not exist|not found|is not supported)", K.MODEL_NOT_FOUND, None),
+    (
+        r"not (?:signed|logged) in|codex login|missing bearer|refresh token|(?:sign|log) ?in again",
+        K.AGENT_NOT_AUTHENTICATED,
+        None,
+    ),
+    (
+        r"codex_home points to|toml parse error|config\.toml|load(?:ing)? config|codex-linux-sandbox",
+        K.AGENT_MISCONFIGURED,
+        None,
+    ),
+)
+"""Texts that name the fault, whatever status stands beside them. First match wins."""
+
+VAGUE_TEXTS = _texts(
+    (r"timeout|timed out", K.UPSTREAM_TIMEOUT, None),
+    (
+        r"connection failed|error sending request|connection refused|dns error",
+        K.UPSTREAM_UNREACHABLE,
+        None,
+    ),
+    (
+        r"stream disconnected|stream closed|transport error|error decoding response|connection reset",
+        K.UPSTREAM_DISCONNECTED,
+        None,
+    ),
+    (r"agent loop died|fatal error", K.AGENT_CRASHED, None),
+    (r"incomplete response returned", K.UPSTREAM_ERROR, None),
+)
+"""Texts that say only how it failed: an HTTP status says more."""
+
+STATUSES: dict[int, FaultKind] = {
+    401: K.UPSTREAM_UNAUTHORIZED,
+    402: K.INSUFFICIENT_QUOTA,
+    403: K.UPSTREAM_UNAUTHORIZED,
+    404: K.UPSTREAM_ERROR,
+    407: K.UPSTREAM_UNREACHABLE,
+    408: K.UPSTREAM_TIMEOUT,
+    413: K.REQUEST_TOO_LARGE,
+    429: K.AGENT_RATE_LIMITED,
+    503: K.UNAVAILABLE,
+    504: K.UPSTREAM_TIMEOUT,
+}
+"""Statuses that are not simply "its 4xx is the request's fault, its 5xx is its own"."""
+
+MESSAGES: dict[FaultKind, str] = {
+    K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in at its model provider (run `codex login`)",
+    K.AGENT_MISCONFIGURED: "The agent's configuration is not usable",
+    K.AGENT_CRASHED: "The agent failed",
+    K.AGENT_RATE_LIMITED: "The model provider's rate limit is reached",
+    K.CONTEXT_LENGTH_EXCEEDED: "The input is longer than the model's context window",
+    K.INSUFFICIENT_QUOTA: "The quota at the model provider is used up",
+    K.MODEL_NOT_FOUND: "The model provider does not know this model",
+    K.REJECTED_BY_PROVIDER: "The model provider refused the request",
+    K.REQUEST_TOO_LARGE: "The request is too large for the model provider",
+    K.UNAVAILABLE: "The model provider is overloaded",
+    K.UPSTREAM_DISCONNECTED: "The connection to the model provider broke off",
+    K.UPSTREAM_ERROR: "The model provider failed",
+    K.UPSTREAM_TIMEOUT: "The model provider did not answer in time",
+    K.UPSTREAM_UNAUTHORIZED: "The model provider refused the agent's credentials",
+    K.UPSTREAM_UNREACHABLE: "The model provider cannot be reached",
+    K.USAGE_LIMIT_REACHED: "The usage limit of the agent's account is reached",
+}
+"""What a person reads where the agent's text holds nothing readable."""
+
+EXPLAINED = frozenset(
+    {
+        K.AGENT_NOT_AUTHENTICATED,
+        K.AGENT_CRASHED,
+        K.REQUEST_TOO_LARGE,
+        K.UPSTREAM_DISCONNECTED,
+        K.UPSTREAM_ERROR,
+        K.UPSTREAM_TIMEOUT,
+        K.UPSTREAM_UNAUTHORIZED,
+        K.UPSTREAM_UNREACHABLE,
+    }
+)
+"""Faults whose texts say little by themselves (`internal`, `forbidden`): ours goes in front."""
+
+_STOPS = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
+_INCOMPLETE = re.compile(r"Incomplete response returned, reason: (\w+)")
+_STATUS = re.compile(r"(?:unexpected|last) status:? (\d{3})\b")
+_CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_RECONNECTING = re.compile(r"^Reconnecting\.\.\. \d+/\d+\s*")
+# What Codex puts around the provider's own words.
+_FRAME = re.compile(
+    r"^(?:stream error: )?(?:stream disconnected before completion: |unexpected status \d{3}[^:{<]{0,60}: )?"
+)
+_RETRY_LIMIT = re.compile(r"exceeded retry limit, last status: .*", re.DOTALL)
+_RETRY_TAIL = re.compile(r"; retrying \d+/\d+ in \S+$")
+_WAIT = re.compile(
+    r"(?:try again|retry) (?:in|after) ((?:\d{1,9}(?:\.\d{1,9})?\s*[a-z]+[\s,]{0,3}(?:and\s)?){1,6})",
+    re.IGNORECASE,
+)
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+# In this order: whole phrases around an address or an id first, then every address that is left.
+_CUTS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"[\x00-\x08\x0b-\x1f\x7f]"), ""),
+    (re.compile(r"\s*Please include the request id \S+ in your \w+\.?", re.IGNORECASE), ""),
+    (re.compile(r"[,;]?\s*\(?\b(?:(?:x-)?request[ _-]?id|cf-ray)\b[:\s]+[\w.-]+\)?", re.IGNORECASE), ""),
+    (re.compile(r"\breq_\w+"), "[id]"),
+    (re.compile(r"\bsk-[\w*.-]+"), "[key]"),
+    (re.compile(r",\s*url:\s*\S+", re.IGNORECASE), ""),
+    (re.compile(r"\s*for url \([^)]*\)", re.IGNORECASE), ""),
+    (re.compile(r"[\w+.-]*://[^\s\"'<>)\]]*"), "[link]"),
+)
+
+
+def stop_from_text(text: str) -> str | None:
+    """`length` or `content_filter`, when this error only says that the answer was cut there; else None."""
+    found = _INCOMPLETE.search(text[:LONGEST_READ])
+    return _STOPS.get(found.group(1)) if found else None
+
+
+def cleaned(text: str, limit: int = LONGEST_MESSAGE) -> str:
+    """The text without terminal colours, addresses, keys and request ids, at most `limit` characters."""
+    text = _ANSI.sub("", text[:LONGEST_READ])
+    for pattern, instead in _CUTS:
+        text = pattern.sub(instead, text)
+    text = text.strip()
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def failure_from_text(
+    text: str, *, kind: str | None = None, http_status: int | None = None, details: str | None = None
+) -> Failure:
+    """The failure that an agent's fatal error means.
+
+    `kind` is the name in `codexErrorInfo`, `http_status` the number in it, `details` its
+    `additionalDetails`; dialects without kinds give the text alone.
+    """
+    said = _heart_of(text[:LONGEST_READ], (details or "")[:LONGEST_READ])
+    body = _body_in(said)
+    code = body.get("code") or body.get("type")
+    readable = _readable(said, body)
+    status = http_status or _status_in(said)
+    fault, own_code = _classify(code if isinstance(code, str) else None, kind, readable, said, status)
+    given = body.get("code")
+    return Failure(
+        kind=fault,
+        message=_message(fault, cleaned(readable), status),
+        code=given if isinstance(given, str) and _CODE.fullmatch(given) else own_code,
+        retry_after=_wait_in(readable, body),
+    )
+
+
+def _classify(
+    code: str | None, kind: str | None, readable: str, said: str, status: int | None
+) -> tuple[FaultKind, str | None]:
+    if code in CODES:
+        return CODES[code], None
+    if kind in CLEAR_KINDS:
+        return CLEAR_KINDS[kind], None
+    if found := _matching(CLEAR_TEXTS, readable):
+        return found
+    if status is not None and status >= 400:
+        by_default = K.REJECTED_BY_PROVIDER if status < 500 else K.UPSTREAM_ERROR
+        return STATUSES.get(status, by_default), None
+    # Here the frame counts ("stream disconnected ...: <anything>"), not only what stands in it.
+    if found := _matching(VAGUE_TEXTS, said):
+        return found
+    return VAGUE_KINDS.get(kind or "", K.UPSTREAM_ERROR), None
+
+
+def _matching(rows: Texts, text: str) -> tuple[FaultKind, str | None] | None:
+    return next(((fault, code) for pattern, fault, code in rows if pattern.search(text)), None)
+
+
+def _heart_of(text: str, details: str) -> str:
+    """The text that counts: what a note about a retry is wrapped around, or carries beside it."""
+    note = _RECONNECTING.match(text)
+    if note:
+        wrapped = text[note.end() :].strip()
+        text = details or (wrapped[1:-1] if wrapped[:1] == "(" and wrapped[-1:] == ")" else wrapped)
+    return _RETRY_TAIL.sub("", text)
+
+
+def _body_in(text: str) -> dict[str, object]:
+    """The provider's error object, where the text holds its JSON body."""
+    start = text.find("{")
+    if start < 0:
+        return {}
+    try:
+        whole, _ = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(whole, dict):
+        return {}
+    error = whole.get("error", whole)
+    if isinstance(error, str):
+        return {"message": error}
+    return error if isinstance(error, dict) else {}
+
+
+def _readable(said: str, body: dict[str, object]) -> str:
+    """The part for a person: the body's own message, else the text without what Codex put around it."""
+    for name in ("message", "detail"):
+        message = body.get(name)
+        if isinstance(message, str) and message.strip():
+            return message[:LONGEST_READ]
+    unframed = _FRAME.sub("", said, count=1)
+    hollow = unframed.lstrip()[:1] in ("<", "{") or _RETRY_LIMIT.fullmatch(unframed)
+    return "" if hollow else unframed
+
+
+def _message(fault: FaultKind, said: str, status: int | None) -> str:
+    ours = MESSAGES.get(fault, "The agent failed")
+    if not said:
+        return f"{ours} (HTTP {status})." if status else f"{ours}."
+    return f"{ours}: {said}" if fault in EXPLAINED else said
+
+
+def _status_in(text: str) -> int | None:
+    found = _STATUS.search(text)
+    return int(found.group(1)) if found else None
+
+
+def _wait_in(text: str, body: dict[str, object]) -> float | None:
+    """Seconds to wait, from the body's `resets_in_seconds` or from words like `try again in 6m0s`."""
+    told = body.get("resets_in_seconds")
+    if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < math.inf:
+        return float(told)
+    found = _WAIT.search(text)
+    if not found:
+        return None
+    spans = [(number, _unit(name)) for number, name in _SPAN.findall(found.group(1))]
+    if any(unit is None for _, unit in spans):
+        return None
+    return sum(float(number) * unit for number, unit in spans if unit is not None)
+
+
+def _unit(name: str) -> float | None:
+    """Seconds in a unit: `s`, `secs`, `seconds`; but `ms` and `milliseconds` are not minutes."""
+    name = name.lower()
+    if name.startswith(("ms", "milli")):
+        return _UNITS["ms"]
+    return _UNITS.get(name[:1])
