@@ -1,0 +1,70 @@
+"""The command line: `python -m fake_proto proto|app-server [-c key=value ...]` and `--version`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from fake_proto.faults import Faults, note_pid
+from fake_proto.loop import Loop
+from fake_proto.marker import read_options
+from fake_proto.settings import Settings
+from fake_proto.wire import Wire
+
+VERSION = "codex-cli 0.0.0-fake"
+USAGE = "usage: fake_proto proto|app-server [-c key=value ...] | --version | debug models --bundled\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the subcommand; returns the exit status."""
+    command = next((a for a in arguments if a in ("--version", "proto", "app-server", "debug")), "")
+    if command == "--version":
+        sys.stdout.write(VERSION + "\n")
+        return 0
+    if command == "debug":
+        from fake_proto.models import catalog_text
+
+        sys.stdout.write(catalog_text())
+        return 0
+    if command == "proto":
+        return serve_proto(Settings(dict(os.environ), arguments))
+    if command == "app-server":
+        return serve_app_server(Settings(dict(os.environ), arguments))
+    sys.stderr.write(USAGE)
+    return 2
+
+
+def serve_proto(settings: Settings) -> int:
+    """Speaks `codex proto` until the child is told to end."""
+    from fake_proto.proto import ProtoAgent
+
+    faults, wire = prepared(settings)
+    loop = Loop(wire)
+    agent = ProtoAgent(settings, wire, loop, faults)
+    agent.open()
+    return loop.run(agent)
+
+
+def serve_app_server(settings: Settings) -> int:
+    """Speaks the app-server's JSON-RPC until stdin ends."""
+    from fake_proto.app_server import AppServerAgent
+
+    faults, wire = prepared(settings)
+    loop = Loop(wire)
+    return loop.run(AppServerAgent(settings, wire, loop, faults))
+
+
+def prepared(settings: Settings) -> tuple[Faults, Wire]:
+    """The faults of the whole process, begun, and stdout."""
+    pid_file = settings.text("PID_FILE")
+    note_pid(pid_file, os.getpid())
+    names, _, options = settings.text("MISBEHAVE").partition(" ")
+    faults = Faults(names, read_options(options))
+    faults.begin(pid_file)
+    wire = Wire()
+    wire.muted = faults.has("hang_start")
+    return faults, wire
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

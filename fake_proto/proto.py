@@ -1,0 +1,178 @@
+"""The dialect of `codex proto` 0.42: submissions `{"id","op"}` in, events `{"id","msg"}` out.
+
+What the real child has no wire for (tools of the client, finish reasons, choices) is added as README.md says.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+from fake_proto.faults import LIFE_S, Faults
+from fake_proto.proto_turn import ProtoTurn
+from fake_proto.request import Request
+from fake_proto.script import Script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fake_proto.loop import Loop, Task
+    from fake_proto.settings import Settings
+    from fake_proto.wire import Wire
+
+SILENT_OPS = frozenset(
+    (
+        "add_to_history",
+        "compact",
+        "get_history_entry_request",
+        "get_path",
+        "list_custom_prompts",
+        "list_mcp_tools",
+        "review",
+    )
+)
+LEGACY_PREFIX = "codex/event/"
+UNKNOWN_EVENT = {"type": "event_of_a_later_version", "value": {"nested": [1, 2, 3]}}
+
+
+class ProtoAgent:
+    """One conversation: its history, its sum of usage, and the task that runs, if any."""
+
+    def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
+        self._wire = wire
+        self._loop = loop
+        self._process_faults = faults
+        self._faults = faults
+        self.settings = settings
+        self.model = settings.model("gpt-5")
+        self.effort: str | None = None
+        self.history: list[dict[str, Any]] = []
+        self.total: dict[str, int] | None = None
+        self.last: dict[str, int] | None = None
+        self.responses = 0
+        self.decision: str | None = None
+        self._task: Task | None = None
+        self._task_id = ""
+        self._shut_down = False
+
+    def open(self) -> None:
+        """The first line, before anything is asked."""
+        self.emit(
+            "",
+            "session_configured",
+            session_id="session_1",
+            model=self.model,
+            history_log_id=0,
+            history_entry_count=0,
+            rollout_path="/fake/sessions/rollout-session_1.jsonl",
+        )
+
+    def emit(self, submission: str, kind: str, **fields: Any) -> None:
+        """One event, in the shape the faults ask for."""
+        faults = self._faults
+        msg = {"type": kind, **fields}
+        if not faults.touches_lines:
+            self._wire.send({"id": submission, "msg": msg}, faults)
+            return
+        if faults.has("legacy_shape"):
+            self._wire.send(msg, faults)
+        elif faults.has("prefixed"):
+            self._wire.send({"id": submission, "msg": {**msg, "type": LEGACY_PREFIX + kind}}, faults)
+        else:
+            self._wire.send({"id": submission, "msg": msg}, faults)
+        if faults.has("duplicate"):
+            self._wire.send({"id": submission, "msg": {**msg, "type": LEGACY_PREFIX + kind}}, faults)
+        if faults.has("unknown_events"):
+            self._wire.send({"id": submission, "msg": UNKNOWN_EVENT}, faults)
+
+    def receive(self, line: bytes) -> None:
+        """One submission; a bad line is told on stderr only."""
+        try:
+            submission = json.loads(line)
+            identifier, op = submission["id"], submission["op"]
+            kind = op["type"]
+        except (ValueError, KeyError, TypeError) as error:
+            _complain(f"invalid submission: {error!r}")
+            return
+        if kind in ("user_input", "user_turn"):
+            self._begin(identifier, op)
+        elif kind == "interrupt":
+            self._abort("interrupted")
+        elif kind == "shutdown":
+            self._shut_down = True
+            self._abort("interrupted")
+            self.emit(identifier, "shutdown_complete")
+        elif kind in ("exec_approval", "patch_approval"):
+            self._decide(str(op.get("id")), str(op.get("decision")))
+        elif kind == "override_turn_context":
+            self.model = op.get("model") or self.model
+            self.effort = op.get("effort", self.effort)
+        elif kind not in SILENT_OPS:
+            _complain(f"invalid submission: unknown variant `{kind}`")
+
+    def end_of_input(self) -> int | None:
+        """The real child lives on when stdin is closed, unless it was shut down before."""
+        if self._shut_down:
+            return 0
+        signal.alarm(LIFE_S)
+        return None
+
+    def _begin(self, submission: str, op: dict[str, Any]) -> None:
+        if self._task is not None:
+            return
+        self.model = op.get("model") or self.model
+        self.effort = op.get("effort") or self.effort
+        self.history.extend(op.get("history") or ())
+        if op.get("items"):
+            self.history.append(
+                {"type": "message", "role": "user", "content": [_part(item) for item in op["items"]]}
+            )
+        request = Request("proto", self.model, list(self.history))
+        request.effort = self.effort
+        request.summary = op.get("summary")
+        request.output_schema = op.get("final_output_json_schema")
+        request.tools = [str(tool.get("name")) for tool in op.get("tools") or ()]
+        script = Script(request, self.settings, self._process_faults)
+        self._faults = script.faults
+        if script.faults is not self._process_faults:
+            script.faults.begin(self.settings.text("PID_FILE"))
+        self.responses = max(self.responses, request.highest_response())
+        self.decision = None
+        self._task_id = submission
+        self._task = self._loop.start(ProtoTurn(self, submission, script, request.outputs()).run())
+
+    def ended(self) -> None:
+        """The running task has said its last line."""
+        self._task = None
+        self._faults = self._process_faults
+
+    def _abort(self, reason: str) -> None:
+        if self._task is None:
+            return
+        self._task.cancelled = True
+        self._task = None
+        self._faults = Faults()
+        self.emit(self._task_id, "turn_aborted", reason=reason)
+        self._faults = self._process_faults
+
+    def _decide(self, submission: str, decision: str) -> None:
+        if self._task is None or submission != self._task_id:
+            return
+        if decision == "abort":
+            self._abort("interrupted")
+            return
+        self.decision = decision
+        self._loop.wake(self._task)
+
+
+def _part(item: dict[str, Any]) -> dict[str, Any]:
+    if item.get("type") == "text":
+        return {"type": "input_text", "text": item.get("text")}
+    return {"type": "input_image", "image_url": item.get("image_url")}
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"ERROR codex_cli::proto: {text}\n")
+    sys.stderr.flush()

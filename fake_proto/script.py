@@ -1,0 +1,211 @@
+"""A script: what the model does in one turn, step by step.
+
+In come a scenario file, the marker's options, the settings and the request; out come steps whose actions have
+every word filled in, so that a dialect only has to write them down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from fake_proto.faults import Faults
+from fake_proto.marker import Marker, find_marker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fake_proto.request import Request
+    from fake_proto.settings import Settings
+
+    Action = dict[str, Any]
+
+SCENARIOS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scenarios")
+DEFAULT_USAGE = {"input": 100, "cached": 40, "output": 20, "reasoning": 5}
+USAGE_OPTIONS = {"input": "in", "cached": "cached", "output": "out", "reasoning": "reasoning"}
+CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo")
+FLOOD = 100_000
+BIG_LINE = 10_000_000
+
+
+class Step:
+    """One answer of the model: actions, usage (None: not reported) and why it ended."""
+
+    __slots__ = ("actions", "choice_ends", "end", "end_on", "usage")
+
+    def __init__(self, actions: list[Action], usage: dict[str, int] | None, end: str) -> None:
+        self.actions = actions
+        self.usage = usage
+        self.end = end
+        self.end_on = "task_complete"
+        self.choice_ends: dict[str, str] | None = None
+
+
+class Script:
+    """The steps of one turn, and how they are paced and disturbed."""
+
+    __slots__ = ("_request", "_scenario", "_settings", "delay", "faults", "first", "hold", "options", "start")
+
+    def __init__(self, request: Request, settings: Settings, process_faults: Faults) -> None:
+        text = request.last_user_text()
+        marker = find_marker(text) or Marker(settings.text("MODE") or "text", {})
+        options = marker.options
+        self._request = request
+        self._settings = settings
+        self.options = options
+        self.faults = Faults(options["misbehave"], options) if "misbehave" in options else process_faults
+        self._scenario = _scenario("count" if self.faults.has("flood") else marker.name)
+        rounds = int(options.get("rounds", "0"))
+        if rounds:
+            self._scenario["steps"] = self._scenario["steps"][:1] * rounds + self._scenario["steps"][-1:]
+        answered = int(options.get("step") or request.answered_rounds(marker.end))
+        self.start = min(answered, len(self._scenario["steps"]) - 1) if self._waits_for_tools() else 0
+        self.delay = float(options.get("delay") or settings.number("DELAY_MS")) / 1000
+        self.first = float(options.get("first") or settings.number("FIRST_DELAY_MS")) / 1000
+        held = options.get("hold", settings.text("HOLD")) == "1"
+        self.hold = settings.env.get("STREAM_RELEASE_FILE", "") if held else ""
+
+    def _waits_for_tools(self) -> bool:
+        return any(action["do"] == "calls" for step in self._scenario["steps"] for action in step["actions"])
+
+    def __len__(self) -> int:
+        return len(self._scenario["steps"])
+
+    def step(self, index: int, outputs: list[str]) -> Step:
+        """Step `index` with everything filled in; `outputs` are the answers of the tools so far."""
+        data = self._scenario["steps"][index]
+        is_last = index == len(self) - 1
+        actions = [self._filled(action, outputs) for action in data["actions"]]
+        if is_last:
+            self._say(actions)
+        if index == self.start:
+            actions[:0] = self._disturbances()
+        step = Step(actions, self._usage(data), data.get("end", "stop"))
+        step.end_on = data.get("end_on", step.end_on)
+        step.choice_ends = data.get("choice_ends")
+        wanted = self.options.get("finish") or self._settings.text("FINISH_REASON")
+        if is_last and wanted and step.end == "stop":
+            step.end = wanted
+        return step
+
+    def _filled(self, action: Action, outputs: list[str]) -> Action:
+        do = action["do"]
+        if do == "message":
+            return self._message(dict(action), outputs)
+        if do == "choices":
+            texts = action["texts"]
+            return {"do": do, "messages": [{"deltas": words(t), "final": t} for t in texts]}
+        if do == "calls":
+            return self._calls(dict(action))
+        if do in ("error", "retry"):
+            return self._error(dict(action))
+        return action
+
+    def _message(self, action: Action, outputs: list[str]) -> Action:
+        if action.get("echo"):
+            text = json.dumps(self._request.described(), ensure_ascii=False, separators=(",", ":"))
+            deltas = [text[i : i + 16] for i in range(0, len(text), 16)]
+        elif "count" in action:
+            deltas = self._counted(action["count"], action["size"])
+        else:
+            text = action.get("text", "").replace("{outputs}", "; ".join(outputs))
+            deltas = action.get("deltas") or words(text)
+        action["final"] = action.get("final", "".join(deltas))
+        action["deltas"] = [] if action.get("whole") else deltas
+        return action
+
+    def _say(self, actions: list[Action]) -> None:
+        """`say` and `n` replace the last message that the scenario says."""
+        for action in reversed(actions):
+            if action["do"] == "message" and "count" not in action:
+                if "say" in self.options:
+                    deltas = words(self.options["say"])
+                elif "n" in self.options:
+                    deltas = [f"word{i} " for i in range(int(self.options["n"]))]
+                else:
+                    return
+                action["final"] = "".join(deltas)
+                action["deltas"] = [] if action.get("whole") else deltas
+                return
+
+    def _counted(self, count: int, size: int) -> list[str]:
+        if self.faults.has("flood"):
+            count = FLOOD
+        count = int(self.options.get("n", count))
+        size = int(self.options.get("size", size))
+        return [f"{i} ".rjust(size, ".")[-size:] for i in range(count)]
+
+    def _calls(self, action: Action) -> Action:
+        names = self.options.get("name", "").split(",")
+        wanted = int(self.options.get("calls", len(action["calls"])))
+        calls = []
+        for i in range(wanted):
+            fragments = action["calls"][i]["arguments"] if i < len(action["calls"]) else _arguments(i)
+            if "args" in self.options:
+                fragments = _halves(self.options["args"])
+            offered = self._request.tools[0] if self._request.tools else "get_weather"
+            calls.append({"name": names[i % len(names)] or offered, "arguments": fragments})
+        action["calls"] = calls
+        return action
+
+    def _error(self, action: Action) -> Action:
+        texts = action["texts"]
+        text = texts.get(self._request.dialect) or texts["any"]
+        text = self.options.get("message", text).replace("{model}", self._request.model)
+        if "code" in self.options and not self.faults.has("crash") and action["do"] == "error":
+            code = self.options["code"]
+            body = {"message": text, "type": "invalid_request_error", "param": None, "code": code}
+            text = json.dumps({"error": body}, ensure_ascii=False)
+            if self._request.dialect == "proto":
+                text = "unexpected status 400 Bad Request: " + text
+            action["kind"] = "other"
+        action["text"] = text
+        action["retries"] = int(self.options.get("retries", action.get("retries", 0)))
+        return action
+
+    def _usage(self, data: Action) -> dict[str, int] | None:
+        usage = data.get("usage", DEFAULT_USAGE)
+        if usage is None:
+            return None
+        return {
+            part: int(
+                self.options.get(option, "") or self._settings.text("USAGE_" + part.upper()) or usage[part]
+            )
+            for part, option in USAGE_OPTIONS.items()
+        }
+
+    def _disturbances(self) -> list[Action]:
+        found: list[Action] = []
+        if self.faults.has("big_line"):
+            found.append({"do": "big_line", "bytes": int(self.faults.options.get("bytes", BIG_LINE))})
+        if self.faults.has("unknown_request"):
+            found.append({"do": "unknown_request"})
+        return found
+
+
+def words(text: str) -> list[str]:
+    """The text cut before each space, as the deltas of a model: `Hello`, ` there`."""
+    first, *rest = text.split(" ")
+    pieces = [first, *(" " + word for word in rest)]
+    return [piece for piece in pieces if piece]
+
+
+def _halves(text: str) -> list[str]:
+    middle = len(text) // 2
+    return [half for half in (text[:middle], text[middle:]) if half]
+
+
+def _arguments(i: int) -> list[str]:
+    return ['{"city":', f' "{CITIES[i % len(CITIES)]}"}}']
+
+
+def _scenario(name: str) -> Action:
+    """The scenario file of that name; an unknown name is a scenario that fails and says so."""
+    try:
+        with open(os.path.join(SCENARIOS, name + ".json"), encoding="utf-8") as file:
+            return dict(json.load(file))
+    except FileNotFoundError:
+        text = f"the fake agent has no scenario {name!r}"
+        action = {"do": "error", "kind": "other", "texts": {"any": text}}
+        return {"steps": [{"actions": [action], "end": "error"}]}
