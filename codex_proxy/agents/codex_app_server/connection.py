@@ -1,0 +1,217 @@
+"""One `codex app-server` process, sans-IO: who is spoken to on which lane, and what state the agent is in.
+
+A lane is one turn's end of the connection. Request ids are strings `<lane>.<n>`, so an answer finds its lane
+by its id; a thread belongs to the lane that started it, so a notification finds its lane by its thread. Lane
+0 is the connection's own. It does not know what a turn is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from codex_proxy.agents.codex_app_server.launch import initialize_params
+from codex_proxy.agents.codex_app_server.messages import (
+    Message,
+    count_requests,
+    decode,
+    notification,
+    refusal,
+    request,
+)
+
+MAX_IN_FLIGHT = 64
+"""Requests without an answer: from about 400 on the agent loses some (64 is what was seen to be safe)."""
+
+INITIALIZE, ACCOUNT, MODELS = "0.1", "0.2", "0.3"
+
+
+class _Account(msgspec.Struct, frozen=True, rename="camel"):
+    account: msgspec.Raw | None = None
+    requires_openai_auth: bool = False
+
+
+class _Agent(msgspec.Struct, frozen=True, rename="camel"):
+    user_agent: str = ""
+
+
+class _Thread(msgspec.Struct, frozen=True):
+    id: str = ""
+
+
+class _ThreadStarted(msgspec.Struct, frozen=True):
+    thread: _Thread | None = None
+
+
+class Received(msgspec.Struct, frozen=True):
+    """What to write, and what each lane has to read, in order."""
+
+    writes: bytes
+    lanes: list[tuple[int, list[Message]]]
+
+
+class Connection:
+    """The state of one process: `opening`, then `ready`, or `refused` with a reason in `fault`."""
+
+    def __init__(self, client_name: str, client_version: str) -> None:
+        self._client = (client_name, client_version)
+        self.ready = False
+        self.fault: str | None = None
+        self.user_agent = ""
+        self.signed_in = True
+        """False where the provider wants a sign-in and there is none."""
+        self.models: bytes = b""
+        """The answer to `model/list`, JSON of the agent's shape."""
+        self.rate_limits: bytes = b""
+        self.bad_lines = 0
+        self._next_lane = 0
+        self._threads: dict[str, int] = {}
+        self._pending: dict[int, int] = {}
+        self._in_flight = 0
+        self._waiting: deque[tuple[int, bytes]] = deque()
+
+    def open(self) -> bytes:
+        """The first line of the conversation."""
+        return request(INITIALIZE, "initialize", initialize_params(*self._client))
+
+    def account_request(self) -> bytes:
+        """Asks again who is signed in; the answer updates `signed_in`."""
+        return request(ACCOUNT, "account/read", {})
+
+    # --- lanes ----------------------------------------------------------------------------------
+
+    def open_lane(self) -> int:
+        """A new lane's number. Numbers are never used twice."""
+        self._next_lane += 1
+        self._pending[self._next_lane] = 0
+        return self._next_lane
+
+    def close_lane(self, lane: int) -> bytes:
+        """Forgets a lane; what still comes for it is dropped. Returns what may be written now."""
+        self._in_flight -= self._pending.pop(lane, 0)
+        self._threads = {thread: each for thread, each in self._threads.items() if each != lane}
+        self._waiting = deque(each for each in self._waiting if each[0] != lane)
+        return self._released()
+
+    @property
+    def lanes(self) -> int:
+        return len(self._pending)
+
+    def send(self, lane: int, writes: bytes) -> bytes:
+        """What of a lane's `writes` may go out now; requests beyond the cap wait for answers."""
+        requests = count_requests(writes)
+        if requests and (self._waiting or self._in_flight + requests > MAX_IN_FLIGHT):
+            self._waiting.append((lane, writes))
+            return self._released()
+        return self._admit(lane, requests, writes)
+
+    def _admit(self, lane: int, requests: int, writes: bytes) -> bytes:
+        self._in_flight += requests
+        if lane in self._pending:
+            self._pending[lane] += requests
+        return writes
+
+    def _released(self) -> bytes:
+        out = []
+        while self._waiting:
+            lane, writes = self._waiting[0]
+            requests = count_requests(writes)
+            if self._in_flight and self._in_flight + requests > MAX_IN_FLIGHT:
+                break
+            self._waiting.popleft()
+            out.append(self._admit(lane, requests, writes))
+        return b"".join(out)
+
+    # --- what the child says --------------------------------------------------------------------
+
+    def receive(self, lines: Sequence[bytes]) -> Received:
+        """Sorts the child's lines to their lanes. Nonsense is counted and dropped; it never raises."""
+        lanes: dict[int, list[Message]] = {}
+        writes: list[bytes] = []
+        for line in lines:
+            message = decode(line)
+            if message is None:
+                self.bad_lines += 1
+                continue
+            lane = self._lane_of(message, writes)
+            if lane is not None:
+                known = lanes.get(lane)
+                if known is None:
+                    lanes[lane] = [message]
+                else:
+                    known.append(message)
+        if self._waiting:
+            writes.append(self._released())
+        return Received(b"".join(writes), list(lanes.items()))
+
+    def _lane_of(self, message: Message, writes: list[bytes]) -> int | None:
+        """The lane that a message belongs to; None where it is ours, or nobody's."""
+        if message.method is None:
+            return self._answered(message, writes)
+        thread = message.params.thread_id
+        if thread is not None:
+            lane = self._threads.get(thread)
+            if lane is not None:
+                return lane
+        if message.id is not None:
+            writes.append(refusal(message.id))
+        elif message.method == "account/updated":
+            writes.append(self.account_request())
+        return None
+
+    def _answered(self, message: Message, writes: list[bytes]) -> int | None:
+        head, _, _ = str(message.id).partition(".")
+        if not isinstance(message.id, str) or not head.isascii() or not head.isdigit():
+            self.bad_lines += 1
+            return None
+        lane = int(head)
+        if lane == 0:
+            writes.append(self._own_answer(message))
+            return None
+        if lane not in self._pending:
+            return None
+        if self._pending[lane] > 0:
+            self._pending[lane] -= 1
+            self._in_flight -= 1
+        if message.id == f"{lane}.1":
+            self._bind(lane, message)
+        return lane
+
+    def _bind(self, lane: int, message: Message) -> None:
+        """The first request of a lane is `thread/start`: its thread is the lane's from here on."""
+        try:
+            started = msgspec.json.decode(message.result or b"{}", type=_ThreadStarted)
+        except msgspec.DecodeError:
+            return
+        if started.thread is not None and started.thread.id:
+            self._threads[started.thread.id] = lane
+
+    def _own_answer(self, message: Message) -> bytes:
+        if message.error is not None:
+            if message.id == INITIALIZE:
+                self.fault = f"the agent refused to start: {message.error.message}"
+            elif message.id == ACCOUNT:
+                self.ready = True  # an agent that cannot tell is asked by the first turn
+            return b""
+        try:
+            return self._own_result(message)
+        except msgspec.DecodeError as error:
+            self.fault = f"the agent's answer {message.id} is not what it should be: {error}"
+            return b""
+
+    def _own_result(self, message: Message) -> bytes:
+        result = message.result or b"{}"
+        if message.id == INITIALIZE:
+            self.user_agent = msgspec.json.decode(result, type=_Agent).user_agent
+            models = request(MODELS, "model/list", {"includeHidden": True})
+            return notification("initialized") + self.account_request() + models
+        if message.id == ACCOUNT:
+            account = msgspec.json.decode(result, type=_Account)
+            nobody = account.account is None or account.account == b"null"
+            self.signed_in = not (nobody and account.requires_openai_auth)
+            self.ready = True
+        elif message.id == MODELS:
+            self.models = bytes(result)
+        return b""

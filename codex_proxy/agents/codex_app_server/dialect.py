@@ -1,0 +1,396 @@
+"""One turn over `codex app-server`: what its messages mean, and what to say to it. Sans-IO.
+
+A turn is: `thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications
+until `turn/completed`, then `thread/unsubscribe`. Calls of the client's tools are collected from the raw
+items of our own turn and handed out when the model's response ends, which only `rawResponse/completed`
+tells. Source: the recordings of 0.163 and 0.169.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from codex_proxy.agents.base import NOTHING, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.codex_app_server import item_reader
+from codex_proxy.agents.codex_app_server.calls import call_events
+from codex_proxy.agents.codex_app_server.item_reader import ItemReader
+from codex_proxy.agents.codex_app_server.launch import agent_thread_params, plain_thread_params
+from codex_proxy.agents.codex_app_server.messages import Message, Params, RpcError, answer, refusal, request
+from codex_proxy.agents.codex_app_server.native import dynamic_tool, split_input
+from codex_proxy.agents.codex_app_server.replies import decision, tool_content
+from codex_proxy.agents.codex_app_server.shapes import (
+    RawHead,
+    ThreadAnswer,
+    Tokens,
+    TokenUsage,
+    TurnAnswer,
+    TurnError,
+    TurnState,
+    error_kind,
+    failure_of_refusal,
+    one_line,
+)
+from codex_proxy.agents.crash import failure_from_crash
+from codex_proxy.agents.failures import failure_from_text, stop_from_text
+from codex_proxy.core.events import (
+    ApprovalAsked,
+    Event,
+    InputAsked,
+    Noticed,
+    RawItem,
+    Retrying,
+    StepCompleted,
+    Stop,
+    TextDelta,
+    ToolAsked,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+    UsageSeen,
+)
+from codex_proxy.core.faults import Failure
+from codex_proxy.core.turn import Turn
+
+REMEMBERED = frozenset(
+    {
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "web_search_call",
+        "image_generation_call",
+        "local_shell_call",
+        "message",
+    }
+)
+"""Raw items that the model needs to see again. The rest is the agent's own context."""
+
+
+class AppServerTurn:
+    """A `Dialect[Message]` on one lane. `settled` says that nothing is left to read or write on it."""
+
+    def __init__(self, lane: int) -> None:
+        self.settled = False
+        self._lane = lane
+        self._requests = 0
+        self._waiting: dict[str, Callable[[Message], None]] = {}
+        """Our requests without an answer, and what their answer means."""
+        self._turn: Turn | None = None
+        self._thread = ""
+        self._turn_id: str | None = None
+        self._over = False
+        """`TurnEnded` was said; only the clean-up goes on."""
+        self._stopping = False
+        self._reader = ItemReader()
+        self._events: list[Event] = self._reader.events
+        """What was gathered since the last step; the reader writes to the same list."""
+        self._writes: list[bytes] = []
+        self._calls: list[RawHead] = []
+        self._asks: dict[str, int | str] = {}
+        self._usage: Usage | None = None
+
+    # --- the dialect ----------------------------------------------------------------------------
+
+    def begin(self, turn: Turn) -> Step:
+        self._turn = turn
+        model = turn.model or None
+        if turn.mode == "model":
+            tools = [] if turn.tool_choice == "none" else [dynamic_tool(tool) for tool in turn.tools]
+            params = plain_thread_params(turn.workdir, model=model, tools=tools)
+        else:
+            params = agent_thread_params(turn.workdir, model=model, sandbox=turn.sandbox)
+        if turn.verbosity:
+            params["config"] = {"model_verbosity": turn.verbosity}
+        self._request("thread/start", params, self._thread_started)
+        return self._step()
+
+    def receive(self, lines: Sequence[Message]) -> Step:
+        events = self._events
+        for message in lines:
+            if message.method == "item/agentMessage/delta" and not self._over:
+                params = message.params
+                if params.delta and params.item_id:
+                    self._reader.heard.add(params.item_id)
+                    events.append(TextDelta(params.item_id, params.delta))
+                continue
+            try:
+                self._message(message)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                events.append(Noticed("unreadable_message", message.method or "answer"))
+        return self._step()
+
+    def answer(self, ask_id: str, reply: Reply) -> Step:
+        id = self._asks.pop(ask_id, None)
+        if id is None:
+            return NOTHING
+        if isinstance(reply, ToolReply):
+            content = [tool_content(part) for part in reply.parts]
+            self._writes.append(answer(id, {"contentItems": content, "success": reply.success}))
+        else:
+            self._writes.append(answer(id, decision(ask_id, reply)))
+        return self._step()
+
+    def interrupt(self) -> Step:
+        if not self._over:
+            self._end(TurnEnded(Stop.INTERRUPTED))
+        return self._step()
+
+    def eof(self, ended: Ended) -> Step:
+        if not self._over:
+            failure = failure_from_crash(ended)
+            self._over = True
+            self._events.append(TurnEnded(Stop.FAILED, "provider", failure))
+        self.settled = True
+        return Step(self._take_events(), b"")
+
+    # --- answers to our requests ----------------------------------------------------------------
+
+    def _request(self, method: str, params: dict[str, Any], then: Callable[[Message], None]) -> None:
+        self._requests += 1
+        id = f"{self._lane}.{self._requests}"
+        self._waiting[id] = then
+        self._writes.append(request(id, method, params))
+
+    def _thread_started(self, message: Message) -> None:
+        if message.error is not None:
+            self._refused("start a conversation", message.error)
+            return
+        started = msgspec.json.decode(message.result, type=ThreadAnswer)
+        self._thread = started.thread.id
+        if self._over:
+            self._unsubscribe()
+            return
+        turn = self._turn
+        assert turn is not None
+        self._events.append(TurnStarted(self._thread, started.model or turn.model))
+        injected, given = split_input(turn)
+        if injected:
+            self._request(
+                "thread/inject_items", {"threadId": self._thread, "items": injected}, self._items_injected
+            )
+        params: dict[str, Any] = {"threadId": self._thread, "input": given}
+        optional = {
+            "effort": turn.effort,
+            "summary": turn.summary,
+            "serviceTier": turn.service_tier,
+            "outputSchema": turn.output_schema,
+        }
+        params |= {name: value for name, value in optional.items() if value is not None}
+        self._request("turn/start", params, self._turn_started)
+
+    def _items_injected(self, message: Message) -> None:
+        if message.error is not None:
+            self._refused("take the conversation's history", message.error)
+
+    def _turn_started(self, message: Message) -> None:
+        if message.error is not None:
+            self._refused("start the turn", message.error)
+            return
+        self._turn_id = msgspec.json.decode(message.result, type=TurnAnswer).turn.id
+        if self._over:
+            self._stop_turn()
+
+    def _refused(self, what: str, error: RpcError) -> None:
+        failure = failure_of_refusal(what, error)
+        if not self._over:
+            self._end(TurnEnded(Stop.FAILED, "provider", failure))
+        elif self._thread:
+            self._unsubscribe()
+        else:
+            self.settled = True
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _end(self, ended: TurnEnded, *, running: bool = True) -> None:
+        """Says the end, and sees to it that the agent forgets the turn (and stops it, if it is `running`)."""
+        self._over = True
+        self._events.append(ended)
+        if not self._thread:
+            self.settled = not self._waiting
+        elif running and self._turn_id is not None:
+            self._stop_turn()
+        elif not running or not self._waiting:
+            self._unsubscribe()
+
+    def _stop_turn(self) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        self._request(
+            "turn/interrupt", {"threadId": self._thread, "turnId": self._turn_id}, self._turn_stopped
+        )
+
+    def _turn_stopped(self, _: Message) -> None:
+        # An interrupt leaves the agent's shell commands running; 0.163 does not know this method and says so.
+        if self._turn is not None and self._turn.mode == "agent":
+            self._request("thread/backgroundTerminals/clean", {"threadId": self._thread}, _ignored)
+        self._unsubscribe()
+
+    def _unsubscribe(self) -> None:
+        if self._thread:
+            self._request("thread/unsubscribe", {"threadId": self._thread}, self._unsubscribed)
+            self._thread = ""
+
+    def _unsubscribed(self, _: Message) -> None:
+        self.settled = True
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def _message(self, message: Message) -> None:
+        if message.method is None:
+            then = self._waiting.pop(str(message.id), None)
+            if then is not None:
+                then(message)
+        elif message.id is not None:
+            self._asked(message, message.id)
+        elif not self._over:
+            about_item = item_reader.NOTIFICATIONS.get(message.method)
+            if about_item is not None:
+                about_item(self._reader, message.params)
+            elif (handler := NOTIFICATIONS.get(message.method)) is not None:
+                handler(self, message.params)
+
+    def _asked(self, message: Message, id: int | str) -> None:
+        handler = None if self._over else REQUESTS.get(message.method or "")
+        if handler is None:
+            self._writes.append(refusal(id))
+            if not self._over:
+                self._events.append(Noticed("unknown_request", message.method or ""))
+            return
+        ask_id = f"{message.method}:{id}"
+        self._asks[ask_id] = id
+        handler(self, ask_id, message.params)
+
+    def _tool_called(self, ask_id: str, params: Params) -> None:
+        text = bytes(params.arguments).decode() or "{}"
+        self._events.append(ToolAsked(ask_id, params.call_id or "", params.tool or "", text))
+
+    def _command_approval(self, ask_id: str, params: Params) -> None:
+        self._events.append(ApprovalAsked(ask_id, "command", one_line(params.command)))
+
+    def _change_approval(self, ask_id: str, _: Params) -> None:
+        self._events.append(ApprovalAsked(ask_id, "file_change", ""))
+
+    def _elicited(self, ask_id: str, params: Params) -> None:
+        self._events.append(ApprovalAsked(ask_id, "mcp", params.message or ""))
+
+    def _input_asked(self, ask_id: str, _: Params) -> None:
+        self._events.append(InputAsked(ask_id, ""))
+
+    def _raw_item(self, params: Params) -> None:
+        if params.turn_id is None or params.turn_id != self._turn_id:
+            return  # items that we injected come back under another turn's id
+        head = msgspec.json.decode(params.item, type=RawHead)
+        if head.type not in REMEMBERED or (head.type == "message" and head.role != "assistant"):
+            return
+        if head.type in ("function_call", "custom_tool_call") and self._offered(head.name):
+            self._calls.append(head)
+        if head.id:
+            self._reader.heard.add(head.id)
+        self._events.append(RawItem(head.type, bytes(params.item)))
+
+    def _offered(self, name: str) -> bool:
+        return self._turn is not None and any(tool.name == name for tool in self._turn.tools)
+
+    def _response_completed(self, params: Params) -> None:
+        if params.turn_id is None or params.turn_id != self._turn_id:
+            return
+        usage = None
+        if params.usage and params.usage != b"null":
+            usage = msgspec.json.decode(params.usage, type=Tokens).usage()
+            self._usage = usage if self._usage is None else self._usage + usage
+            self._events.append(UsageSeen(self._usage))
+        self._events.append(StepCompleted(usage))
+        if self._calls:
+            tools = self._turn.tools if self._turn is not None else ()
+            for call in self._calls:
+                self._events += call_events(call, tools)
+            self._end(TurnEnded(Stop.TOOL_CALLS, "token_count" if usage else "provider"))
+
+    def _tokens_updated(self, params: Params) -> None:
+        if self._usage is None:  # a process without raw events; the thread is ours alone, so its sum is too
+            total = msgspec.json.decode(params.token_usage, type=TokenUsage).total
+            self._events.append(UsageSeen(total.usage()))
+
+    def _error(self, params: Params) -> None:
+        if not params.will_retry:
+            return  # turn/completed follows at once and says the same
+        error = msgspec.json.decode(params.error, type=TurnError)
+        real = error.additional_details or error.message
+        stop = stop_from_text(real) or stop_from_text(error.message)
+        if stop is not None:
+            self._end(TurnEnded(stop, "provider"))
+            return
+        self._calls.clear()
+        self._reader.start_anew()
+        failure = self._failure(error)
+        self._events.append(Retrying(failure.message))
+
+    def _turn_completed(self, params: Params) -> None:
+        state = msgspec.json.decode(params.turn, type=TurnState)
+        if self._turn_id is not None and state.id != self._turn_id:
+            return
+        if state.status == "completed":
+            self._reader.refusals()
+            self._end(TurnEnded(Stop.STOP), running=False)
+        elif state.status == "interrupted":
+            self._end(TurnEnded(Stop.INTERRUPTED), running=False)
+        else:
+            self._failed(state.error)
+
+    def _failed(self, error: TurnError | None) -> None:
+        if error is None:
+            self._end(TurnEnded(Stop.FAILED), running=False)
+            return
+        stop = stop_from_text(error.message) or stop_from_text(error.additional_details or "")
+        if stop is not None:
+            self._end(TurnEnded(stop, "provider"), running=False)
+        else:
+            self._end(TurnEnded(Stop.FAILED, "provider", self._failure(error)), running=False)
+
+    def _failure(self, error: TurnError) -> Failure:
+        kind, status = error_kind(error.codex_error_info)
+        return failure_from_text(
+            error.message, kind=kind, http_status=status, details=error.additional_details
+        )
+
+    # --- taking what was gathered ---------------------------------------------------------------
+
+    def _step(self) -> Step:
+        if not self._events and not self._writes:
+            return NOTHING
+        writes = b"".join(self._writes)
+        self._writes.clear()
+        return Step(self._take_events(), writes)
+
+    def _take_events(self) -> list[Event]:
+        events = self._events[:]
+        self._events.clear()
+        return events
+
+
+def _ignored(_: Message) -> None:
+    """The answer to a request that may fail without harm."""
+
+
+NOTIFICATIONS: dict[str, Callable[[AppServerTurn, Params], None]] = {
+    "rawResponseItem/completed": AppServerTurn._raw_item,
+    "rawResponse/completed": AppServerTurn._response_completed,
+    "thread/tokenUsage/updated": AppServerTurn._tokens_updated,
+    "error": AppServerTurn._error,
+    "turn/completed": AppServerTurn._turn_completed,
+}
+"""What a notification about the turn means."""
+
+REQUESTS: dict[str, Callable[[AppServerTurn, str, Params], None]] = {
+    "item/tool/call": AppServerTurn._tool_called,
+    "item/commandExecution/requestApproval": AppServerTurn._command_approval,
+    "item/fileChange/requestApproval": AppServerTurn._change_approval,
+    "mcpServer/elicitation/request": AppServerTurn._elicited,
+    "item/tool/requestUserInput": AppServerTurn._input_asked,
+}
+"""The requests of the child that have an answer; every other one is refused at once."""

@@ -1,0 +1,126 @@
+"""What the agent says of its items: messages, reasoning, activity. From notifications to events, sans-IO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from codex_proxy.agents.codex_app_server.activity import (
+    LATE,
+    PlanStep,
+    ThreadItem,
+    activity_of,
+    plan_activity,
+)
+from codex_proxy.agents.codex_app_server.messages import Params
+from codex_proxy.core import items
+from codex_proxy.core.events import (
+    Event,
+    ItemEnded,
+    ItemStarted,
+    Noticed,
+    OutputDelta,
+    ReasoningDelta,
+    ReasoningWhole,
+    RefusalDelta,
+    TextWhole,
+)
+
+REFUSED = "The model refused to answer. The agent does not pass its words on."
+
+
+class ItemReader:
+    """The items of one turn. What it reads goes to the end of `events`, which its owner empties."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.begun: set[str] = set()
+        """Items that the agent started and has not completed."""
+        self.heard: set[str] = set()
+        """Messages that had a text or a raw item: one that never had is a refusal."""
+        self._plans = 0
+
+    def start_anew(self) -> None:
+        """The agent begins its model call again; what it left open will not be completed."""
+        self.begun.clear()
+
+    def refusals(self) -> None:
+        """A turn that is complete has no open message, but for one whose refusal the agent swallowed."""
+        for id in self.begun - self.heard:
+            self.events.append(RefusalDelta(id, REFUSED))
+
+    def item_started(self, params: Params) -> None:
+        item = msgspec.json.decode(params.item, type=ThreadItem)
+        if item.type == "agentMessage":
+            self._begin(item.id, items.Message(item.id, phase=item.phase))
+        elif item.type == "reasoning":
+            self._begin(item.id, items.Reasoning(item.id))
+        elif item.type == "contextCompaction":
+            self.events.append(Noticed("history_compacted", "the agent shortened the history by itself"))
+        elif item.type not in LATE:
+            activity = activity_of(item)
+            if activity is not None:
+                self._begin(item.id, activity)
+
+    def _begin(self, id: str, item: items.Item) -> None:
+        self.begun.add(id)
+        self.events.append(ItemStarted(item))
+
+    def item_completed(self, params: Params) -> None:
+        item = msgspec.json.decode(params.item, type=ThreadItem)
+        begun = item.id in self.begun
+        if item.type == "agentMessage":
+            if not begun:
+                self._begin(item.id, items.Message(item.id, phase=item.phase))
+            if item.text:
+                self.heard.add(item.id)
+                self.events.append(TextWhole(item.id, item.text))
+        elif item.type == "reasoning":
+            if not begun:
+                self._begin(item.id, items.Reasoning(item.id))
+            self._reasoning_whole(item)
+        else:
+            activity = activity_of(item)
+            if activity is None:
+                return
+            if not begun:
+                self._begin(item.id, activity)
+        failed = item.status in ("failed", "declined")
+        self.events.append(ItemEnded(item.id, "failed" if failed else "completed"))
+        self.begun.discard(item.id)
+
+    def _reasoning_whole(self, item: ThreadItem) -> None:
+        for part, text in enumerate(item.summary or ()):
+            self.events.append(ReasoningWhole(item.id, text, part))
+        if item.content:
+            for part, text in enumerate(msgspec.json.decode(item.content, type=list[str])):
+                self.events.append(ReasoningWhole(item.id, text, part, "raw"))
+
+    def summary_delta(self, params: Params) -> None:
+        if params.item_id and params.delta:
+            self.events.append(ReasoningDelta(params.item_id, params.delta, params.summary_index))
+
+    def raw_delta(self, params: Params) -> None:
+        if params.item_id and params.delta:
+            self.events.append(ReasoningDelta(params.item_id, params.delta, params.content_index, "raw"))
+
+    def output_delta(self, params: Params) -> None:
+        if params.item_id and params.delta and params.item_id in self.begun:
+            self.events.append(OutputDelta(params.item_id, params.delta))
+
+    def plan_updated(self, params: Params) -> None:
+        self._plans += 1
+        plan = plan_activity(f"plan_{self._plans}", msgspec.json.decode(params.plan, type=list[PlanStep]))
+        self.events += [ItemStarted(plan), ItemEnded(plan.id)]
+
+
+NOTIFICATIONS: dict[str, Callable[[ItemReader, Params], None]] = {
+    "item/started": ItemReader.item_started,
+    "item/completed": ItemReader.item_completed,
+    "item/reasoning/summaryTextDelta": ItemReader.summary_delta,
+    "item/reasoning/textDelta": ItemReader.raw_delta,
+    "item/commandExecution/outputDelta": ItemReader.output_delta,
+    "turn/plan/updated": ItemReader.plan_updated,
+}
+"""What a notification about an item means; `item/agentMessage/delta`, the frequent one, is read elsewhere."""

@@ -1,0 +1,107 @@
+"""The lines of `codex app-server`, decoded: JSON-RPC without its `jsonrpc` member.
+
+A line is decoded once, into the few fields that we use; everything else in it is skipped unparsed.
+Three kinds, told apart by shape alone, since ids are counted per direction: a request to answer (method
+and id), a notification (method), an answer to a request of ours (id). Source: recordings of 0.163 and 0.169.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+NONE = msgspec.Raw()
+
+
+class RpcError(msgspec.Struct, frozen=True, gc=False):
+    code: int = 0
+    message: str = ""
+
+
+class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The parameters of every notification and request that we read, in one shape."""
+
+    thread_id: str | None = None
+    turn_id: str | None = None
+    item_id: str | None = None
+    delta: str | None = None
+    summary_index: int = 0
+    content_index: int = 0
+    will_retry: bool = False
+    message: str | None = None
+    command: msgspec.Raw = NONE
+    item: msgspec.Raw = NONE
+    error: msgspec.Raw = NONE
+    turn: msgspec.Raw = NONE
+    usage: msgspec.Raw = NONE
+    token_usage: msgspec.Raw = NONE
+    plan: msgspec.Raw = NONE
+    questions: msgspec.Raw = NONE
+    call_id: str | None = None
+    tool: str | None = None
+    arguments: msgspec.Raw = NONE
+
+
+NO_PARAMS = Params()
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One line. `result` and `error` are an answer's; `method` and `params` are the other kinds'."""
+
+    id: int | str | None = None
+    method: str | None = None
+    params: Params = NO_PARAMS
+    result: msgspec.Raw = NONE
+    error: RpcError | None = None
+
+
+class _Envelope(msgspec.Struct, frozen=True, gc=False):
+    """What is left to read of a line whose parameters are not what we know."""
+
+    id: int | str | None = None
+    method: str | None = None
+
+
+_message = msgspec.json.Decoder(Message)
+_envelope = msgspec.json.Decoder(_Envelope)
+
+
+def decode(line: bytes) -> Message | None:
+    """One line of the child, or None where it is no JSON-RPC at all.
+
+    A line with parameters of other types than we know keeps its method and id (a request must still be
+    refused), and loses its parameters.
+    """
+    try:
+        return _message.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        try:
+            loose = _envelope.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return Message(loose.id, loose.method) if loose.method else None
+
+
+def request(id: str, method: str, params: dict[str, Any]) -> bytes:
+    """The line of a request of ours."""
+    return msgspec.json.encode({"id": id, "method": method, "params": params}) + b"\n"
+
+
+def notification(method: str) -> bytes:
+    return msgspec.json.encode({"method": method}) + b"\n"
+
+
+def answer(id: int | str, result: Any) -> bytes:
+    """The line that answers a request of the child's."""
+    return msgspec.json.encode({"id": id, "result": result}) + b"\n"
+
+
+def refusal(id: int | str) -> bytes:
+    """The line that refuses a request of the child's: silence would hang its turn for ever."""
+    return msgspec.json.encode({"id": id, "error": {"code": -32601, "message": "unsupported"}}) + b"\n"
+
+
+def count_requests(writes: bytes) -> int:
+    """How many requests of ours are in `writes`: their ids are strings, and a line holds no raw newline."""
+    return writes.count(b'\n{"id":"') + writes.startswith(b'{"id":"')

@@ -1,0 +1,118 @@
+"""The history of a turn as the agent's own items: what goes into `thread/inject_items` and `turn/start`.
+
+Everything here avoids a trap of the agent's: it drops system messages without a word, refuses a whole
+batch for one empty content, and replaces an image of low detail by a text. Source: experiments with 0.163
+and 0.169 (`inject_history` among the recordings).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from codex_proxy.core.items import (
+    HistoryItem,
+    ImagePart,
+    Part,
+    PastCall,
+    PastOutput,
+    PastRaw,
+    SaidMessage,
+    TextPart,
+    Tool,
+)
+from codex_proxy.core.turn import Turn
+
+MAX_TURN_INPUT = 1_000_000
+"""Characters of text in `turn/start.input`: the agent refuses more than 1,048,576, but injects any size."""
+
+
+def native_history(history: Sequence[HistoryItem]) -> list[Any]:
+    """Responses items, in order. Messages with nothing in them are left out: the agent refuses them."""
+    return [item for each in history if (item := _native(each)) is not None]
+
+
+def _native(item: HistoryItem) -> Any:
+    if isinstance(item, SaidMessage):
+        return _message(item)
+    if isinstance(item, PastCall):
+        call: dict[str, Any] = {"type": "function_call", "call_id": item.call_id, "name": item.name}
+        # The agent has no custom tools: there a custom call is a function with one string.
+        call["arguments"] = item.arguments if item.kind == "function" else custom_arguments(item.arguments)
+        return call | ({"id": item.id} if item.id else {})
+    if isinstance(item, PastOutput):
+        return {"type": "function_call_output", "call_id": item.call_id, "output": _output(item.parts)}
+    assert isinstance(item, PastRaw)
+    return msgspec.Raw(item.json)
+
+
+def custom_arguments(text: str) -> str:
+    """The input of a custom tool as the arguments of the function that it travels as."""
+    return msgspec.json.encode({"input": text}).decode()
+
+
+def _message(item: SaidMessage) -> dict[str, Any] | None:
+    text_type = "output_text" if item.role == "assistant" else "input_text"
+    content = [_part(part, text_type) for part in item.parts]
+    if not content:
+        return None
+    message: dict[str, Any] = {"type": "message", "role": item.role, "content": content}
+    if item.id:
+        message["id"] = item.id
+    if item.phase:
+        message["phase"] = item.phase
+    return message
+
+
+def _part(part: Part, text_type: str) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": text_type, "text": part.text}
+    return {"type": "input_image", "image_url": part.url, "detail": _detail(part)}
+
+
+def _detail(part: ImagePart) -> str:
+    return "auto" if part.detail in (None, "low") else str(part.detail)
+
+
+def _output(parts: Sequence[Part]) -> Any:
+    if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
+        return "".join(part.text for part in parts if isinstance(part, TextPart))
+    return [_part(part, "input_text") for part in parts]
+
+
+def split_input(turn: Turn) -> tuple[list[Any], list[dict[str, Any]]]:
+    """The turn's history as (items to inject, input of `turn/start`).
+
+    A plain-model turn injects all and starts on nothing: the model then sees exactly the client's items. An
+    agent turn gives its newest user message as the turn's input, as a person at the terminal would.
+    """
+    history = turn.history
+    if turn.mode == "agent" and history:
+        last = history[-1]
+        if isinstance(last, SaidMessage) and last.role == "user" and last.parts:
+            size = sum(len(part.text) for part in last.parts if isinstance(part, TextPart))
+            if size <= MAX_TURN_INPUT:
+                return native_history(history[:-1]), [_input(part) for part in last.parts]
+    return native_history(history), []
+
+
+def _input(part: Part) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text, "text_elements": []}
+    return {"type": "image", "url": part.url}
+
+
+def dynamic_tool(tool: Tool) -> dict[str, Any]:
+    """A tool of the client as `thread/start` wants it."""
+    if tool.kind == "custom":
+        schema: Any = {
+            "type": "object",
+            "properties": {"input": {"type": "string"}},
+            "required": ["input"],
+            "additionalProperties": False,
+        }
+    else:
+        schema = tool.parameters if tool.parameters is not None else {"type": "object", "properties": {}}
+    return {"type": "function", "name": tool.name, "description": tool.description, "inputSchema": schema}

@@ -1,0 +1,37 @@
+"""What we answer to the agent's own requests: tool outputs and decisions, in its shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from codex_proxy.agents.base import Decision
+from codex_proxy.core.items import Part, TextPart
+
+
+def tool_content(part: Part) -> dict[str, Any]:
+    """One part of a tool's output, as `item/tool/call` wants it."""
+    if isinstance(part, TextPart):
+        return {"type": "inputText", "text": part.text}
+    return {"type": "inputImage", "imageUrl": part.url}
+
+
+def decision(ask_id: str, reply: Decision) -> dict[str, Any]:
+    """The answer to a question; `ask_id` begins with the method that asked."""
+    method = ask_id.partition(":")[0]
+    if method == "mcpServer/elicitation/request":
+        return {"action": "accept" if reply.approve else "decline", "content": None, "_meta": None}
+    if method == "item/tool/requestUserInput":
+        return {"answers": {}}
+    return {"decision": "accept" if reply.approve else "decline"}
+
+
+def custom_input(arguments: str) -> str:
+    """The input of a custom tool, out of the arguments of the function that it travelled as."""
+    try:
+        value = msgspec.json.decode(arguments, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return arguments
+    given = value.get("input")
+    return given if isinstance(given, str) else arguments

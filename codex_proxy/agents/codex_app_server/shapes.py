@@ -1,0 +1,98 @@
+"""The shapes inside the agent's messages: what an answer, an error or a count of tokens holds."""
+
+from __future__ import annotations
+
+import msgspec
+
+from codex_proxy.agents.codex_app_server.messages import RpcError
+from codex_proxy.agents.failures import failure_from_text
+from codex_proxy.core.events import Usage
+from codex_proxy.core.faults import Failure, FaultKind
+
+
+class TurnError(msgspec.Struct, frozen=True, rename="camel"):
+    message: str = ""
+    codex_error_info: msgspec.Raw = msgspec.Raw()
+    additional_details: str | None = None
+
+
+class TurnState(msgspec.Struct, frozen=True):
+    id: str = ""
+    status: str = ""
+    error: TurnError | None = None
+
+
+class TurnAnswer(msgspec.Struct, frozen=True):
+    turn: TurnState
+
+
+class ThreadAnswer(msgspec.Struct, frozen=True):
+    thread: TurnState
+    model: str | None = None
+
+
+class Tokens(msgspec.Struct, frozen=True, rename="camel"):
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_output_tokens: int = 0
+
+    def usage(self) -> Usage:
+        return Usage(
+            self.input_tokens, self.cached_input_tokens, self.output_tokens, self.reasoning_output_tokens
+        )
+
+
+class TokenUsage(msgspec.Struct, frozen=True):
+    total: Tokens
+
+
+class RawHead(msgspec.Struct, frozen=True):
+    type: str = ""
+    id: str | None = None
+    role: str | None = None
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+    input: str = ""
+
+
+def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
+    """`codexErrorInfo`: a word, or a word with an HTTP status. Anything else is (None, None)."""
+    if not info or info == b"null":
+        return None, None
+    value = msgspec.json.decode(info)
+    if isinstance(value, str):
+        return value, None
+    if isinstance(value, dict) and value:
+        kind, detail = next(iter(value.items()))
+        status = detail.get("httpStatusCode") if isinstance(detail, dict) else None
+        return kind, status if isinstance(status, int) else None
+    return None, None
+
+
+def one_line(value: msgspec.Raw) -> str:
+    """A command as one line: the agent gives a text, or a list of words."""
+    decoded = msgspec.json.decode(value) if value else ""
+    if isinstance(decoded, list):
+        decoded = " ".join(str(word) for word in decoded)
+    return " ".join(str(decoded or "").split())
+
+
+OVERLOADED, INPUT_TOO_LARGE = -32001, -32602
+
+
+def failure_of_refusal(what: str, error: RpcError) -> Failure:
+    """Why the agent would not do `what` (a verb phrase), by the error that answered our request."""
+    failure = failure_from_text(error.message)
+    if error.code == INPUT_TOO_LARGE or "not a valid response item" in error.message:
+        return Failure(kind=FaultKind.REJECTED_BY_PROVIDER, message=failure.message)
+    if error.code == OVERLOADED:
+        return Failure(
+            kind=FaultKind.UNAVAILABLE, message="The agent is overloaded. Try again.", retry_after=1
+        )
+    if failure.kind is FaultKind.UPSTREAM_ERROR:
+        return Failure(
+            kind=FaultKind.AGENT_MISCONFIGURED, message=f"The agent would not {what}: {failure.message}"
+        )
+    return failure
