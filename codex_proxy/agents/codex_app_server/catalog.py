@@ -125,7 +125,10 @@ def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
         "visibility": "list",
         "use_responses_lite": lite,
         "supported_reasoning_levels": [{"effort": name, "description": name} for name in CUSTOM_EFFORTS],
-        "default_reasoning_level": "medium",
+        # what the client did not ask for is not sent: another maker's model may not know it
+        "default_reasoning_level": None,
+        "support_verbosity": False,
+        "default_verbosity": None,
         "upgrade": None,
         "availability_nux": None,
         "service_tiers": [],

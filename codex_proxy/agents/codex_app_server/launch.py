@@ -186,8 +186,9 @@ def app_server_argv(
 
 def _provider_pairs(provider: ProviderConfig, *, shells: bool) -> list[tuple[str, str]]:
     pairs = []
-    # Codex splits the key at every dot, quoted or not, so an id with a dot keeps its own counts.
-    if provider.custom and re.fullmatch(r"[A-Za-z0-9_-]+", provider.id):
+    # Codex splits the key at every dot, also inside quotes, and then ends at start for want of a provider of
+    # the first half's name. So an id with a dot keeps its own counts.
+    if provider.custom and not {".", "="} & set(provider.id):
         pairs += [
             (f"model_providers.{provider.id}.request_max_retries", "0"),
             (f"model_providers.{provider.id}.stream_max_retries", "0"),

@@ -18,7 +18,7 @@ import tomli_w
 
 DEFAULT_PROVIDER: Final = "openai"
 
-BUILT_IN_PROVIDERS: Final = frozenset({"openai", "ollama", "lmstudio", "oss", "amazon-bedrock"})
+BUILT_IN_PROVIDERS: Final = frozenset({"openai", "ollama", "lmstudio", "amazon-bedrock"})
 """Ids that Codex reserves: their settings, retry counts included, cannot be overridden."""
 
 PROVIDER_KEYS: Final = (
@@ -35,7 +35,8 @@ PROVIDER_KEYS: Final = (
 """Top-level keys that decide where a request goes and who pays; every other key stays behind."""
 
 LINKED_FILES: Final = ("auth.json",)
-"""Linked, not copied: Codex renews tokens in place, and a copy would be signed out by the first renewal."""
+"""Linked, not copied: a copy would be signed out by the first renewal of the tokens. Codex writes through the
+link. It may dangle (nobody is signed in yet); a sign-out in the shadow home removes only the link."""
 
 
 class ConfigError(ValueError):
