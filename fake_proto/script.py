@@ -161,7 +161,7 @@ class Script:
                 text = "unexpected status 400 Bad Request: " + text
             action["kind"] = "other"
         action["text"] = text
-        action["retries"] = int(self.options.get("retries", action.get("retries", 0)))
+        action["retries"] = int(self.options.get("retries", "0"))
         return action
 
     def _usage(self, data: Action) -> dict[str, int] | None:

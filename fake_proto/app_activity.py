@@ -1,0 +1,111 @@
+"""What the agent itself does in a turn of the app-server dialect: commands, changes, searches, plans."""
+
+Each function takes the turn and an action and writes its items; it yields how long it waits.
+"""
+
+from __future__ import annotations
+
+import json
+
+from fake_proto import app_shapes as shapes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from fake_proto.app_turn import AppTurn
+
+    Action = dict[str, Any]
+    Waits = Iterator[float | None]
+
+PLAN_STATUS = {"in_progress": "inProgress"}
+UNKNOWN_METHOD = "item/clock/read"
+"""A request that no client knows."""
+
+
+def _command(turn: AppTurn, action: Action) -> Waits:
+    identifier = turn.next_id("call")
+    text, output, exit_code = action["command"], "".join(action["output"]), action["exit_code"]
+    call = {"id": identifier}
+    turn.raw(shapes.raw_call("fc_" + identifier, identifier, "exec_command", json.dumps({"cmd": text})))
+    turn.item("started", shapes.command(identifier, text, "inProgress", None, None))
+    for delta in action["output"]:
+        turn.told("item/commandExecution/outputDelta", itemId=identifier, delta=delta)
+        yield from turn.pause()
+    status = "failed" if exit_code else "completed"
+    turn.item("completed", shapes.command(identifier, text, status, output, exit_code))
+    turn.output(call, output)
+
+
+def _big_line(turn: AppTurn, action: Action) -> Waits:
+    identifier = turn.next_id("call")
+    turn.item("started", shapes.command(identifier, "yes", "inProgress", None, None))
+    turn.item("completed", shapes.command(identifier, "yes", "completed", "y" * action["bytes"], 0))
+    yield turn.script.delay
+
+
+def _approval(turn: AppTurn, action: Action) -> Waits:
+    identifier = turn.next_id("call")
+    text = action["command"]
+    asked = shapes.command(identifier, text, "inProgress", None, None)
+    turn.item("started", asked)
+    params = {
+        "kind": "command",
+        "itemId": identifier,
+        "startedAtMs": 0,
+        "environmentId": "local",
+        "reason": action["reason"],
+        "command": asked["command"],
+        "cwd": asked["cwd"],
+        "commandActions": asked["commandActions"],
+        "availableDecisions": ["accept", "acceptForSession", "decline", "cancel"],
+    }
+    yield from turn.ask_and_wait("item/commandExecution/requestApproval", params)
+    decision = ((turn.reply or {}).get("result") or {}).get("decision")
+    if decision in ("accept", "acceptForSession"):
+        turn.item("completed", shapes.command(identifier, text, "completed", "ok\n", 0))
+    else:
+        turn.item("completed", shapes.command(identifier, text, "declined", None, None))
+
+
+def _file_change(turn: AppTurn, action: Action) -> Waits:
+    identifier = turn.next_id("call")
+    path = f"/fake/workspace/{action['path']}"
+    change = {"path": path, "kind": {"type": "add"}, "diff": action["content"]}
+    item = {"type": "fileChange", "id": identifier, "changes": [change]}
+    turn.item("started", {**item, "status": "inProgress"})
+    yield turn.script.delay
+    turn.item("completed", {**item, "status": "completed"})
+
+
+def _web_search(turn: AppTurn, action: Action) -> Waits:
+    identifier = turn.next_id("ws")
+    query = action["query"]
+    item = {"type": "webSearch", "id": identifier, "query": "", "action": {"type": "other"}, "results": None}
+    turn.item("started", item)
+    yield turn.script.delay
+    search = {"type": "search", "query": query, "queries": None}
+    turn.item("completed", {**item, "query": query, "action": search})
+
+
+def _plan(turn: AppTurn, action: Action) -> Waits:
+    steps = [{**step, "status": PLAN_STATUS.get(step["status"], step["status"])} for step in action["plan"]]
+    turn.told("turn/plan/updated", explanation=action["explanation"], plan=steps)
+    yield turn.script.delay
+
+
+def _unknown_request(turn: AppTurn, action: Action) -> Waits:
+    """Whatever the answer is, the turn goes on behind it."""
+    yield from turn.ask_and_wait(UNKNOWN_METHOD, {})
+
+
+ACTIVITIES: dict[str, Callable[[AppTurn, Action], Waits]] = {
+    "command": _command,
+    "big_line": _big_line,
+    "approval": _approval,
+    "file_change": _file_change,
+    "web_search": _web_search,
+    "plan": _plan,
+    "unknown_request": _unknown_request,
+}

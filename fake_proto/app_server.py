@@ -1,0 +1,253 @@
+"""The dialect of `codex app-server` (0.163): JSON-RPC without the `jsonrpc` member, many threads at once.
+
+Requests in, results and notifications out; the life of a turn is in `app_turn`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from fake_proto.app_shapes import VERSION, raw, thread_started, turn
+from fake_proto.app_thread import AppThread, input_items, refusal_of
+from fake_proto.app_turn import AppTurn
+from fake_proto.faults import Faults
+from fake_proto.request import Request
+from fake_proto.script import Script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fake_proto.loop import Loop
+    from fake_proto.settings import Settings
+    from fake_proto.wire import Wire
+
+    Params = dict[str, Any]
+
+
+class RpcError(Exception):
+    """Answered as a JSON-RPC error; the real child uses -32600 for nearly everything."""
+
+    def __init__(self, message: str, code: int = -32600) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class AppServerAgent:
+    """One process: who is connected, the threads, and the requests of ours that wait for an answer."""
+
+    def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
+        self.settings = settings
+        self.loop = loop
+        self.responses = 0
+        self._wire = wire
+        self._process_faults = faults
+        self._threads: dict[str, AppThread] = {}
+        self._client = ""
+        self._muted_methods: frozenset[str] = frozenset()
+        self._next_request = 0
+        self._askers: dict[int, AppTurn] = {}
+        self._started_threads = 0
+        self._started_turns = 0
+        self._methods = {
+            "thread/start": self._thread_start,
+            "thread/inject_items": self._inject_items,
+            "turn/start": self._turn_start,
+            "turn/interrupt": self._turn_interrupt,
+            "thread/unsubscribe": self._unsubscribe,
+            "thread/backgroundTerminals/clean": self._clean_terminals,
+            "thread/loaded/list": self._loaded_list,
+            "model/list": self._model_list,
+            "account/read": self._account_read,
+        }
+
+    def receive(self, line: bytes) -> None:
+        """One message of the client: a request, a notification or an answer to one of our requests."""
+        try:
+            message = json.loads(line)
+        except ValueError as error:
+            sys.stderr.write(f"ERROR codex_app_server: failed to parse message: {error}\n")
+            sys.stderr.flush()
+            return
+        if "method" not in message:
+            asker = self._askers.pop(message.get("id"), None)
+            if asker is not None:
+                asker.answered(message)
+        elif "id" in message:
+            self._call(message["id"], message["method"], message.get("params"))
+
+    def end_of_input(self) -> int | None:
+        """The real child ends with its stdin; one that ignores SIGTERM ignores this too."""
+        return None if self._process_faults.has("ignore_sigterm") else 0
+
+    def notify(self, method: str, params: Params, faults: Faults | None = None) -> None:
+        """One notification, unless the client opted out of it."""
+        if method not in self._muted_methods:
+            self.send({"method": method, "params": params, "emittedAtMs": 0}, faults)
+
+    def send(self, message: Params, faults: Faults | None = None) -> None:
+        """One line."""
+        self._wire.send(message, faults or self._process_faults)
+
+    def ask(self, asker: AppTurn, method: str, params: Params) -> int:
+        """Sends a request of ours; the answer goes to the turn. Returns its id."""
+        identifier = self._next_request
+        self._next_request += 1
+        self._askers[identifier] = asker
+        self.send({"method": method, "id": identifier, "params": params}, asker.script.faults)
+        return identifier
+
+    def _call(self, identifier: Any, method: str, params: Any) -> None:
+        try:
+            if method == "initialize":
+                self._initialize(identifier, params or {})
+                return
+            if not self._client:
+                raise RpcError("Not initialized")
+            handler = self._methods.get(method)
+            if handler is None:
+                known = ", ".join(f"`{name}`" for name in ("initialize", *self._methods))
+                raise RpcError(f"Invalid request: unknown variant `{method}`, expected one of {known}")
+            if not isinstance(params, dict):
+                raise RpcError("Invalid request: missing field `params`")
+            handler(identifier, params)
+        except KeyError as error:
+            self._refuse(identifier, RpcError(f"Invalid request: missing field `{error.args[0]}`"))
+        except RpcError as error:
+            self._refuse(identifier, error)
+
+    def _refuse(self, identifier: Any, error: RpcError) -> None:
+        self.send({"error": {"code": error.code, "message": str(error)}, "id": identifier})
+
+    def _answer(self, identifier: Any, result: Params) -> None:
+        self.send({"id": identifier, "result": result})
+
+    def _initialize(self, identifier: Any, params: Params) -> None:
+        if self._client:
+            raise RpcError("Already initialized")
+        client = params["clientInfo"]
+        self._client = str(client["name"])
+        capabilities = params.get("capabilities") or {}
+        self._muted_methods = frozenset(capabilities.get("optOutNotificationMethods") or ())
+        agent = f"{self._client}/{VERSION} (fake) unknown ({self._client}; {client.get('version')})"
+        home = self.settings.env.get("CODEX_HOME") or "/fake/home"
+        self._answer(
+            identifier,
+            {"userAgent": agent, "codexHome": home, "platformFamily": "unix", "platformOs": "linux"},
+        )
+
+    def _thread(self, params: Params) -> AppThread:
+        thread = self._threads.get(params["threadId"])
+        if thread is None:
+            raise RpcError(f"thread not found: {params['threadId']}")
+        return thread
+
+    def _thread_start(self, identifier: Any, params: Params) -> None:
+        self._started_threads += 1
+        model = params.get("model") or self.settings.model("fake-model")
+        thread = AppThread(f"thread_{self._started_threads}", params, model)
+        self._threads[thread.identifier] = thread
+        result = thread_started(thread.identifier, params, model, self._client)
+        self._answer(identifier, result)
+        self.notify("thread/started", {"thread": result["thread"]})
+
+    def _inject_items(self, identifier: Any, params: Params) -> None:
+        thread = self._thread(params)
+        refusal = refusal_of(params["items"])
+        if refusal is not None:
+            raise RpcError(refusal)
+        # The real child drops system messages without a word.
+        kept = [item for item in params["items"] if item.get("role") != "system"]
+        thread.items.extend(kept)
+        self._answer(identifier, {})
+        if thread.raw:
+            for item in kept:
+                self.notify(
+                    "rawResponseItem/completed",
+                    {
+                        "threadId": thread.identifier,
+                        "turnId": "auto-compact-0",
+                        "item": raw("auto-compact-0", item),
+                    },
+                )
+
+    def _turn_start(self, identifier: Any, params: Params) -> None:
+        thread = self._thread(params)
+        items = input_items(params["input"])
+        thread.model = params.get("model") or thread.model
+        thread.effort = params.get("effort") or thread.effort
+        thread.items.extend(items)
+        request = Request("app-server", thread.model, list(thread.items))
+        request.effort, request.summary = thread.effort, params.get("summary")
+        request.output_schema = params.get("outputSchema")
+        request.instructions = thread.instructions
+        request.tools = thread.tools
+        script = Script(request, self.settings, self._process_faults)
+        if script.faults is not self._process_faults:
+            script.faults.begin(self.settings.text("PID_FILE"))
+        self.responses = max(self.responses, request.highest_response())
+        if thread.turn is not None:
+            # A second turn/start steers: the running answer is cut and a new one starts in the same turn.
+            thread.turn.cut()
+            turn_id = thread.turn.identifier
+        else:
+            self._started_turns += 1
+            turn_id = f"turn_{self._started_turns}"
+        running = AppTurn(self, thread, turn_id, script, request.outputs())
+        thread.turn = running
+        result = {"turn": {**turn(turn_id, "inProgress"), "startedAt": None}}
+        self.send({"id": identifier, "result": result}, script.faults)
+        running.start(params["input"])
+
+    def _turn_interrupt(self, identifier: Any, params: Params) -> None:
+        thread = self._thread(params)
+        if thread.turn is None or thread.turn.identifier != params["turnId"]:
+            raise RpcError("no active turn to interrupt")
+        running = thread.turn
+        running.abort()
+        self._answer(identifier, {})
+        running.end("interrupted")
+
+    def _unsubscribe(self, identifier: Any, params: Params) -> None:
+        thread = self._threads.get(params["threadId"])
+        if thread is None:
+            self._answer(identifier, {"status": "notLoaded"})
+            return
+        thread.subscribed = False
+        self._answer(identifier, {"status": "unsubscribed"})
+        self.unload_if_left(thread)
+
+    def unload_if_left(self, thread: AppThread) -> None:
+        """Closes a thread that nobody listens to and on which no turn runs."""
+        if thread.subscribed or thread.turn is not None:
+            return
+        del self._threads[thread.identifier]
+        closed = {"threadId": thread.identifier, "status": {"type": "notLoaded"}}
+        self.notify("thread/status/changed", closed)
+        self.notify("thread/closed", {"threadId": thread.identifier})
+
+    def _clean_terminals(self, identifier: Any, params: Params) -> None:
+        self._thread(params)
+        self._answer(identifier, {})
+
+    def _loaded_list(self, identifier: Any, params: Params) -> None:
+        self._answer(identifier, {"data": list(self._threads), "nextCursor": None})
+
+    def _model_list(self, identifier: Any, params: Params) -> None:
+        from fake_proto.models import listed_models
+
+        models = listed_models(self.settings, hidden=params.get("includeHidden") is True)
+        self._answer(identifier, {"data": models, "nextCursor": None})
+
+    def _account_read(self, identifier: Any, params: Params) -> None:
+        signed_in = self.settings.text("ACCOUNT") != "none"
+        self._answer(
+            identifier,
+            {
+                "account": {"type": "apiKey"} if signed_in else None,
+                "userId": None,
+                "requiresOpenaiAuth": True,
+                "workspaceRouting": None,
+            },
+        )

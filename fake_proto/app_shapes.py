@@ -1,0 +1,246 @@
+"""The objects of the app-server's wire (0.163): threads, turns, items, usage, errors.
+
+Plain values in, dicts out; every clock time is 0.
+"""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Shape = dict[str, Any]
+
+VERSION = "0.163.0"
+CONTEXT_WINDOW = 258400
+ABORTED_TEXT = (
+    "<turn_aborted>\nThe user interrupted the previous turn on purpose. Any running unified exec processes "
+    "may still be running in the background. If any tools/commands were aborted, they may have partially "
+    "executed.\n</turn_aborted>"
+)
+RATE_LIMITS = {
+    "limitId": "codex",
+    "limitName": None,
+    "normalModelSlug": None,
+    "primary": None,
+    "secondary": None,
+    "credits": None,
+    "individualLimit": None,
+    "spendControlReached": None,
+    "planType": None,
+    "rateLimitReachedType": None,
+}
+
+
+def thread_started(identifier: str, params: Shape, model: str, originator: str) -> Shape:
+    """The result of thread/start; its `thread` also goes into thread/started."""
+    cwd = params.get("cwd") or "/fake/workspace"
+    thread = {
+        "id": identifier,
+        "environments": params.get("environments") or [],
+        "extra": None,
+        "sessionId": identifier,
+        "forkedFromId": None,
+        "parentThreadId": None,
+        "preview": "",
+        "ephemeral": bool(params.get("ephemeral")),
+        "section": None,
+        "sectionEnteredAt": None,
+        "projectId": None,
+        "historyMode": "paginated",
+        "modelProvider": "fake",
+        "model": model,
+        "reasoningEffort": None,
+        "createdAt": 0,
+        "updatedAt": 0,
+        "recencyAt": 0,
+        "status": {"type": "idle"},
+        "path": None,
+        "cwd": cwd,
+        "cliVersion": VERSION,
+        "originator": originator,
+        "source": "vscode",
+        "canAcceptDirectInput": True,
+        "threadSource": None,
+        "agentNickname": None,
+        "agentRole": None,
+        "gitInfo": None,
+        "name": None,
+        "daybreakEnabled": None,
+        "turns": [],
+    }
+    return {
+        "thread": thread,
+        "model": model,
+        "modelProvider": "fake",
+        "serviceTier": None,
+        "disabledPluginIds": [],
+        "cwd": cwd,
+        "runtimeWorkspaceRoots": [],
+        "instructionSources": [],
+        "approvalPolicy": params.get("approvalPolicy") or "on-request",
+        "approvalsReviewer": "user",
+        "sandbox": {"type": "readOnly", "networkAccess": False},
+        "activePermissionProfile": None,
+        "reasoningEffort": None,
+        "multiAgentMode": "explicitRequestOnly",
+    }
+
+
+def turn(identifier: str, status: str, items: list[Shape] | None = None, error: Shape | None = None) -> Shape:
+    """A turn; `items` holds the last message of a turn that completed."""
+    over = status != "inProgress"
+    return {
+        "id": identifier,
+        "rootTurnId": identifier,
+        "items": items or [],
+        "itemsView": "summary" if items else "notLoaded",
+        "status": status,
+        "error": error,
+        "startedAt": 0,
+        "completedAt": 0 if over else None,
+        "durationMs": 0 if over else None,
+    }
+
+
+def agent_message(identifier: str, text: str) -> Shape:
+    """A message of the model, begun (no text) or whole."""
+    return {
+        "type": "agentMessage",
+        "id": identifier,
+        "text": text,
+        "phase": None,
+        "memoryCitation": None,
+        "delivery": None,
+        "questions": None,
+    }
+
+
+def command(identifier: str, text: str, status: str, output: str | None, exit_code: int | None) -> Shape:
+    """A command of the agent."""
+    return {
+        "type": "commandExecution",
+        "id": identifier,
+        "pluginId": None,
+        "scriptPath": None,
+        "command": f"/bin/bash -lc '{text}'",
+        "cwd": "/fake/workspace",
+        "processId": None,
+        "source": "agent",
+        "status": status,
+        "commandActions": [{"type": "unknown", "command": text}],
+        "aggregatedOutput": output,
+        "exitCode": exit_code,
+        "durationMs": None if exit_code is None else 0,
+    }
+
+
+def dynamic_call(call: Shape, status: str, content: list[Shape] | None, success: bool | None) -> Shape:
+    """The life of a call of one of the client's tools."""
+    return {
+        "type": "dynamicToolCall",
+        "id": call["id"],
+        "namespace": call["namespace"],
+        "tool": call["tool"],
+        "arguments": call["parsed"],
+        "status": status,
+        "contentItems": content,
+        "success": success,
+        "durationMs": None if success is None else 0,
+    }
+
+
+def raw(turn_id: str, item: Shape) -> Shape:
+    """A Responses item as `rawResponseItem/completed` carries it."""
+    return {**item, "internal_chat_message_metadata_passthrough": {"turn_id": turn_id}}
+
+
+def raw_message(identifier: str, text: str) -> Shape:
+    """The Responses item of a message of the model."""
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {
+        "type": "message",
+        "status": "completed",
+        "id": identifier,
+        "role": "assistant",
+        "content": content,
+    }
+
+
+def raw_call(identifier: str, call_id: str, name: str, arguments: str) -> Shape:
+    """The Responses item of a function call."""
+    return {
+        "type": "function_call",
+        "status": "completed",
+        "id": identifier,
+        "name": name,
+        "arguments": arguments,
+        "call_id": call_id,
+    }
+
+
+def raw_output(call_id: str, output: Any) -> Shape:
+    """The Responses item of a tool's output."""
+    return {"type": "function_call_output", "id": "fco_" + call_id, "call_id": call_id, "output": output}
+
+
+def usage(numbers: dict[str, int]) -> Shape:
+    """Token numbers in the app-server's spelling."""
+    return {
+        "totalTokens": numbers["input"] + numbers["output"],
+        "inputTokens": numbers["input"],
+        "cachedInputTokens": numbers["cached"],
+        "cacheWriteInputTokens": 0,
+        "outputTokens": numbers["output"],
+        "reasoningOutputTokens": numbers["reasoning"],
+    }
+
+
+def raw_usage(numbers: dict[str, int]) -> Shape:
+    """Token numbers as the model's provider spells them."""
+    return {
+        "amount": None,
+        "metadata": {
+            "input_tokens": numbers["input"],
+            "input_tokens_details": {"cached_tokens": numbers["cached"]},
+            "output_tokens": numbers["output"],
+            "output_tokens_details": {"reasoning_tokens": numbers["reasoning"]},
+            "total_tokens": numbers["input"] + numbers["output"],
+        },
+    }
+
+
+def failure(message: str, kind: Any, details: str | None = None) -> Shape:
+    """A TurnError."""
+    return {"message": message, "codexErrorInfo": kind, "additionalDetails": details}
+
+
+def parsed_arguments(text: str) -> Any:
+    """The arguments of a call as JSON, or None when they are none: then nobody is asked."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def tool_answer(message: Shape) -> tuple[list[Shape], bool, Any]:
+    """A client's answer to item/tool/call: content items, success, and what the model sees of it."""
+    result = message.get("result")
+    if "error" in message:
+        text = "dynamic tool request failed"
+    elif isinstance(result, dict) and isinstance(result.get("contentItems"), list) and "success" in result:
+        content = result["contentItems"]
+        if len(content) == 1 and content[0].get("type") == "inputText":
+            return content, bool(result["success"]), content[0].get("text")
+        return content, bool(result["success"]), [_output_part(part) for part in content]
+    else:
+        text = "dynamic tool response was invalid"
+    return [{"type": "inputText", "text": text}], False, text
+
+
+def _output_part(part: Shape) -> Shape:
+    if part.get("type") == "inputImage":
+        return {"type": "input_image", "image_url": part.get("imageUrl"), "detail": "high"}
+    return {"type": "input_text", "text": part.get("text")}

@@ -1,0 +1,85 @@
+"""One thread of the app-server: its history, its tools, and the turn that runs on it."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fake_proto.app_turn import AppTurn
+
+PART_TYPES = ("input_text", "input_image", "input_audio", "output_text")
+
+
+class AppThread:
+    """What thread/start fixed and what has been said since."""
+
+    __slots__ = (
+        "effort",
+        "identifier",
+        "instructions",
+        "items",
+        "model",
+        "raw",
+        "subscribed",
+        "tools",
+        "total",
+        "turn",
+    )
+
+    def __init__(self, identifier: str, params: dict[str, Any], model: str) -> None:
+        self.identifier = identifier
+        self.model = model
+        self.effort: str | None = None
+        self.raw = params.get("experimentalRawEvents") is True
+        texts = (params.get("baseInstructions"), params.get("developerInstructions"))
+        self.instructions = [text for text in texts if text]
+        self.tools = tool_names(params.get("dynamicTools"))
+        self.items: list[dict[str, Any]] = []
+        self.total = {"input": 0, "cached": 0, "output": 0, "reasoning": 0}
+        self.turn: AppTurn | None = None
+        self.subscribed = True
+
+
+def tool_names(tools: list[dict[str, Any]] | None) -> list[str]:
+    """The names of the offered tools; those of a namespace are joined to it with a dot."""
+    names: list[str] = []
+    for tool in tools or ():
+        if tool.get("type") == "namespace":
+            names.extend(f"{tool['name']}.{inner['name']}" for inner in tool.get("tools") or ())
+        else:
+            names.append(str(tool["name"]))
+    return names
+
+
+def refusal_of(items: list[dict[str, Any]]) -> str | None:
+    """Why these items cannot be injected, in the words of the real child, or None."""
+    if not items:
+        return "items must not be empty"
+    for index, item in enumerate(items):
+        start = f"items[{index}] is not a valid response item: "
+        if "type" not in item:
+            return start + "missing field `type`"
+        if item["type"] != "message":
+            continue
+        content = item.get("content")
+        if isinstance(content, str):
+            return f'{start}invalid type: string "{content}", expected a sequence'
+        for part in content or ():
+            if part.get("type") not in PART_TYPES:
+                expected = ", ".join(f"`{name}`" for name in PART_TYPES)
+                return f"{start}unknown variant `{part.get('type')}`, expected one of {expected}"
+            if str(part.get("image_url", "")).startswith("http"):
+                return "remote image URLs are not supported; use an inline data URL instead"
+    return None
+
+
+def input_items(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The user message of turn/start as a history item; an empty input is none."""
+    content = [
+        {"type": "input_image", "image_url": part.get("url")}
+        if part.get("type") == "image"
+        else {"type": "input_text", "text": part.get("text")}
+        for part in parts
+    ]
+    return [{"type": "message", "role": "user", "content": content}] if content else []

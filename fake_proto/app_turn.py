@@ -1,0 +1,366 @@
+"""One turn of the app-server dialect: the steps of a script as notifications, in the real child's order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+
+from fake_proto import app_shapes as shapes
+from fake_proto.app_activity import ACTIVITIES
+from fake_proto.faults import Faults
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from fake_proto.app_server import AppServerAgent
+    from fake_proto.app_thread import AppThread
+    from fake_proto.loop import Task
+    from fake_proto.script import Script, Step
+
+    Action = dict[str, Any]
+    Waits = Iterator[float | None]
+
+POLL_S = 0.01
+"""How often the release file of a held turn is looked for."""
+INCOMPLETE = "Incomplete response returned, reason: "
+DISCONNECTED = "stream disconnected before completion: "
+NO_TOKENS = {"input": 0, "cached": 0, "output": 0, "reasoning": 0}
+
+
+class AppTurn:
+    """Writes the notifications of one turn and asks for what it needs."""
+
+    def __init__(
+        self, agent: AppServerAgent, thread: AppThread, identifier: str, script: Script, outputs: list[str]
+    ) -> None:
+        self.identifier = identifier
+        self.script = script
+        self._agent = agent
+        self._thread = thread
+        self._outputs = outputs
+        self._task: Task | None = None
+        self._held = False
+        self._step: Step | None = None
+        self._response = 0
+        self._index = 0
+        self._last_message: Action | None = None
+        self._calls_waiting: deque[Action] = deque()
+        self._calls_asked: dict[int, Action] = {}
+        self.reply: Action | None = None
+
+    def start(self, parts: list[Action]) -> None:
+        """Says that the turn runs and hands it to the loop."""
+        thread = self._thread
+        self._status("active", activeFlags=[])
+        started = shapes.turn(self.identifier, "inProgress")
+        self._notify("turn/started", {"threadId": thread.identifier, "turn": started})
+        if parts:
+            content = thread.items[-1]["content"]
+            self.raw({"type": "message", "id": f"user_{self.identifier}", "role": "user", "content": content})
+            item = {
+                "type": "userMessage",
+                "id": f"item_{self.identifier}",
+                "clientId": None,
+                "content": parts,
+            }
+            self.item("started", item)
+            self.item("completed", item)
+        self._task = self._agent.loop.start(self._run())
+
+    def cut(self) -> None:
+        """Stops here without a word: another answer takes the turn over."""
+        if self._task is not None:
+            self._task.cancelled = True
+
+    def abort(self) -> None:
+        """What an interrupt says before it is answered: open calls fail, the history notes it."""
+        self.cut()
+        self.script.faults = Faults()
+        asked = list(self._calls_asked.values())
+        for call in asked:
+            self.item("completed", shapes.dynamic_call(call, "failed", [], False))
+        for call in asked:
+            self.output(call, "dynamic tool call was cancelled before receiving a response")
+        for call in self._calls_waiting:
+            self.output(call, "aborted by user after 0.1s")
+        if asked and self._step is not None:
+            self._report_usage(self._step)
+        note = [{"type": "input_text", "text": shapes.ABORTED_TEXT}]
+        item = {"type": "message", "role": "user", "content": note}
+        self._thread.items.append(item)
+        self.raw({**item, "id": f"aborted_{self.identifier}"})
+
+    def end(self, status: str, error: Action | None = None) -> None:
+        """The last two lines (three when it failed)."""
+        self._status("systemError" if status == "failed" else "idle")
+        if error is not None:
+            self._error_line(error, will_retry=False)
+        items = [self._last_message] if self._last_message and status == "completed" else None
+        turn = shapes.turn(self.identifier, status, items, error)
+        self._notify("turn/completed", {"threadId": self._thread.identifier, "turn": turn})
+        self._thread.turn = None
+        self._agent.unload_if_left(self._thread)
+
+    def ask_and_wait(self, method: str, params: Action) -> Iterator[None]:
+        """A request of ours; goes on with the client's answer in `reply`."""
+        self.reply = None
+        self._agent.ask(
+            self, method, {"threadId": self._thread.identifier, "turnId": self.identifier, **params}
+        )
+        while self.reply is None:
+            yield None
+
+    def answered(self, message: Action) -> None:
+        """The client's answer to one of our requests."""
+        if self._task is None or self._task.cancelled:
+            return
+        call = self._calls_asked.pop(message["id"], None)
+        if call is None:
+            self.reply = message
+        else:
+            content, success, output = shapes.tool_answer(message)
+            status = "completed" if success else "failed"
+            self.item("completed", shapes.dynamic_call(call, status, content, success))
+            self.output(call, output)
+            if not self._calls_asked:
+                self._ask_next_call()
+        self._agent.loop.wake(self._task)
+
+    def _notify(self, method: str, params: Action) -> None:
+        if not self._thread.subscribed and method != "turn/completed":
+            return
+        faults = self.script.faults
+        self._agent.notify(method, params, faults)
+        if faults.touches_lines:
+            if faults.has("unknown_events"):
+                self._agent.notify("thread/laterVersion/changed", {"nested": [1, 2, 3]}, faults)
+            if faults.has("duplicate") and method == "item/agentMessage/delta":
+                msg = {"type": "agent_message_delta", "delta": params["delta"]}
+                legacy = {"id": self.identifier, "msg": msg, "conversationId": self._thread.identifier}
+                self._agent.notify("codex/event/agent_message_delta", legacy, faults)
+
+    def told(self, method: str, **params: Any) -> None:
+        """A notification about this turn."""
+        self._notify(method, {"threadId": self._thread.identifier, "turnId": self.identifier, **params})
+
+    def item(self, stage: str, item: Action) -> None:
+        """`item/started` or `item/completed`."""
+        params = {"item": item, "threadId": self._thread.identifier, "turnId": self.identifier}
+        self._notify(f"item/{stage}", {**params, f"{stage}AtMs": 0})
+
+    def raw(self, item: Action) -> None:
+        """A Responses item, for a client that asked for raw events."""
+        if self._thread.raw:
+            self.told("rawResponseItem/completed", item=shapes.raw(self.identifier, item))
+
+    def _status(self, kind: str, **more: Any) -> None:
+        status = {"threadId": self._thread.identifier, "status": {"type": kind, **more}}
+        self._notify("thread/status/changed", status)
+
+    def _error_line(self, error: Action, *, will_retry: bool) -> None:
+        params = {"error": error, "willRetry": will_retry}
+        self._notify("error", {**params, "threadId": self._thread.identifier, "turnId": self.identifier})
+
+    def _rate_limits(self) -> None:
+        self._notify("account/rateLimits/updated", {"rateLimits": shapes.RATE_LIMITS})
+
+    def _run(self) -> Waits:
+        script = self.script
+        if script.first:
+            yield script.first
+        for number in range(script.start, len(script)):
+            step = self._step = script.step(number, self._outputs)
+            self._begin_response()
+            for action in step.actions:
+                if action["do"] == "error":
+                    yield from self._error(action)
+                    return
+                yield from self._play(action)
+            if step.end in ("length", "content_filter"):
+                yield from self._incomplete(step)
+                return
+            if self._thread.raw:
+                self._response_completed(step)
+            while self._calls_waiting or self._calls_asked:
+                yield None
+            self._report_usage(step)
+        self.end("completed")
+
+    def _play(self, action: Action) -> Waits:
+        activity = ACTIVITIES.get(action["do"])
+        if activity is not None:
+            return activity(self, action)
+        waits: Waits = getattr(self, "_" + action["do"])(action)
+        return waits
+
+    def _begin_response(self) -> None:
+        self._agent.responses += 1
+        self._response = self._agent.responses
+        self._index = 0
+
+    def next_id(self, prefix: str) -> str:
+        """The id of the next item of this answer of the model."""
+        identifier = f"{prefix}_{self._response}_{self._index}"
+        self._index += 1
+        return identifier
+
+    def pause(self) -> Waits:
+        """Behind each delta: the hold (once), then the pace."""
+        if self.script.hold and not self._held:
+            self._held = True
+            while not os.path.exists(self.script.hold):
+                yield POLL_S
+        yield self.script.delay
+
+    def _response_completed(self, step: Step) -> None:
+        usage = None if step.usage is None else shapes.usage(step.usage)
+        metadata = None if step.usage is None else shapes.raw_usage(step.usage)
+        response = f"resp_{self._response}"
+        self.told("rawResponse/completed", responseId=response, usage=usage, usageMetadata=metadata)
+
+    def _report_usage(self, step: Step) -> None:
+        if step.usage is not None:
+            total = self._thread.total
+            self._thread.total = {key: total[key] + value for key, value in step.usage.items()}
+            self._token_usage(shapes.usage(self._thread.total), shapes.usage(step.usage))
+        self._rate_limits()
+
+    def _token_usage(self, total: Action, last: Action) -> None:
+        usage = {"total": total, "last": last, "modelContextWindow": shapes.CONTEXT_WINDOW}
+        self.told("thread/tokenUsage/updated", tokenUsage=usage)
+
+    def _incomplete(self, step: Step) -> Waits:
+        """A cut answer is a failure here; usage is only guessed, and the last answer counts nothing."""
+        yield self.script.delay
+        if step.end == "length":
+            guess = step.usage or NO_TOKENS
+            self._token_usage(shapes.usage(guess), shapes.usage(NO_TOKENS))
+            self._rate_limits()
+            self.end("failed", shapes.failure(INCOMPLETE + "max_output_tokens", "other"))
+        else:
+            self._rate_limits()
+            text = DISCONNECTED + INCOMPLETE + "content_filter"
+            retries = int(self.script.options.get("retries", "0"))
+            for i in range(retries):
+                self._reconnecting(text, i + 1, retries)
+            self.end("failed", shapes.failure(text, "other"))
+
+    def _reconnecting(self, text: str, attempt: int, attempts: int) -> None:
+        kind = {"responseStreamDisconnected": {"httpStatusCode": None}}
+        error = shapes.failure(f"Reconnecting... {attempt}/{attempts}", kind, text)
+        self._error_line(error, will_retry=True)
+
+    def _message(self, action: Action) -> Waits:
+        identifier = self.next_id("msg")
+        self.item("started", shapes.agent_message(identifier, ""))
+        if action.get("refusal"):
+            return
+        for delta in action["deltas"]:
+            self.told("item/agentMessage/delta", itemId=identifier, delta=delta)
+            yield from self.pause()
+        if action.get("open"):
+            return
+        text = action["final"]
+        item = shapes.agent_message(identifier, text)
+        self._last_message = item if text else None
+        self.item("completed", item)
+        raw = shapes.raw_message(identifier, text)
+        self._thread.items.append(raw)
+        self.raw(raw)
+
+    def _choices(self, action: Action) -> Waits:
+        """This dialect has one choice: the first."""
+        yield from self._message(action["messages"][0])
+
+    def _reasoning(self, action: Action) -> Waits:
+        identifier = self.next_id("rs")
+        parts, raw = action.get("parts", []), action.get("raw", [])
+        self.item("started", {"type": "reasoning", "id": identifier, "summary": [], "content": []})
+        for index, part in enumerate(parts):
+            self.told("item/reasoning/summaryPartAdded", itemId=identifier, summaryIndex=index)
+            for delta in part:
+                self.told(
+                    "item/reasoning/summaryTextDelta", itemId=identifier, delta=delta, summaryIndex=index
+                )
+                yield from self.pause()
+        for delta in raw:
+            self.told("item/reasoning/textDelta", itemId=identifier, delta=delta, contentIndex=0)
+            yield from self.pause()
+        summary = ["".join(part) for part in parts]
+        content = ["".join(raw)] if raw else []
+        self.item(
+            "completed", {"type": "reasoning", "id": identifier, "summary": summary, "content": content}
+        )
+        self.raw(
+            {
+                "type": "reasoning",
+                "id": identifier,
+                "summary": [{"type": "summary_text", "text": text} for text in summary],
+                "content": [{"type": "reasoning_text", "text": text} for text in content] or None,
+                "encrypted_content": f"encrypted_{identifier}",
+            }
+        )
+
+    def _calls(self, action: Action) -> Waits:
+        """Each call as a raw item; the first is asked at once, the others one after the other (0.163)."""
+        for call in action["calls"]:
+            arguments = "".join(call["arguments"])
+            identifier = f"fc_{self._response}_{self._index}"
+            call["id"] = self.next_id("call")
+            namespace, _, call["tool"] = call["name"].rpartition(".")
+            call["namespace"] = namespace or None
+            call["parsed"] = shapes.parsed_arguments(arguments)
+            item = shapes.raw_call(identifier, call["id"], call["tool"], arguments)
+            if namespace:
+                item["namespace"] = namespace
+            self._thread.items.append(item)
+            self.raw(item)
+            if call["name"] not in self._thread.tools:
+                self.output(call, f"unsupported call: {call['name']}")
+            elif call["parsed"] is None:
+                self.output(call, "failed to parse function arguments: expected value at line 1 column 1")
+            else:
+                self._calls_waiting.append(call)
+                if not self._calls_asked:
+                    self._ask_next_call()
+            yield self.script.delay
+
+    def _ask_next_call(self) -> None:
+        if not self._calls_waiting:
+            return
+        call = self._calls_waiting.popleft()
+        self.item("started", shapes.dynamic_call(call, "inProgress", None, None))
+        params = {
+            "threadId": self._thread.identifier,
+            "turnId": self.identifier,
+            "callId": call["id"],
+            "namespace": call["namespace"],
+            "tool": call["tool"],
+            "arguments": call["parsed"],
+        }
+        self._calls_asked[self._agent.ask(self, "item/tool/call", params)] = call
+
+    def output(self, call: Action, output: Any) -> None:
+        """What the model is told as the output of a call."""
+        item = shapes.raw_output(call["id"], output)
+        self._thread.items.append(item)
+        self._outputs.append(output if isinstance(output, str) else str(output))
+        self.raw(item)
+
+    def _retry(self, action: Action) -> Waits:
+        self._rate_limits()
+        self._reconnecting(action["text"], 1, 2)
+        yield self.script.delay
+        self._begin_response()
+
+    def _error(self, action: Action) -> Waits:
+        for i in range(action["retries"]):
+            self._reconnecting(action["text"], i + 1, action["retries"])
+            yield self.script.delay
+        if action["kind"] == "contextWindowExceeded":
+            full = {**shapes.usage(NO_TOKENS), "totalTokens": shapes.CONTEXT_WINDOW}
+            self._token_usage(full, full)
+        self._rate_limits()
+        self.end("failed", shapes.failure(action["text"], action["kind"]))
