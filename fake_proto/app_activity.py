@@ -1,4 +1,4 @@
-"""What the agent itself does in a turn of the app-server dialect: commands, changes, searches, plans."""
+"""What the agent itself does in a turn of the app-server dialect: commands, changes, searches, plans.
 
 Each function takes the turn and an action and writes its items; it yields how long it waits.
 """
