@@ -1,0 +1,111 @@
+"""A private Codex home for one test, and the environment of a child that sees nothing of the user's.
+
+The home's config.toml points at the scripted model server as a custom provider with a key of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import codex_cli_bin
+
+from codex_proxy.agents.codex_app_server.catalog import plain_catalog
+from codex_proxy.agents.codex_app_server.launch import app_server_argv
+from codex_proxy.agents.codex_app_server.shadow_home import plan_shadow_home, provider_config
+
+KEY_NAME = "SCRIPTED_MODEL_KEY"
+KEY = "scripted-key-1234"
+MODEL = "scripted-model"
+PROVIDER = "scripted"
+
+
+def codex_path() -> Path:
+    """The native binary of the installed package; ``FileNotFoundError`` without one."""
+    path: Path = codex_cli_bin.bundled_codex_path()
+    return path
+
+
+@cache
+def bundled_catalog() -> bytes:
+    """What the binary ships as its model catalog; the same for every home."""
+    command = [str(codex_path()), "debug", "models", "--bundled"]
+    with tempfile.TemporaryDirectory() as home:
+        done = subprocess.run(
+            command, capture_output=True, check=True, timeout=20, env={"CODEX_HOME": home, "HOME": home}
+        )
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class CodexHome:
+    """A home (``path``), an empty folder to work in, and the user's folder that ``HOME`` points to."""
+
+    path: Path
+    workdir: Path
+    user: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The whole environment of a child."""
+        own = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.user),
+            "CODEX_HOME": str(self.path),
+            KEY_NAME: KEY,
+            "RUST_LOG": "error",
+        }
+        return own | dict(more or {})
+
+    def add_config(self, text: str) -> None:
+        """Puts further top-level keys and tables into config.toml."""
+        self.config.write_text(text + "\n" + self.config.read_text())
+
+    def agent_argv(self) -> tuple[str, ...]:
+        """An agent process in this home."""
+        return app_server_argv(
+            str(codex_path()), plain=False, provider=provider_config(self.config.read_text())
+        )
+
+    def shadow(self, folder: Path) -> CodexHome:
+        """The shadow home of this one, made on disk in ``folder`` as its plan says."""
+        plan = plan_shadow_home(self.config.read_text())
+        folder.mkdir(parents=True)
+        (folder / "config.toml").write_text(plan.config_toml)
+        for name in plan.links:
+            (folder / name).symlink_to(self.path / name)
+        return CodexHome(folder, self.workdir, self.user)
+
+    def plain_argv(self, *, lite: bool | None = None) -> tuple[str, ...]:
+        """A plain-model process in this (shadow) home; writes the patched catalog beside the config."""
+        catalog = self.path / "catalog.json"
+        catalog.write_bytes(plain_catalog(bundled_catalog(), extra_slugs=[MODEL], lite=lite))
+        provider = provider_config(self.config.read_text())
+        return app_server_argv(str(codex_path()), plain=True, catalog_path=str(catalog), provider=provider)
+
+
+def make_codex_home(root: Path, base_url: str) -> CodexHome:
+    """A new home under ``root`` whose provider is the server at ``base_url``."""
+    home = CodexHome(root / "codex-home", root / "work", root / "user")
+    for folder in (home.path, home.workdir, home.user):
+        folder.mkdir(parents=True)
+    home.config.write_text(
+        f'''model = "{MODEL}"
+model_provider = "{PROVIDER}"
+
+[model_providers.{PROVIDER}]
+name = "{PROVIDER}"
+base_url = "{base_url}"
+wire_api = "responses"
+env_key = "{KEY_NAME}"
+'''
+    )
+    return home
