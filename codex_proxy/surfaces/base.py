@@ -1,0 +1,46 @@
+"""What every surface needs of JSON: text that always encodes, and the hints that travel beside a body.
+
+An agent's text can hold lone surrogates (half of an escaped pair, cut at a delta's border). UTF-8 has no
+bytes for them, so they become U+FFFD here; a pair whose two halves meet in one text becomes its character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+_encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+
+
+def without_surrogates(text: str) -> str:
+    """`text`, with every lone surrogate replaced by U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def json_text(text: str) -> bytes:
+    """`text` as a JSON string, quotes included. Never raises."""
+    try:
+        return _encode(text)
+    except UnicodeEncodeError:
+        return _encode(without_surrogates(text))
+
+
+def json_bytes(value: Any) -> bytes:
+    """`value` as JSON. For bodies of ours: strings that came from elsewhere go through `json_text` first."""
+    return _encode(value)
+
+
+def raw_text(text: str) -> msgspec.Raw:
+    """`text` as a piece of JSON to put into a value that `json_bytes` encodes."""
+    return msgspec.Raw(json_text(text))
+
+
+class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request says outside of its body. Header values as they came, None where there was none."""
+
+    mode: str | None = None
+    """`X-Codex-Mode`: `model` or `agent`."""
+    workdir: str | None = None
+    """`X-Codex-Workdir`: a folder for this request."""

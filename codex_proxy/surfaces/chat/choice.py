@@ -1,0 +1,239 @@
+"""One choice of a chat answer: its frames as they come, and its message as their fold.
+
+In: what one message, reasoning, call or activity says. Out: SSE frames, appended to the caller's list, and
+`message()`, which is made of the very fragments that went into the frames. So the streamed and the whole
+answer cannot differ. Sources: seed 001 ("Streaming Contract"), OpenAI's wire rules ("Chat Completions").
+
+Fast on purpose: per delta only the text is encoded; what stands around it is constant bytes per choice.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from codex_proxy.core.events import Stop
+from codex_proxy.core.items import Activity, ToolCall
+from codex_proxy.surfaces.base import json_text
+from codex_proxy.surfaces.chat.lanes import Lane
+
+BLANK_LINE: Final = "\n\n"
+
+_PLAIN_ENDS: Final = frozenset({Stop.STOP, Stop.INTERRUPTED})
+_CALL_ENDS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
+
+
+class Chunk(NamedTuple):
+    """What stands before and after the one choice in every chunk of a stream."""
+
+    before: bytes
+    after: bytes
+
+
+class Text:
+    """One growing string of the message: its constant frame, and the fragments that went out in it."""
+
+    def __init__(self, before: bytes, after: bytes) -> None:
+        self._before = before
+        self._after = after
+        self._fragments: list[bytes] = []
+
+    def add(self, text: str, out: list[bytes]) -> None:
+        fragment = json_text(text)
+        self._fragments.append(fragment)
+        out += (self._before, fragment, self._after)
+
+    def __bool__(self) -> bool:
+        return bool(self._fragments)
+
+    def whole(self) -> msgspec.Raw:
+        """All of it as one JSON string: the fragments without their quotes, joined."""
+        return msgspec.Raw(b'"' + b"".join([fragment[1:-1] for fragment in self._fragments]) + b'"')
+
+
+class Call:
+    """A tool call on the wire: names once, then increments of its argument text."""
+
+    def __init__(self, item: ToolCall, index: int, legacy: bool, before: bytes, after: bytes) -> None:
+        name = json_text(item.name)
+        self.legacy = legacy
+        if legacy:
+            opening = b'{"function_call":{"name":%b,"arguments":""}}' % name
+            inner, closing = b'{"function_call":{"arguments":', b"}}"
+        else:
+            kind, field = (b"custom", b"input") if item.kind == "custom" else (b"function", b"arguments")
+            opening = b'{"tool_calls":[{"index":%d,"id":%b,"type":"%b","%b":{"name":%b,"%b":""}}]}' % (
+                index, json_text(item.call_id), kind, kind, name, field,
+            )  # fmt: skip
+            inner, closing = b'{"tool_calls":[{"index":%d,"%b":{"%b":' % (index, kind, field), b"}}]}"
+        self.opening = before + opening + after
+        self.arguments = Text(before + inner, closing + after)
+        self._item = item
+
+    def whole(self) -> dict[str, Any]:
+        """The call as a whole message carries it."""
+        name = msgspec.Raw(json_text(self._item.name))
+        if self.legacy:
+            return {"name": name, "arguments": self.arguments.whole()}
+        id = msgspec.Raw(json_text(self._item.call_id))
+        if self._item.kind == "custom":
+            return {"id": id, "type": "custom", "custom": {"name": name, "input": self.arguments.whole()}}
+        return {"id": id, "type": "function", "function": {"name": name, "arguments": self.arguments.whole()}}
+
+
+class Choice:
+    """What one `choices[index]` has said so far."""
+
+    def __init__(self, index: int, chunk: Chunk, *, legacy: bool) -> None:
+        self._before = chunk.before + b'{"index":%d,"delta":' % index
+        self._middle = b',"finish_reason":'
+        self._tail = b"}" + chunk.after
+        self._after = self._middle + b"null" + self._tail
+        self._index = index
+        self._legacy = legacy
+        self._content = self._text(b"content")
+        self._refusal = self._text(b"refusal")
+        self._reasoning = self._text(b"reasoning_content")
+        self._message_lane = Lane()
+        self._last_message: str | None = None
+        self._last_refusal: str | None = None
+        self._last_thought: tuple[str, int] | None = None
+        self._at_line_start = True
+        self._call_lane = Lane()
+        self._waiting: dict[str, ToolCall] = {}
+        self._calls: dict[str, Call] = {}
+        self.finish_reason = ""
+
+    def _text(self, field: bytes) -> Text:
+        return Text(self._before + b'{"%b":' % field, b"}" + self._after)
+
+    def begin(self, out: list[bytes]) -> None:
+        """The first frame of a choice, the only one with its role."""
+        out += (self._before, b'{"role":"assistant"}', self._after)
+
+    # --- text ---------------------------------------------------------------------------------
+
+    def open_message(self, id: str) -> None:
+        self._message_lane.open(id)
+
+    def say(self, id: str, text: str, out: list[bytes]) -> None:
+        """A piece of a message's text."""
+        if id == self._message_lane.speaker:
+            self._speak(id, text, out)
+        else:
+            self._message_lane.keep(id, text)
+
+    def _speak(self, id: str, text: str, out: list[bytes]) -> None:
+        """Several messages are one `content`, a blank line between them."""
+        if id != self._last_message:
+            if self._last_message is not None:
+                text = BLANK_LINE + text
+            self._last_message = id
+        self._content.add(text, out)
+
+    def close_message(self, id: str, out: list[bytes]) -> None:
+        for heard, text in self._message_lane.close(id):
+            if text:
+                self._speak(heard, text, out)
+
+    def refuse(self, id: str, text: str, out: list[bytes]) -> None:
+        if self._last_refusal not in (None, id):
+            text = BLANK_LINE + text
+        self._last_refusal = id
+        self._refusal.add(text, out)
+
+    # --- reasoning and activity ---------------------------------------------------------------
+
+    def think(self, id: str, part: int, text: str, out: list[bytes]) -> None:
+        """A piece of a reasoning summary; a blank line where another part or item begins."""
+        if self._last_thought not in (None, (id, part)):
+            text = BLANK_LINE + text
+        self._last_thought = (id, part)
+        self._at_line_start = text.endswith("\n")
+        self._reasoning.add(text, out)
+
+    def act(self, item: Activity, out: list[bytes]) -> None:
+        """What the agent did, as one line among its thoughts."""
+        line = f"[{item.kind}] {' '.join(item.text.split())}\n"
+        self._reasoning.add(line if self._at_line_start else "\n" + line, out)
+        self._last_thought = None
+        self._at_line_start = True
+
+    # --- calls --------------------------------------------------------------------------------
+
+    def open_call(self, item: ToolCall, out: list[bytes]) -> None:
+        """A call begins. The legacy form has room for one call only: further ones are not shown."""
+        legacy = self._legacy_form(item)
+        if legacy and (self._calls or self._waiting):
+            return
+        if self._call_lane.open(item.id):
+            self._begin_call(item, out)
+        else:
+            self._waiting[item.id] = item
+
+    def _legacy_form(self, item: ToolCall) -> bool:
+        return item.kind == "legacy" or (self._legacy and item.kind == "function")
+
+    def _begin_call(self, item: ToolCall, out: list[bytes]) -> Call:
+        call = Call(item, len(self._calls), self._legacy_form(item), self._before, self._after)
+        self._calls[item.id] = call
+        out.append(call.opening)
+        return call
+
+    def argue(self, id: str, text: str, out: list[bytes]) -> None:
+        """A piece of a call's argument text."""
+        if id == self._call_lane.speaker:
+            self._calls[id].arguments.add(text, out)
+        else:
+            self._call_lane.keep(id, text)
+
+    def close_call(self, id: str, out: list[bytes]) -> None:
+        for heard, text in self._call_lane.close(id):
+            call = self._begin_call(self._waiting.pop(heard), out)
+            if text:
+                call.arguments.add(text, out)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def finish(self, stop: str, out: list[bytes]) -> None:
+        """The finalizer: an empty delta and the reason. An answer without any word is the empty string."""
+        if not (self._content or self._refusal or self._calls):
+            self._content.add("", out)
+        self.finish_reason = self._reason(stop)
+        out += (self._before, b"{}", self._middle, json_text(self.finish_reason), self._tail)
+
+    def _reason(self, stop: str) -> str:
+        """The agent's own reason; but calls end as calls do, and nothing else does."""
+        if stop not in _PLAIN_ENDS and stop not in _CALL_ENDS:
+            return str(stop)
+        if not self._calls:
+            return "stop"
+        legacy = next(iter(self._calls.values())).legacy
+        return "function_call" if legacy else "tool_calls"
+
+    def whole(self) -> dict[str, Any]:
+        """The choice of a whole answer: the fold of its frames."""
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": self._content.whole() if self._content else None,
+            "refusal": self._refusal.whole() if self._refusal else None,
+        }
+        if self._reasoning:
+            message["reasoning_content"] = self._reasoning.whole()
+        calls = list(self._calls.values())
+        if calls and calls[0].legacy:
+            message["function_call"] = calls[0].whole()
+        elif calls:
+            message["tool_calls"] = [call.whole() for call in calls]
+        return {
+            "index": self._index,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": msgspec.Raw(json_text(self.finish_reason)),
+        }
+
+    def length(self) -> int:
+        """How long its text is as JSON: what an estimate of its tokens goes by."""
+        texts = [self._content, self._refusal, *(call.arguments for call in self._calls.values())]
+        return sum(len(text.whole()) - 2 for text in texts)

@@ -1,0 +1,50 @@
+"""Things of one kind go out one after the other, however their pieces come in.
+
+Two open calls (or two open messages) may get their deltas in turns. On the wire they are serialised: the
+first that was opened speaks, the pieces of the others wait until it is closed. Seed 001: parallel tool calls
+"serialize outbound tool deltas to preserve envelope parity".
+"""
+
+from __future__ import annotations
+
+
+class Lane:
+    """An order of ids. The oldest open one has the word; what the others say is kept."""
+
+    def __init__(self) -> None:
+        self.speaker: str | None = None
+        self._waiting: dict[str, list[str]] = {}
+        self._ended: set[str] = set()
+
+    def open(self, id: str) -> bool:
+        """Whether `id` has the word at once."""
+        if self.speaker is None:
+            self.speaker = id
+            return True
+        self._waiting[id] = []
+        return False
+
+    def keep(self, id: str, text: str) -> None:
+        """Keeps a piece of one that waits; nothing for one that was never opened."""
+        if id in self._waiting:
+            self._waiting[id].append(text)
+
+    def close(self, id: str) -> list[tuple[str, str]]:
+        """Ends `id`. Gives those that have the word now, in order, each with the text it kept.
+
+        All of them but the last have ended already; the last may go on.
+        """
+        if id != self.speaker:
+            if id in self._waiting:
+                self._ended.add(id)
+            return []
+        self.speaker = None
+        heard: list[tuple[str, str]] = []
+        while self._waiting and self.speaker is None:
+            next_id = next(iter(self._waiting))
+            heard.append((next_id, "".join(self._waiting.pop(next_id))))
+            if next_id in self._ended:
+                self._ended.discard(next_id)
+            else:
+                self.speaker = next_id
+        return heard

@@ -1,0 +1,199 @@
+"""The messages of a chat request become the history of a turn.
+
+In: validated messages. Out: history items, oldest first: system is developer, tool and function messages are
+outputs, calls of the assistant are past calls. Outputs that come in another order than their calls are put
+into the calls' order. Raises `Fault` INVALID_REQUEST for a call without output, an output without call, a
+second output, and for parts that no agent takes. Sources: seed 003 (roles and parts), OpenAI's own 400s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.items import (
+    HistoryItem,
+    ImagePart,
+    Part,
+    PastCall,
+    PastOutput,
+    SaidMessage,
+    TextPart,
+)
+from codex_proxy.surfaces.chat import wire
+
+_DATA_IMAGE: Final = re.compile(r"data:image/[a-z0-9.+-]+;base64,\S", re.IGNORECASE)
+_WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
+
+
+def history_of(messages: Iterable[wire.AnyMessage]) -> tuple[HistoryItem, ...]:
+    """The history that these messages tell."""
+    reader = _Reader()
+    for index, message in enumerate(messages):
+        reader.read(message, index)
+    reader.settle()
+    return tuple(reader.items)
+
+
+def has_instructions(messages: Iterable[wire.AnyMessage]) -> bool:
+    """Whether the client tells the model how to behave."""
+    return any(isinstance(message, wire.InstructionMessage) for message in messages)
+
+
+class _Reader:
+    """The history so far, and the calls of the last assistant message with the outputs they have got."""
+
+    def __init__(self) -> None:
+        self.items: list[HistoryItem] = []
+        self._calls: dict[str, PastCall] = {}
+        self._outputs: dict[str, PastOutput] = {}
+        self._legacy = False
+        self._place = ""
+
+    def read(self, message: wire.AnyMessage, index: int) -> None:
+        place = f"messages[{index}]"
+        if isinstance(message, wire.ToolMessage):
+            self._tool_output(message, place)
+            return
+        if isinstance(message, wire.FunctionMessage):
+            self._function_output(message, place)
+            return
+        self.settle()
+        if isinstance(message, wire.InstructionMessage):
+            self.items.append(SaidMessage("developer", _text_parts(message.content)))
+        elif isinstance(message, wire.UserMessage):
+            self.items.append(SaidMessage("user", _shown_parts(message.content, f"{place}.content")))
+        else:
+            self._assistant(message, index, place)
+
+    def settle(self) -> None:
+        """The calls of the last assistant message are over: each must have its output."""
+        missing = [call_id for call_id in self._calls if call_id not in self._outputs]
+        if missing:
+            raise self._unanswered(missing)
+        self.items += [self._outputs[call_id] for call_id in self._calls]
+        self._calls, self._outputs = {}, {}
+
+    def _unanswered(self, missing: list[str]) -> Fault:
+        if self._legacy:
+            return bad_request(
+                "An assistant message with 'function_call' must be followed by a message with role "
+                "'function' that answers it.",
+                f"{self._place}.function_call",
+            )
+        return bad_request(
+            "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+            "'tool_call_id'. The following tool_call_ids did not have response messages: "
+            + ", ".join(missing),
+            f"{self._place}.tool_calls",
+        )
+
+    # --- what the assistant said ----------------------------------------------------------------
+
+    def _assistant(self, message: wire.AssistantMessage, index: int, place: str) -> None:
+        if message.audio is not None:
+            raise bad_request("The agent cannot take audio: accepted are text and refusal.", f"{place}.audio")
+        if message.tool_calls and message.function_call is not None:
+            raise bad_request(
+                "A message has either 'tool_calls' or 'function_call', not both.", f"{place}.function_call"
+            )
+        parts = _assistant_parts(message)
+        if parts:
+            self.items.append(SaidMessage("assistant", parts))
+        self._place = place
+        self._legacy = message.function_call is not None
+        if message.function_call is not None:
+            # Deterministic, so that the same history is the same history on every request.
+            call = message.function_call
+            self._call(PastCall(f"call_legacy_{index}", call.name, call.arguments), place)
+        for position, tool_call in enumerate(message.tool_calls or ()):
+            self._call(_past_call(tool_call), f"{place}.tool_calls[{position}].id")
+
+    def _call(self, call: PastCall, place: str) -> None:
+        if call.call_id in self._calls:
+            raise bad_request(f"Duplicate value for 'tool_call_id' of '{call.call_id}'.", place)
+        self._calls[call.call_id] = call
+        self.items.append(call)
+
+    # --- what its tools answered ----------------------------------------------------------------
+
+    def _tool_output(self, message: wire.ToolMessage, place: str) -> None:
+        call_id = message.tool_call_id
+        if not self._calls or self._legacy:
+            raise bad_request(
+                "Invalid parameter: messages with role 'tool' must be a response to a preceding message "
+                "with 'tool_calls'.",
+                f"{place}.role",
+            )
+        if call_id not in self._calls:
+            raise bad_request(
+                f"No tool call with id '{call_id}' in the preceding message with 'tool_calls'.",
+                f"{place}.tool_call_id",
+            )
+        self._output(call_id, _shown_parts(message.content, f"{place}.content"), f"{place}.tool_call_id")
+
+    def _function_output(self, message: wire.FunctionMessage, place: str) -> None:
+        if not self._calls or not self._legacy:
+            raise bad_request(
+                "Invalid parameter: messages with role 'function' must be a response to a preceding message "
+                "with 'function_call'.",
+                f"{place}.role",
+            )
+        call = next(iter(self._calls.values()))
+        if call.name != message.name:
+            raise bad_request(
+                f"This message must answer the call of function '{call.name}'.", f"{place}.name"
+            )
+        self._output(call.call_id, (TextPart(message.content or ""),), f"{place}.role")
+
+    def _output(self, call_id: str, parts: tuple[Part, ...], place: str) -> None:
+        if call_id in self._outputs:
+            raise bad_request(f"The call '{call_id}' is answered twice.", place)
+        self._outputs[call_id] = PastOutput(call_id, parts, self._calls[call_id].kind)
+
+
+def _past_call(call: wire.PastToolCall) -> PastCall:
+    if isinstance(call, wire.CustomCall):
+        return PastCall(call.id, call.custom.name, call.custom.input, "custom")
+    return PastCall(call.id, call.function.name, call.function.arguments)
+
+
+def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        return (TextPart(content),)
+    return tuple(TextPart(part.text) for part in content)
+
+
+def _assistant_parts(message: wire.AssistantMessage) -> tuple[Part, ...]:
+    """What it said or refused to say, as text; nothing for a message that only calls."""
+    content = message.content or ()
+    if isinstance(content, str):
+        texts = [content]
+    else:
+        texts = [part.text if isinstance(part, wire.TextPart) else part.refusal for part in content]
+    texts.append(message.refusal or "")
+    return tuple(TextPart(text) for text in texts if text)
+
+
+def _shown_parts(content: wire.ShownContent, place: str) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        return (TextPart(content),)
+    return tuple(_shown_part(part, f"{place}[{index}]") for index, part in enumerate(content))
+
+
+def _shown_part(part: wire.ShownPart, place: str) -> Part:
+    if isinstance(part, wire.TextPart):
+        return TextPart(part.text)
+    if isinstance(part, wire.UnheardPart):
+        raise bad_request(
+            f"The agent cannot take a part of type '{part.type}': accepted are 'text' and 'image_url'.", place
+        )
+    url = part.image_url.url
+    if not (_DATA_IMAGE.match(url) or _WEB_IMAGE.match(url)):
+        raise bad_request(
+            "Invalid image: expected a 'data:image/<type>;base64,' URL or an https URL.",
+            f"{place}.image_url.url",
+        )
+    return ImagePart(url, part.image_url.detail)

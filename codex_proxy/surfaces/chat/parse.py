@@ -1,0 +1,151 @@
+"""A chat request becomes a `Turn`, and what the exchange needs to know beside it.
+
+In: the body's bytes, the operator's settings, the catalog, the hints of the headers. Out: `ParsedChat`.
+Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (the agent where it is switched
+off). What the chosen agent cannot do is checked elsewhere. Sources: seeds 001 and 003.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, SaidMessage, TextPart
+from codex_proxy.core.turn import Sandbox, Turn
+from codex_proxy.surfaces.base import RequestHints
+from codex_proxy.surfaces.chat.answer import (
+    Format,
+    choices_of,
+    format_of,
+    ignored_by_us,
+    refuse_unsupported,
+    stops_of,
+)
+from codex_proxy.surfaces.chat.messages import has_instructions, history_of
+from codex_proxy.surfaces.chat.tools import offered_by
+from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
+from codex_proxy.surfaces.mode import BuiltinTools, mode_of
+from codex_proxy.surfaces.models import ModelCatalog, resolve
+
+DEFAULT_NAME: Final = "codex-5"
+"""What a request without a model is answered as."""
+
+JSON_OBJECT_WORDS: Final = (
+    "Answer with exactly one JSON object: no text before or after it, and no code fence around it."
+)
+
+
+class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator decided, as far as a chat request depends on it."""
+
+    max_choices: int = 5
+    builtin_tools: BuiltinTools = "auto"
+    show_activity: bool = True
+    sandbox: Sandbox = "read-only"
+    workdir: str = ""
+    """The folder of agent turns that name none."""
+    structured_output: bool = False
+    """Off: seed 001, only text. On: json_object and json_schema too."""
+
+
+class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat request, understood. `turn` is for the agent; the rest is how to answer."""
+
+    turn: Turn
+    model_asked: str
+    """The name to answer with: as the client wrote it."""
+    stream: bool
+    include_usage: bool
+    choices: int
+    ignored: tuple[str, ...]
+    """Parameters that were accepted and change nothing, for `x-codex-ignored-params`."""
+    legacy_function_call: bool
+    stop: tuple[str, ...]
+    metadata: dict[str, str]
+    user: str | None
+    workdir_param: Literal["X-Codex-Workdir", "metadata.workdir"] | None
+    """Who named the folder, for the 400 of whoever looks at the disk."""
+    json_object: bool
+    """The answer's text must be one JSON object; the model has been told."""
+    prompt_letters: int
+    """Length of the history's text: what an estimate of its tokens goes by."""
+
+
+def parse(body: bytes, *, settings: ChatSettings, catalog: ModelCatalog, headers: RequestHints) -> ParsedChat:
+    """The whole of one request. The first thing that is wrong is the fault that is raised."""
+    request = parse_body(body)
+    refuse_unsupported(request)
+    choices = choices_of(request, settings.max_choices)
+    wanted = format_of(request, structured_output=settings.structured_output)
+    offered = offered_by(request)
+    history = history_of(request.messages)
+    model_asked = DEFAULT_NAME if request.model is None else request.model
+    resolved = resolve(model_asked, catalog)
+    mode = mode_of(
+        by_name=resolved.mode,
+        by_header=headers.mode,
+        server=settings.builtin_tools,
+        client_acts=bool(offered.tools) or wanted.kind != "text" or has_instructions(request.messages),
+    )
+    metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
+    workdir = headers.workdir or metadata.get("workdir")
+    turn = Turn(
+        model=resolved.agent_model,
+        history=_told(history, wanted),
+        mode=mode,
+        effort=_effort(request) or resolved.effort,
+        summary=request.reasoning.summary if request.reasoning else None,
+        verbosity=request.verbosity,
+        service_tier=request.service_tier,
+        tools=offered.tools,
+        tool_choice=offered.choice,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        output_schema=wanted.schema,
+        workdir=workdir or settings.workdir,
+        sandbox=settings.sandbox,
+        choices=choices,
+        stop=stops_of(request),
+        max_tokens=request.max_completion_tokens or request.max_tokens,
+    )
+    return ParsedChat(
+        turn=turn,
+        model_asked=model_asked,
+        stream=bool(request.stream),
+        include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        choices=choices,
+        ignored=ignored_by_us(request),
+        legacy_function_call=offered.legacy,
+        stop=turn.stop,
+        metadata=metadata,
+        user=request.user or request.safety_identifier,
+        workdir_param=_workdir_param(headers, workdir),
+        json_object=wanted.kind == "json_object",
+        prompt_letters=sum(map(_letters, turn.history)),
+    )
+
+
+def _effort(request: ChatRequest) -> str | None:
+    """Two fields say it; the newer, flat one wins."""
+    return request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)
+
+
+def _told(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
+    """For a JSON object there is no knob: the model is told first of all."""
+    if wanted.kind != "json_object":
+        return history
+    return (SaidMessage("developer", (TextPart(JSON_OBJECT_WORDS),)), *history)
+
+
+def _workdir_param(
+    headers: RequestHints, workdir: str | None
+) -> Literal["X-Codex-Workdir", "metadata.workdir"] | None:
+    if headers.workdir:
+        return "X-Codex-Workdir"
+    return "metadata.workdir" if workdir else None
+
+
+def _letters(item: HistoryItem) -> int:
+    if isinstance(item, SaidMessage | PastOutput):
+        return sum(len(part.text) for part in item.parts if isinstance(part, TextPart))
+    return len(item.arguments) if isinstance(item, PastCall) else 0

@@ -1,0 +1,215 @@
+"""Events of a turn, rendered as a chat completion: SSE bytes as they come, or one body at the end.
+
+In: batches of well-formed events (`core/rules.py` saw to that). Out: `feed` gives the bytes of a batch,
+`result` the whole answer; both are made of the same `Choice`s, so they cannot disagree. Order, placeholders
+and the error frame: seed 001 ("Streaming Contract", "Streaming Errors").
+
+It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the
+exchange decides that. `result` of a failed turn raises the `Fault`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    ReasoningDelta,
+    RefusalDelta,
+    StepCompleted,
+    Stop,
+    TextDelta,
+    TurnEnded,
+    UsageSeen,
+)
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import Activity, Item, Message, ToolCall
+from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
+from codex_proxy.surfaces.chat.choice import Choice, Chunk
+from codex_proxy.surfaces.chat.usage import Measure, Spent, StreamMetrics
+from codex_proxy.surfaces.errors import error_frame
+
+DONE: Final = b"data: [DONE]\n\n"
+NOT_MEASURED: Final = StreamMetrics()
+NOBODY: Final[tuple[Choice, ...]] = ()
+
+
+class ChatRenderer:
+    """One answer. `feed` it every event of the turn, in order, in batches of any size."""
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        created: int,
+        model: str,
+        choices: int = 1,
+        stream: bool = False,
+        include_usage: bool = False,
+        legacy_function_call: bool = False,
+        show_activity: bool = True,
+        prompt_letters: int = 0,
+        metrics: Measure | None = None,
+    ) -> None:
+        self._envelope: dict[str, Any] = {"id": raw_text(id), "created": created, "model": raw_text(model)}
+        self._chunk_head = (
+            b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":['
+            % (json_text(id), created, json_text(model))
+        )
+        chunk = Chunk(self._chunk_head, b'],"usage":null}\n\n' if include_usage else b"]}\n\n")
+        self._choices = tuple(Choice(i, chunk, legacy=legacy_function_call) for i in range(choices))
+        self._targets: dict[str, tuple[Choice, ...]] = {}
+        self._stream = stream
+        self._include_usage = include_usage
+        self._show_activity = show_activity
+        self._prompt_letters = prompt_letters
+        self._measure = metrics
+        self._routed = False
+        self.spent = Spent()
+        self.visible = False
+        self.ended = False
+        self.failure: Failure | None = None
+        self._handlers: dict[type, Callable[[Any, list[bytes]], None]] = {
+            TextDelta: self._text_delta,
+            ArgumentsDelta: self._arguments_delta,
+            ReasoningDelta: self._reasoning_delta,
+            RefusalDelta: self._refusal_delta,
+            ItemStarted: self._item_started,
+            ItemEnded: self._item_ended,
+            UsageSeen: lambda event, out: self.spent.seen(event),
+            StepCompleted: lambda event, out: self.spent.step(event),
+            TurnEnded: self._turn_ended,
+        }
+
+    # --- what an exchange asks ------------------------------------------------------------------
+
+    def feed(self, events: Iterable[Event]) -> bytes:
+        """The SSE bytes of a batch; nothing where the answer is given whole. After the end: nothing."""
+        out: list[bytes] = []
+        handlers = self._handlers
+        for event in events:
+            if self.ended:
+                break
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(event, out)
+        return b"".join(out) if self._stream else b""
+
+    def open(self) -> bytes:
+        """The role of every choice, if it has not gone out: what a first keepalive brings along."""
+        out: list[bytes] = []
+        if self._stream and not self.visible:
+            self._begin(out)
+        return b"".join(out)
+
+    def result(self) -> bytes:
+        """The whole answer as JSON: the fold of what `feed` rendered. Raises `Fault` for a failed turn."""
+        if self.failure is not None:
+            raise Fault(self.failure)
+        choices = [choice.whole() for choice in self._choices]
+        head = {"id": self._envelope["id"], "object": "chat.completion"}
+        return json_bytes({**head, **self._envelope, "choices": choices, "usage": self._figures()})
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """One per choice, once the turn has ended well."""
+        return tuple(choice.finish_reason for choice in self._choices if choice.finish_reason)
+
+    # --- what happens in a turn -----------------------------------------------------------------
+
+    def _begin(self, out: list[bytes]) -> None:
+        self.visible = True
+        for choice in self._choices:
+            choice.begin(out)
+
+    def _text_delta(self, event: TextDelta, out: list[bytes]) -> None:
+        if event.text:
+            for choice in self._hearing(event.id, out):
+                choice.say(event.id, event.text, out)
+
+    def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
+        if event.text:
+            for choice in self._hearing(event.id, out):
+                choice.refuse(event.id, event.text, out)
+
+    def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
+        """Summaries only: raw reasoning is not meant for clients."""
+        if event.text and event.kind == "summary":
+            for choice in self._hearing(event.id, out):
+                choice.think(event.id, event.part, event.text, out)
+
+    def _arguments_delta(self, event: ArgumentsDelta, out: list[bytes]) -> None:
+        if event.text:
+            for choice in self._hearing(event.id, out):
+                choice.argue(event.id, event.text, out)
+
+    def _hearing(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
+        """The choices that an item speaks to; what it says makes the answer begin."""
+        targets = self._targets.get(id, NOBODY)
+        if targets and not self.visible:
+            self._begin(out)
+        return targets
+
+    def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
+        item = event.item
+        self._targets[item.id] = self._addressed(item)
+        if isinstance(item, Message):
+            for choice in self._targets[item.id]:
+                choice.open_message(item.id)
+        elif isinstance(item, ToolCall):
+            for choice in self._hearing(item.id, out):
+                choice.open_call(item, out)
+        elif isinstance(item, Activity) and self._show_activity:
+            for choice in self._hearing(item.id, out):
+                choice.act(item, out)
+
+    def _addressed(self, item: Item) -> tuple[Choice, ...]:
+        """Everybody, where the agent speaks of one answer; else the choice it names, if that was asked."""
+        if item.choice is None:
+            return self._choices
+        self._routed = True
+        return self._choices[item.choice : item.choice + 1] if item.choice >= 0 else NOBODY
+
+    def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
+        for choice in self._targets.pop(event.id, NOBODY):
+            choice.close_message(event.id, out)
+            choice.close_call(event.id, out)
+
+    def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
+        self.ended = True
+        if event.stop == Stop.FAILED:
+            self.failure = event.failure or Failure(
+                kind=FaultKind.AGENT_PROTOCOL, message="The agent's turn failed and it did not say why."
+            )
+            out += (error_frame(self.failure), DONE)
+            return
+        if not self.visible:
+            self._begin(out)
+        stops = event.choice_stops or {}
+        for index, choice in enumerate(self._choices):
+            choice.finish(stops.get(index, event.stop), out)
+        self.spent.ended(event.trigger)
+        if self._include_usage and self._stream:
+            out.append(self._usage_chunk())
+        out.append(DONE)
+
+    # --- usage ----------------------------------------------------------------------------------
+
+    def _figures(self) -> dict[str, Any]:
+        return self.spent.figures(
+            copies=1 if self._routed else len(self._choices),
+            prompt_letters=self._prompt_letters,
+            answer_letters=sum(choice.length() for choice in self._choices),
+        )
+
+    def _usage_chunk(self) -> bytes:
+        figures = self._figures()
+        measured = NOT_MEASURED if self._measure is None else self._measure(figures["completion_tokens"])
+        figures["time_to_first_token"] = measured.time_to_first_token
+        figures["throughput_after_first_token"] = measured.throughput_after_first_token
+        figures["emission_trigger"] = self.spent.trigger
+        return self._chunk_head + b'],"usage":' + json_bytes(figures) + b"}\n\n"

@@ -1,0 +1,321 @@
+"""The request of Chat Completions, as it comes: pydantic models, lenient in fields and strict in types.
+
+In: the body's bytes. Out: `ChatRequest`. Raises `Fault` INVALID_REQUEST with `param`. What depends on
+settings or on several fields at once is checked by the parser, not here. Sources: seeds 001 and
+003, and OpenAI's own types for the ranges.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, Tag
+
+from codex_proxy.surfaces.body import Wire, by_kind, parse_as
+
+CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
+PastName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+# --- what a message is made of ------------------------------------------------------------------
+
+
+class TextPart(Wire):
+    type: Literal["text"]
+    text: str
+
+
+class RefusalPart(Wire):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class ImageUrl(Wire):
+    url: str
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class ImagePart(Wire):
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class UnheardPart(Wire):
+    """Audio or a file: known to the protocol, unknown to the agents."""
+
+    type: Literal["input_audio", "file"]
+
+
+_STRING_OR_PARTS = by_kind("type", {}, text="~string", array="~parts")
+
+AssistantPart: TypeAlias = Annotated[
+    Annotated[TextPart, Tag("~text")] | Annotated[RefusalPart, Tag("~refusal")],
+    by_kind("type", {"text": "~text", "refusal": "~refusal"}),
+]
+ShownPart: TypeAlias = Annotated[
+    Annotated[TextPart, Tag("~text")]
+    | Annotated[ImagePart, Tag("~image")]
+    | Annotated[UnheardPart, Tag("~unheard")],
+    by_kind("type", {"text": "~text", "image_url": "~image", "input_audio": "~unheard", "file": "~unheard"}),
+]
+TextParts: TypeAlias = Annotated[list[TextPart], Field(min_length=1)]
+AssistantParts: TypeAlias = Annotated[list[AssistantPart], Field(min_length=1)]
+ShownParts: TypeAlias = Annotated[list[ShownPart], Field(min_length=1)]
+
+TextContent: TypeAlias = Annotated[
+    Annotated[str, Tag("~string")] | Annotated[TextParts, Tag("~parts")], _STRING_OR_PARTS
+]
+AssistantContent: TypeAlias = Annotated[
+    Annotated[str, Tag("~string")] | Annotated[AssistantParts, Tag("~parts")], _STRING_OR_PARTS
+]
+ShownContent: TypeAlias = Annotated[
+    Annotated[str, Tag("~string")] | Annotated[ShownParts, Tag("~parts")], _STRING_OR_PARTS
+]
+
+
+class CalledFunction(Wire):
+    name: PastName
+    arguments: str
+
+
+class CalledCustom(Wire):
+    name: PastName
+    input: str
+
+
+class FunctionCall(Wire):
+    type: Literal["function"]
+    id: CallId
+    function: CalledFunction
+
+
+class CustomCall(Wire):
+    type: Literal["custom"]
+    id: CallId
+    custom: CalledCustom
+
+
+PastToolCall: TypeAlias = Annotated[
+    Annotated[FunctionCall, Tag("~function")] | Annotated[CustomCall, Tag("~custom")],
+    by_kind("type", {"function": "~function", "custom": "~custom"}),
+]
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+class InstructionMessage(Wire):
+    """`system` or `developer`: the same to us."""
+
+    role: Literal["system", "developer"]
+    content: TextContent
+
+
+class UserMessage(Wire):
+    role: Literal["user"]
+    content: ShownContent
+
+
+class AssistantMessage(Wire):
+    role: Literal["assistant"]
+    content: AssistantContent | None = None
+    refusal: str | None = None
+    tool_calls: list[PastToolCall] | None = None
+    function_call: CalledFunction | None = None
+    audio: Any = None
+
+
+class ToolMessage(Wire):
+    role: Literal["tool"]
+    tool_call_id: CallId
+    content: ShownContent
+
+
+class FunctionMessage(Wire):
+    role: Literal["function"]
+    name: PastName
+    content: str | None = None
+
+
+AnyMessage: TypeAlias = Annotated[
+    Annotated[InstructionMessage, Tag("~instruction")]
+    | Annotated[UserMessage, Tag("~user")]
+    | Annotated[AssistantMessage, Tag("~assistant")]
+    | Annotated[ToolMessage, Tag("~tool")]
+    | Annotated[FunctionMessage, Tag("~function")],
+    by_kind(
+        "role",
+        {
+            "system": "~instruction",
+            "developer": "~instruction",
+            "user": "~user",
+            "assistant": "~assistant",
+            "tool": "~tool",
+            "function": "~function",
+        },
+    ),
+]
+
+# --- tools --------------------------------------------------------------------------------------
+
+
+class FunctionDefinition(Wire):
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Grammar(Wire):
+    definition: str
+    syntax: Literal["lark", "regex"]
+
+
+class CustomFormat(Wire):
+    type: Literal["text", "grammar"]
+    grammar: Grammar | None = None
+
+
+class CustomDefinition(Wire):
+    name: Name
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class FunctionTool(Wire):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class CustomTool(Wire):
+    type: Literal["custom"]
+    custom: CustomDefinition
+
+
+AnyTool: TypeAlias = Annotated[
+    Annotated[FunctionTool, Tag("~function")] | Annotated[CustomTool, Tag("~custom")],
+    by_kind("type", {"function": "~function", "custom": "~custom"}),
+]
+
+
+class Named(Wire):
+    name: str
+
+
+class ChosenFunction(Wire):
+    type: Literal["function"]
+    function: Named
+
+
+class ChosenCustom(Wire):
+    type: Literal["custom"]
+    custom: Named
+
+
+ChosenTool: TypeAlias = Annotated[
+    Annotated[ChosenFunction, Tag("~function")] | Annotated[ChosenCustom, Tag("~custom")],
+    by_kind("type", {"function": "~function", "custom": "~custom"}),
+]
+
+
+class AllowedTools(Wire):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ChosenTool], Field(min_length=1)]
+
+
+class ChosenAllowed(Wire):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ToolChoice: TypeAlias = Annotated[
+    Annotated[Literal["auto", "none", "required"], Tag("~word")]
+    | Annotated[ChosenFunction, Tag("~function")]
+    | Annotated[ChosenCustom, Tag("~custom")]
+    | Annotated[ChosenAllowed, Tag("~allowed")],
+    by_kind(
+        "type",
+        {"function": "~function", "custom": "~custom", "allowed_tools": "~allowed"},
+        text="~word",
+    ),
+]
+LegacyChoice: TypeAlias = Annotated[
+    Annotated[Literal["auto", "none"], Tag("~word")] | Annotated[Named, Tag("~named")],
+    by_kind("name", {}, text="~word", other="~named"),
+]
+
+# --- the request --------------------------------------------------------------------------------
+
+
+class StreamOptions(Wire):
+    include_usage: bool | None = None
+
+
+class ReasoningOptions(Wire):
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None
+
+
+class JsonSchemaFormat(Wire):
+    name: Name
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Wire):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+Stop: TypeAlias = Annotated[
+    Annotated[str, Tag("~one")] | Annotated[Annotated[list[str], Field(max_length=4)], Tag("~many")],
+    by_kind("type", {}, text="~one", array="~many"),
+]
+MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
+MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
+
+
+class ChatRequest(Wire):
+    """What a client may ask for. Every field that may be absent may be null."""
+
+    messages: Annotated[list[AnyMessage], Field(min_length=1)]
+    model: str | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: Stop | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    tools: Annotated[list[AnyTool], Field(max_length=128)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Annotated[list[FunctionDefinition], Field(max_length=128)] | None = None
+    function_call: LegacyChoice | None = None
+    response_format: ResponseFormat | None = None
+    reasoning: ReasoningOptions | None = None
+    reasoning_effort: Effort | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    modalities: list[Literal["text", "audio"]] | None = None
+    audio: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
+    logprobs: Any = None
+    top_logprobs: int | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue | None], Field(max_length=16)] | None = None
+    store: bool | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    prediction: dict[str, Any] | None = None
+
+
+def parse_body(body: bytes) -> ChatRequest:
+    """The body as a `ChatRequest`, or a `Fault` that names the field."""
+    return parse_as(ChatRequest, body)

@@ -1,0 +1,107 @@
+"""One table: which fault is which status, type and code, on both surfaces. Sources: seed 001 ("Error
+Envelope", "Streaming Errors") and OpenAI's wire rules (all four keys, always).
+
+In: a `Failure` and the surface that answers. Out: an HTTP status, a body, seconds to wait. A failure's own
+code (the provider's) wins over the table's. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces.base import json_bytes, raw_text
+
+Surface: TypeAlias = Literal["chat", "responses"]
+
+
+class Row(NamedTuple):
+    """How one kind of fault looks on the wire. `wait` is the least `Retry-After` that it promises."""
+
+    status: int
+    type: str
+    code: str | None
+    wait: int | None = None
+
+
+_REQUEST: Final = "invalid_request_error"
+_LIMIT: Final = "rate_limit_error"
+_SERVER: Final = "server_error"
+
+TABLE: Final[dict[FaultKind, Row]] = {
+    FaultKind.INVALID_REQUEST: Row(400, _REQUEST, None),
+    FaultKind.REJECTED_BY_PROVIDER: Row(400, _REQUEST, "rejected_by_provider"),
+    FaultKind.CONTEXT_LENGTH_EXCEEDED: Row(400, _REQUEST, "context_length_exceeded"),
+    FaultKind.INVALID_API_KEY: Row(401, "authentication_error", "invalid_api_key"),
+    FaultKind.AGENT_NOT_AUTHENTICATED: Row(401, "authentication_error", "agent_not_authenticated"),
+    FaultKind.NOT_ALLOWED: Row(403, "permission_error", "not_allowed"),
+    FaultKind.MODEL_NOT_FOUND: Row(404, _REQUEST, "model_not_found"),
+    FaultKind.NOT_FOUND: Row(404, "not_found_error", "not_found"),
+    FaultKind.METHOD_NOT_ALLOWED: Row(405, _REQUEST, "method_not_allowed"),
+    FaultKind.REQUEST_TOO_LARGE: Row(413, _REQUEST, "request_too_large"),
+    FaultKind.UNSUPPORTED_MEDIA_TYPE: Row(415, _REQUEST, "unsupported_media_type"),
+    FaultKind.RATE_LIMITED: Row(429, _LIMIT, "rate_limit_exceeded", wait=1),
+    FaultKind.CONCURRENCY_EXCEEDED: Row(429, _LIMIT, "concurrency_exceeded", wait=1),
+    FaultKind.AGENT_RATE_LIMITED: Row(429, _LIMIT, "rate_limit_exceeded"),
+    FaultKind.USAGE_LIMIT_REACHED: Row(429, _LIMIT, "usage_limit_reached"),
+    FaultKind.INSUFFICIENT_QUOTA: Row(429, _LIMIT, "insufficient_quota"),
+    FaultKind.SPAWN_FAILED: Row(500, _SERVER, "spawn_error"),
+    FaultKind.AGENT_CRASHED: Row(500, _SERVER, "agent_crashed"),
+    FaultKind.AGENT_PROTOCOL: Row(500, _SERVER, "agent_protocol_error"),
+    FaultKind.AGENT_MISCONFIGURED: Row(500, _SERVER, "agent_misconfigured"),
+    FaultKind.INTERNAL: Row(500, _SERVER, "internal_error"),
+    FaultKind.UPSTREAM_UNAUTHORIZED: Row(502, _SERVER, "upstream_unauthorized"),
+    FaultKind.UPSTREAM_ERROR: Row(502, _SERVER, "upstream_error"),
+    FaultKind.UPSTREAM_DISCONNECTED: Row(502, _SERVER, "upstream_disconnected"),
+    FaultKind.UPSTREAM_UNREACHABLE: Row(502, _SERVER, "upstream_unreachable"),
+    FaultKind.UNAVAILABLE: Row(503, _SERVER, "service_unavailable", wait=1),
+    FaultKind.UPSTREAM_TIMEOUT: Row(504, "timeout_error", "request_timeout"),
+    FaultKind.TIMED_OUT: Row(504, "timeout_error", "request_timeout"),
+}
+
+CHAT_ROWS: Final[dict[FaultKind, Row]] = {
+    # Seed 001: tokens exceeded is 403 with a type of its own. OpenAI's Responses says 400.
+    FaultKind.CONTEXT_LENGTH_EXCEEDED: Row(403, "tokens_exceeded_error", "context_length_exceeded"),
+}
+
+
+def row_of(failure: Failure, surface: Surface) -> Row:
+    """The table's row for this failure, with the failure's own code where it has one."""
+    row = TABLE[failure.kind]
+    if surface == "chat":
+        row = CHAT_ROWS.get(failure.kind, row)
+    return row if failure.code is None else row._replace(code=failure.code)
+
+
+def status_of(failure: Failure, surface: Surface) -> int:
+    """The HTTP status, for a fault that comes before the first byte."""
+    return row_of(failure, surface).status
+
+
+def error_body(failure: Failure, surface: Surface) -> bytes:
+    """`{"error": {message, type, param, code}}`: a body before the first byte."""
+    return _envelope(failure, surface, failure.param)
+
+
+def error_frame(failure: Failure) -> bytes:
+    """The one frame that ends a chat stream that has begun. No field of the request is to blame by then."""
+    return b"data: " + _envelope(failure, "chat", None) + b"\n\n"
+
+
+def retry_after(failure: Failure) -> int | None:
+    """Whole seconds for `Retry-After`, or None where nobody knows and nothing is promised."""
+    if failure.retry_after is not None and math.isfinite(failure.retry_after):
+        return max(1, math.ceil(failure.retry_after))
+    return TABLE[failure.kind].wait
+
+
+def _envelope(failure: Failure, surface: Surface, param: str | None) -> bytes:
+    row = row_of(failure, surface)
+    error = {
+        "message": raw_text(failure.message),
+        "type": row.type,
+        "param": None if param is None else raw_text(param),
+        "code": None if row.code is None else raw_text(row.code),
+    }
+    return json_bytes({"error": error})

@@ -1,0 +1,51 @@
+"""Plain model or agent: who works with the client's request.
+
+In: what the operator set, what the name and the header ask for, and whether the request looks like that of a
+client which is an agent itself (it brings tools, a response format, or instructions). Out: a `Mode`. A
+request can narrow what the server allows and never widen it: asking for the agent where the operator said
+`never` raises `Fault` NOT_ALLOWED.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.turn import Mode
+
+BuiltinTools: TypeAlias = Literal["auto", "always", "never"]
+
+MODE_HEADER: Final = "X-Codex-Mode"
+
+
+def mode_of(*, by_name: Mode | None, by_header: str | None, server: BuiltinTools, client_acts: bool) -> Mode:
+    """The mode of one turn. Of two wishes in one request the narrower wins."""
+    wishes = {by_name, _header_mode(by_header)}
+    if "model" in wishes:
+        return "model"
+    if "agent" in wishes:
+        if server == "never":
+            raise Fault(
+                Failure(
+                    kind=FaultKind.NOT_ALLOWED,
+                    message="This server gives the plain model only: the agent is switched off.",
+                    param="model" if by_name == "agent" else MODE_HEADER,
+                )
+            )
+        return "agent"
+    if server == "auto":
+        return "model" if client_acts else "agent"
+    return "agent" if server == "always" else "model"
+
+
+def _header_mode(value: str | None) -> Mode | None:
+    match (value or "").strip().lower():
+        case "":
+            return None
+        case "model":
+            return "model"
+        case "agent":
+            return "agent"
+    raise bad_request(
+        f"Invalid value for '{MODE_HEADER}': supported values are: 'model', 'agent'.", MODE_HEADER
+    )

@@ -1,0 +1,176 @@
+"""Names of models: which of the agent's models a name means, and the lists that we publish.
+
+In: a name as a client wrote it, and the catalog. Out: `Resolved`, or a `Fault` MODEL_NOT_FOUND. A name as
+written wins; the `:model` / `:agent` suffix and then an effort suffix are taken off only when nothing
+matched; case does not matter. Sources: seed 001 (`codex-5*` and `codev-5*` aliases),
+OpenAI's wire rules (lists).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.turn import Mode
+
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Every effort that OpenAI's types know. Which of them a model takes is the agent's to say."""
+
+_ALIAS_EFFORTS: Final = ("minimal", "low", "medium", "high")
+_MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
+_ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends here
+_SHOWN: Final = 80  # letters of a client's own words in a message
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of the agent's, as far as it is known."""
+
+    id: str
+    display_name: str = ""
+    context_window: int | None = None
+    input_modalities: tuple[str, ...] = ()
+    efforts: tuple[str, ...] = ()
+    default_effort: str | None = None
+    is_default: bool = False
+    hidden: bool = False
+    """Not in our lists, though its name is accepted."""
+    native: msgspec.Raw | None = None
+    """The agent's own entry for it, which only Codex as a client reads."""
+
+
+class ModelCatalog(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be asked for. `aliases` are the operator's; `any_model`: a custom provider judges names."""
+
+    models: tuple[Model, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+    any_model: bool = False
+    default_model: str = ""
+    """What `codex-5` means; empty: the agent's own default."""
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """`agent_model` is empty where the agent is to take its default."""
+
+    agent_model: str
+    effort: str | None = None
+    mode: Mode | None = None
+
+
+class _Names:
+    """One catalog, by lower-case name."""
+
+    def __init__(self, catalog: ModelCatalog) -> None:
+        self._operator = {name.lower(): target for name, target in catalog.aliases}
+        self._models = {model.id.lower(): model.id for model in catalog.models}
+        self._builtin: dict[str, str | None] = {}
+        for base in ("codex-5", "codev-5"):
+            self._builtin[base] = None
+            self._builtin.update({f"{base}-{effort}": effort for effort in _ALIAS_EFFORTS})
+        self._default = default_of(catalog)
+
+    def find(self, name: str, depth: int = 0) -> Resolved | None:
+        """The meaning of a name: as it is written, else without its effort."""
+        name = name.lower()
+        found = self._as_written(name, depth)
+        if found is not None:
+            return found
+        base, _, effort = name.rpartition("-")
+        if effort not in EFFORTS:
+            return None
+        found = self._as_written(base, depth)
+        return None if found is None else msgspec.structs.replace(found, effort=effort)
+
+    def _as_written(self, name: str, depth: int) -> Resolved | None:
+        if name in self._operator and depth < _ALIAS_DEPTH:
+            found = self.find(self._operator[name], depth + 1)
+            if found is not None:
+                return found
+        if name in self._models:
+            return Resolved(self._models[name])
+        if name in self._builtin:
+            return Resolved(self._default, self._builtin[name])
+        return None
+
+
+def default_of(catalog: ModelCatalog) -> str:
+    """The agent's name of the default model; empty where only the agent knows."""
+    if catalog.default_model:
+        return catalog.default_model
+    return next((model.id for model in catalog.models if model.is_default), "")
+
+
+def resolve(name: str, catalog: ModelCatalog) -> Resolved:
+    """What `name` means. Raises `Fault` MODEL_NOT_FOUND, whose message says where the names are listed."""
+    names = _Names(catalog)
+    found = names.find(name)
+    if found is not None:
+        return found
+    base, mode = split_mode(name)
+    found = names.find(base) if mode else None
+    if found is not None:
+        return msgspec.structs.replace(found, mode=mode)
+    if catalog.any_model and base:
+        return Resolved(base, mode=mode)
+    shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
+    raise Fault(
+        Failure(
+            kind=FaultKind.MODEL_NOT_FOUND,
+            message=f"The model '{shown}' does not exist here. GET /v1/models lists the names that do.",
+            param="model",
+        )
+    )
+
+
+def split_mode(name: str) -> tuple[str, Mode | None]:
+    """A name and its `:model` or `:agent` suffix."""
+    for suffix, mode in _MODES.items():
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)], mode
+    return name, None
+
+
+def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
+    """OpenAI's list: the agent's models, the operator's aliases, and the aliases of `env` (seed 001:
+    `codev-5*` in `dev` stacks, `codex-5*` elsewhere)."""
+    base = "codev-5" if env == "dev" else "codex-5"
+    names = [
+        base,
+        *(f"{base}-{effort}" for effort in _ALIAS_EFFORTS),
+        *(model.id for model in catalog.models if not model.hidden),
+        *(name for name, _ in catalog.aliases),
+    ]
+    data = []
+    for name in dict.fromkeys(names):
+        try:
+            data.append(one_body(name, catalog, created))
+        except Fault:
+            continue  # an alias that leads nowhere is not offered
+    return {"object": "list", "data": data}
+
+
+def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
+    """One entry, under the name that was asked for. Raises `Fault` MODEL_NOT_FOUND."""
+    resolved = resolve(name, catalog)
+    entry: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
+    model = next((model for model in catalog.models if model.id == resolved.agent_model), None)
+    if model is None:
+        return entry
+    if model.display_name:
+        entry["display_name"] = model.display_name
+    if model.context_window is not None:
+        entry["context_window"] = model.context_window
+    if model.input_modalities:
+        entry["input_modalities"] = list(model.input_modalities)
+    if model.efforts:
+        entry["efforts"] = list(model.efforts)
+    default_effort = resolved.effort or model.default_effort
+    if default_effort is not None:
+        entry["default_effort"] = default_effort
+    return entry
+
+
+def codex_list_body(catalog: ModelCatalog) -> dict[str, Any]:
+    """Codex's own shape, for Codex as a client: its own entries, as it gave them."""
+    return {"models": [model.native for model in catalog.models if model.native is not None]}
