@@ -127,6 +127,7 @@ async def test_a_name_we_silence_is_one_the_binary_has(codex_binary: Path, tmp_p
 async def test_an_interrupted_turn_closes_its_model_connection(
     child: Codex, plain_home: CodexHome, model_server: ModelServer
 ) -> None:
+    """Mostly within 1 ms; Codex gives a task that is busy with a delta up to 100 ms before it cuts it."""
     thread = await child.start_thread(params(plain_home))
     turn = await child.start_turn(thread, [user("[[model:stall n=2]]")])
     await child.until("item/agentMessage/delta")
@@ -202,6 +203,7 @@ async def test_a_fault_of_the_model_server_is_not_tried_again(
 async def test_a_model_server_that_cannot_be_reached_fails_the_turn_at_once(
     plain_home: CodexHome, model_server: ModelServer
 ) -> None:
+    """0.163 does so by itself once the retry counts are 0; 0.169 tries for ever but for our switch."""
     plain_home.config.write_text(plain_home.config.read_text().replace(str(model_server.port), "1"))
     argv, environment = plain_home.plain_argv(), plain_home.environment()
     async with codex(argv, environment, str(plain_home.workdir), initialize=INITIALIZE) as running:

@@ -11,7 +11,7 @@ import pytest
 from codex_proxy.agents.codex_app_server.catalog import published_models
 from codex_proxy.agents.codex_app_server.launch import initialize_params, plain_thread_params
 from tests.real.codex_home import KEY, MODEL, CodexHome, bundled_catalog, codex_path
-from tests.real.driver import codex
+from tests.real.driver import RpcError, codex
 from tests.real.items import assistant, developer, user
 from tests.real.model_scenarios import items_of, text_of, tools_of
 from tests.real.model_server import ModelServer
@@ -47,6 +47,17 @@ def planted_home(codex_home: CodexHome) -> CodexHome:
 
 def params(home: CodexHome, *tools: dict[str, Any], model: str | None = None) -> dict[str, Any]:
     return plain_thread_params(str(home.workdir), model=model, tools=tools)
+
+
+async def test_in_the_users_own_home_the_planted_server_would_be_started(planted_home: CodexHome) -> None:
+    """``required`` makes ``thread/start`` wait for the server, which ends at once."""
+    argv = (*planted_home.plain_argv(), "-c", "mcp_servers.planted.required=true")
+    async with codex(
+        argv, planted_home.environment(), str(planted_home.workdir), initialize=INITIALIZE
+    ) as child:
+        with pytest.raises(RpcError, match="planted"):
+            await child.start_thread(params(planted_home))
+    assert (planted_home.user / "mcp-was-started").exists()
 
 
 @pytest.mark.parametrize("model", [None, BUNDLED_LITE_MODEL, "gpt-5.5"])
