@@ -46,25 +46,33 @@ CUT_SHORT = Failure(
 UNEXPLAINED = Failure(
     kind=FaultKind.AGENT_PROTOCOL, message="The agent reported a failed turn without saying why. Try again."
 )
+BROKEN_OFF = TurnEnded(Stop.FAILED, "provider", CUT_SHORT)
 ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class _Open:
     """An item while it is open, and what was said in it. After its end kept only for a retry of its step."""
 
-    __slots__ = ("expected", "id", "item", "matched", "open", "said")
+    __slots__ = ("expected", "id", "item", "matched", "open", "said", "whole")
 
     def __init__(self, item: Item) -> None:
         self.id = item.id
         self.item = item
         self.open = True
         self.said: dict[tuple[str, int], list[str]] = {}
+        self.whole: frozenset[tuple[str, int]] = frozenset()
+        """Texts that were told as a whole: a delta that comes after that repeats them."""
         self.expected: str | None = None
         """While the agent repeats itself: what was sent already, to be matched from `matched` on."""
         self.matched = 0
 
     def text(self, key: tuple[str, int]) -> str:
         return "".join(self.said.get(key, ()))
+
+    @property
+    def owed(self) -> bool:
+        """The agent has not repeated yet all that was sent of it."""
+        return self.expected is not None and self.matched < len(self.expected)
 
 
 TEXT, REFUSAL, ARGUMENTS, OUTPUT = ("text", 0), ("refusal", 0), ("arguments", 0), ("output", 0)
@@ -83,8 +91,8 @@ class Rules:
         self._used: set[str] = set()
         self._step: list[_Open] = []
         """Items of the model call that is under way, ended ones too."""
-        self._replay: list[_Open] | None = None
-        """After a retry: messages of the step that will be repeated, oldest first."""
+        self._replay: list[_Open] = []
+        """After a retry: messages of the step that are still to be repeated, oldest first."""
         self._mute_reasoning = False
         self._out: list[Event] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -129,6 +137,8 @@ class Rules:
             self._out.append(event)
 
     def _turn_ended(self, event: TurnEnded) -> None:
+        if event.stop in ENDS_WELL and any(held.owed for held in self._step):
+            event = BROKEN_OFF
         stop, failure = event.stop, event.failure
         if stop == Stop.FAILED and failure is None:
             failure = UNEXPLAINED
@@ -141,35 +151,46 @@ class Rules:
         self._out.append(TurnEnded(stop, event.trigger, failure, event.choice_stops))
 
     def _step_completed(self, event: StepCompleted) -> None:
+        if any(held.owed for held in self._step):
+            self._turn_ended(BROKEN_OFF)
+            return
+        for held in self._step:
+            held.expected = None
         self._step.clear()
-        self._replay = None
+        self._replay.clear()
         self._mute_reasoning = False
         self._out.append(event)
 
     def _retrying(self, event: Retrying) -> None:
         self._out.append(Noticed("agent_retry", event.message))
-        if any(isinstance(held.item, ToolCall) for held in self._step):
-            self._turn_ended(TurnEnded(Stop.FAILED, "provider", CUT_SHORT))
+        if any(isinstance(held.item, ToolCall) or REFUSAL in held.said for held in self._step):
+            self._turn_ended(BROKEN_OFF)
             return
         for held in [held for held in self._order if isinstance(held.item, Reasoning)]:
             self._close(held, "incomplete")
         self._mute_reasoning = self._mute_reasoning or any(
             isinstance(held.item, Reasoning) and held.said for held in self._step
         )
-        self._replay = []
+        self._replay.clear()
         for held in self._step:
             if isinstance(held.item, Message):
-                held.expected, held.matched = held.text(TEXT), 0
-                self._replay.append(held)
+                held.expected, held.matched, held.whole = held.text(TEXT), 0, frozenset()
+                if held.expected or held.open:
+                    self._replay.append(held)
+                else:
+                    held.expected = None
 
     # --- items ----------------------------------------------------------------------------------
 
     def _item_started(self, event: ItemStarted) -> None:
         item = event.item
-        if self._replay and isinstance(item, Message):
-            self._items[item.id] = self._replay.pop(0)
-            return
         held = self._items.get(item.id)
+        to_repeat = held in self._replay
+        if held is not None and not to_repeat and (held.open or held.expected is not None):
+            return
+        if self._replay and isinstance(item, Message):
+            self._items[item.id] = self._replay.pop(self._replay.index(held) if held and to_repeat else 0)
+            return
         if held is not None and held.open:
             return
         if isinstance(item, Reasoning) and self._mute_reasoning:
@@ -191,13 +212,14 @@ class Rules:
 
     def _item_ended(self, event: ItemEnded) -> None:
         held = self._items.get(event.id)
-        if held is None or not held.open:
+        if held is None or held in self._replay:
             return
-        if held.expected is not None and held.matched < len(held.expected):
-            self._turn_ended(TurnEnded(Stop.FAILED, "provider", CUT_SHORT))
+        if held.owed:
+            self._turn_ended(BROKEN_OFF)
             return
         held.expected = None
-        self._close(held, event.status)
+        if held.open:
+            self._close(held, event.status)
 
     def _close(self, held: _Open, status: ItemStatus) -> None:
         held.open = False
@@ -216,6 +238,8 @@ class Rules:
         if held is None:
             return None
         if held.expected is not None and type(held.item) is kind:
+            if held in self._replay:
+                self._replay.remove(held)
             return held
         if not held.open or type(held.item) is not kind:
             self._out.append(Noticed("late_delta", kind.__name__))
@@ -231,6 +255,8 @@ class Rules:
             if held is None:
                 return
         text = event.text
+        if held.whole and not self._news(held, TEXT):
+            return
         if held.expected is not None:
             text = self._beyond_what_was_sent(held, text)
             if self.ended:
@@ -245,13 +271,13 @@ class Rules:
         assert held.expected is not None
         left = held.expected[held.matched : held.matched + len(text)]
         if not text.startswith(left):
-            self._turn_ended(TurnEnded(Stop.FAILED, "provider", CUT_SHORT))
+            self._turn_ended(BROKEN_OFF)
             return ""
         held.matched += len(left)
         text = text[len(left) :]
         if text:
             if not held.open:  # it was complete, and now it goes on
-                self._turn_ended(TurnEnded(Stop.FAILED, "provider", CUT_SHORT))
+                self._turn_ended(BROKEN_OFF)
                 return ""
             held.expected = None
         return text
@@ -263,17 +289,19 @@ class Rules:
         held = self._inside(event.id, Message, Message(event.id))
         if held is None:
             return
-        if held.expected is not None:
-            rest = event.text[held.matched :]
-            if rest:
-                self._text_delta(TextDelta(event.id, rest))
-            return
-        self._missing(held, TEXT, event.text, TextDelta)
+        if held.expected is None:
+            self._missing(held, TEXT, event.text, TextDelta)
+        elif event.text.startswith(held.expected[: held.matched]):
+            self._text_delta(TextDelta(event.id, event.text[held.matched :]))
+        else:
+            self._out.append(Noticed("revised_text", TEXT[0]))
+        held.whole |= {TEXT}
 
     def _missing(
         self, held: _Open, key: tuple[str, int], whole: str, delta: Callable[[str, str], Event]
     ) -> None:
         """Says what the deltas have not said yet. A text that was revised stays as it was sent."""
+        held.whole |= {key}
         said = held.text(key)
         if whole.startswith(said):
             if len(whole) > len(said):
@@ -281,6 +309,13 @@ class Rules:
                 self._out.append(delta(held.id, whole[len(said) :]))
         else:
             self._out.append(Noticed("revised_text", key[0]))
+
+    def _news(self, held: _Open, key: tuple[str, int]) -> bool:
+        """Whether a delta says something new: not when the whole text was told before."""
+        if key in held.whole:
+            self._out.append(Noticed("late_delta", key[0]))
+            return False
+        return True
 
     def _refusal_delta(self, event: RefusalDelta) -> None:
         held = self._inside(event.id, Message, Message(event.id))
@@ -292,7 +327,7 @@ class Rules:
         if self._mute_reasoning:
             return
         held = self._inside(event.id, Reasoning, Reasoning(event.id))
-        if held is not None and event.text:
+        if held is not None and event.text and self._news(held, (event.kind, event.part)):
             held.said.setdefault((event.kind, event.part), []).append(event.text)
             self._out.append(ReasoningDelta(held.id, event.text, event.part, event.kind))
 
@@ -311,7 +346,7 @@ class Rules:
 
     def _arguments_delta(self, event: ArgumentsDelta) -> None:
         held = self._inside(event.id, ToolCall, None)
-        if held is not None and event.text:
+        if held is not None and event.text and self._news(held, ARGUMENTS):
             held.said.setdefault(ARGUMENTS, []).append(event.text)
             self._out.append(ArgumentsDelta(held.id, event.text))
 

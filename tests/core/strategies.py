@@ -1,0 +1,51 @@
+"""Arbitrary events with few ids and few words, so that they meet each other often."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from codex_proxy.core import events as ev
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
+
+IDS = st.sampled_from(["a", "b", "c"])
+TEXTS = st.sampled_from(["", "x", "y", "xy", "xyx"])
+PARTS = st.integers(0, 1)
+KINDS = st.sampled_from(["summary", "raw"])
+FAILURES = st.none() | st.just(Failure(kind=FaultKind.UPSTREAM_ERROR, message="it failed"))
+STOPS = st.sampled_from([*ev.Stop, "a_stop_of_tomorrow"])
+
+ITEMS = (
+    st.builds(Message, IDS)
+    | st.builds(Reasoning, IDS)
+    | st.builds(ToolCall, IDS, st.just("call"), st.just("tool"))
+    | st.builds(Activity, IDS, st.just("command"), st.just("ls"))
+)
+
+NOTES = st.just(ev.Noticed("note")) | st.just(ev.RateLimits(b"{}"))
+TURN = st.builds(ev.TurnStarted, st.just("thread")) | st.builds(ev.TurnEnded, STOPS, failure=FAILURES)
+TALK = (
+    st.builds(ev.ItemStarted, ITEMS)
+    | st.builds(ev.ItemEnded, IDS)
+    | st.builds(ev.TextDelta, IDS, TEXTS)
+    | st.builds(ev.TextWhole, IDS, TEXTS)
+    | st.builds(ev.RefusalDelta, IDS, TEXTS)
+    | st.builds(ev.ReasoningDelta, IDS, TEXTS, PARTS, KINDS)
+    | st.builds(ev.ReasoningWhole, IDS, TEXTS, PARTS, KINDS)
+    | st.builds(ev.ArgumentsDelta, IDS, TEXTS)
+    | st.builds(ev.ArgumentsWhole, IDS, TEXTS)
+    | st.builds(ev.OutputDelta, IDS, TEXTS)
+)
+STEPS = st.just(ev.StepCompleted()) | st.just(ev.Retrying("again", 500))
+OTHERS = (
+    st.builds(ev.UsageSeen, st.just(ev.Usage(1, 0, 1, 0)))
+    | st.just(ev.ToolAsked("ask", "call", "tool", "{}"))
+    | st.just(ev.ApprovalAsked("ask", "command", "ls"))
+    | st.just(ev.InputAsked("ask", "well?"))
+    | st.just(ev.AskClosed("ask"))
+    | st.just(ev.RawItem("message", b"{}"))
+)
+
+EVENTS = TALK | TALK | TALK | STEPS | NOTES | OTHERS | TURN
+EVENT_LISTS = st.lists(EVENTS, max_size=25)
+UNENDED_LISTS = st.lists(TALK | TALK | TALK | STEPS | NOTES | OTHERS, max_size=25)

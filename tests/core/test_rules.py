@@ -1,0 +1,310 @@
+"""The rules, as properties: whatever a child says, in whatever order, the log is well-formed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codex_proxy.core import events as ev
+from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TextWhole, TurnEnded
+from codex_proxy.core.items import Message, ToolCall
+from codex_proxy.core.rules import Rules
+from tests.core.strategies import EVENT_LISTS, EVENTS, UNENDED_LISTS
+from tests.core.well_formed import arguments, open_items, texts, violations
+
+END = TurnEnded(Stop.STOP)
+
+
+def repaired(*events: Event) -> list[Event]:
+    return Rules().feed(events)
+
+
+@given(EVENT_LISTS)
+def test_any_sequence_of_events_is_repaired_into_a_well_formed_turn(events: list[Event]) -> None:
+    assert violations(repaired(*events, END)) == []
+
+
+@given(EVENT_LISTS)
+def test_the_log_is_well_formed_after_every_single_event(events: list[Event]) -> None:
+    rules = Rules()
+    log: list[Event] = []
+    for event in events:
+        log += rules.feed([event])
+        assert violations(log, ended=rules.ended) == []
+
+
+@given(EVENT_LISTS, st.lists(st.integers(0, 26)))
+def test_any_batching_of_the_same_events_gives_the_same_log(events: list[Event], cuts: list[int]) -> None:
+    events = [*events, END]
+    places = sorted({0, len(events), *(cut % len(events) for cut in cuts)})
+    rules = Rules()
+    batched = [each for a, b in pairwise(places) for each in rules.feed(events[a:b])]
+    assert batched == repaired(*events)
+
+
+@given(EVENT_LISTS, st.lists(EVENTS))
+def test_nothing_comes_out_after_the_end(events: list[Event], late: list[Event]) -> None:
+    rules = Rules()
+    rules.feed([*events, END])
+    assert rules.ended
+    assert rules.feed(late) == []
+
+
+@given(UNENDED_LISTS, st.sampled_from([Stop.LENGTH, Stop.INTERRUPTED, Stop.FAILED]))
+def test_the_end_closes_all_that_is_open_in_order_of_opening(events: list[Event], stop: Stop) -> None:
+    rules = Rules()
+    log = rules.feed([ev.TurnStarted(), *events])
+    if rules.ended:  # by a retry that could not be repaired
+        return
+    *closed, last = rules.feed([TurnEnded(stop)])
+    assert [event.id for event in closed if isinstance(event, ItemEnded)] == open_items(log)
+    assert len(closed) == len(open_items(log))
+    assert isinstance(last, TurnEnded)
+    assert last.stop == stop
+
+
+@given(EVENT_LISTS)
+def test_repairing_twice_changes_nothing(events: list[Event]) -> None:
+    once = repaired(*events, END)
+    assert repaired(*once) == once
+
+
+def cut_up(text: str, cuts: Sequence[int]) -> list[Event]:
+    places = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
+    return [TextDelta("m", text[a:b]) for a, b in pairwise(places)]
+
+
+TEXT = st.text("ab ", min_size=1, max_size=12)
+CUTS = st.lists(st.integers(0, 12), max_size=4)
+
+
+@given(TEXT, CUTS, st.integers(0, 5))
+def test_a_text_that_comes_in_deltas_and_whole_is_said_once(text: str, cuts: list[int], kept: int) -> None:
+    deltas = cut_up(text, cuts)[:kept]
+    log = repaired(ItemStarted(Message("m")), *deltas, TextWhole("m", text), ItemEnded("m"), END)
+    assert texts(log) == {"m": text}
+
+
+@given(TEXT, CUTS, st.integers(1, 5))
+def test_deltas_after_the_whole_text_do_not_say_it_again(text: str, cuts: list[int], kept: int) -> None:
+    log = repaired(ItemStarted(Message("m")), TextWhole("m", text), *cut_up(text, cuts)[:kept], END)
+    assert texts(log) == {"m": text}
+
+
+@given(TEXT, TEXT)
+def test_a_revised_final_text_never_unsays_what_was_said(said: str, revised: str) -> None:
+    log = repaired(ItemStarted(Message("m")), TextDelta("m", said), TextWhole("m", revised), END)
+    assert texts(log)["m"].startswith(said)
+    if revised.startswith(said):
+        assert texts(log)["m"] == revised
+    else:
+        assert texts(log)["m"] == said
+        assert any(isinstance(event, ev.Noticed) and event.code == "revised_text" for event in log)
+
+
+@given(TEXT, CUTS, st.integers(0, 5), CUTS, st.booleans())
+def test_an_answer_that_is_repeated_after_a_retry_goes_on_in_the_same_item(
+    text: str, cuts: list[int], before: int, again: list[int], same_id: bool
+) -> None:
+    first = cut_up(text, cuts)[:before]
+    id = "m" if same_id else "n"
+    second: list[Event] = [
+        TextDelta(id, event.text) for event in cut_up(text, again) if isinstance(event, TextDelta)
+    ]
+    log = repaired(
+        *(ItemStarted(Message("m")), *first, ev.Retrying("once more")),
+        *(ItemStarted(Message(id)), *second, TextWhole(id, text), ItemEnded(id), END),
+    )
+    assert texts(log) == {"m": text}
+    assert log[-1] == END
+
+
+@given(TEXT, TEXT)
+def test_a_retry_that_says_something_else_fails_the_turn(said: str, instead: str) -> None:
+    log = repaired(
+        *(ItemStarted(Message("m")), TextDelta("m", said), ev.Retrying("once more")),
+        *(ItemStarted(Message("n")), TextDelta("n", instead), ItemEnded("n"), END),
+    )
+    if instead.startswith(said):
+        assert texts(log) == {"m": instead}
+        assert log[-1] == END
+    else:
+        assert texts(log) == {"m": said}
+        assert failure_kind(log) == "upstream_disconnected"
+
+
+def failure_kind(log: list[Event]) -> str | None:
+    last = log[-1]
+    assert isinstance(last, TurnEnded)
+    return last.failure.kind if last.failure else None
+
+
+def test_a_log_begins_with_the_start_even_if_the_child_never_said_it() -> None:
+    assert repaired(TextDelta("m", "Hi"), END) == [
+        ev.TurnStarted(),
+        ItemStarted(Message("m")),
+        TextDelta("m", "Hi"),
+        ItemEnded("m"),
+        END,
+    ]
+
+
+def test_notes_and_rate_limits_may_come_before_the_start() -> None:
+    notes: list[Event] = [ev.Noticed("slow_start"), ev.RateLimits(b"{}")]
+    assert repaired(*notes, ev.TurnStarted("t", "m")) == [*notes, ev.TurnStarted("t", "m")]
+
+
+def test_a_second_start_is_not_said() -> None:
+    assert repaired(ev.TurnStarted("t"), ev.TurnStarted("u")) == [ev.TurnStarted("t")]
+
+
+def test_a_failed_turn_always_has_a_failure_and_no_other_has_one() -> None:
+    assert failure_kind(repaired(TurnEnded(Stop.FAILED))) == "agent_protocol"
+    failed = repaired(TurnEnded(Stop.FAILED))[-1]
+    assert isinstance(failed, TurnEnded)
+    assert failure_kind(repaired(TurnEnded(Stop.LENGTH, failure=failed.failure))) is None
+
+
+@pytest.mark.parametrize(
+    ("stop", "status"),
+    [
+        *((stop, "completed") for stop in (Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL)),
+        *((stop, "incomplete") for stop in (Stop.LENGTH, Stop.INTERRUPTED, Stop.FAILED)),
+    ],
+)
+def test_what_the_end_closes_is_complete_only_if_the_turn_is(stop: Stop, status: str) -> None:
+    assert repaired(ItemStarted(Message("m")), TurnEnded(stop))[-2] == ItemEnded("m", status)  # type: ignore[arg-type]
+
+
+def test_an_id_that_is_used_again_gets_a_new_name_and_its_deltas_go_there() -> None:
+    one = (ItemStarted(Message("m")), TextDelta("m", "one"), ItemEnded("m"))
+    two = (ItemStarted(Message("m")), TextDelta("m", "two"), ItemEnded("m"))
+    assert texts(repaired(*one, *two, END)) == {"m": "one", "m~2": "two"}
+
+
+def test_an_item_that_is_started_twice_is_opened_once() -> None:
+    log = repaired(ItemStarted(Message("m")), ItemStarted(Message("m")), TextDelta("m", "Hi"), END)
+    assert texts(log) == {"m": "Hi"}
+
+
+def test_arguments_in_pieces_and_whole_are_said_once() -> None:
+    call = ToolCall("c", "call_1", "get_weather")
+    pieces = (
+        ev.ArgumentsDelta("c", '{"ci'),
+        ev.ArgumentsWhole("c", '{"city": 1}'),
+        ev.ArgumentsDelta("c", '"'),
+    )
+    assert arguments(repaired(ItemStarted(call), *pieces, ItemEnded("c"), END)) == {
+        "get_weather call_1": '{"city": 1}'
+    }
+
+
+def test_a_piece_of_a_call_that_nobody_started_is_noticed_and_dropped() -> None:
+    log = repaired(ev.ArgumentsDelta("c", "{}"), END)
+    assert log[1:] == [ev.Noticed("stray_delta", "ToolCall"), END]
+
+
+def test_a_retry_before_anything_was_said_is_silent() -> None:
+    log = repaired(ev.TurnStarted(), ev.Retrying("429"), TextDelta("m", "Hi"), END)
+    assert log == [
+        *(ev.TurnStarted(), ev.Noticed("agent_retry", "429")),
+        *(ItemStarted(Message("m")), TextDelta("m", "Hi"), ItemEnded("m"), END),
+    ]
+
+
+def test_an_empty_message_that_was_complete_before_a_retry_does_not_stand_in_its_way() -> None:
+    empty = (ItemStarted(Message("m")), ItemEnded("m"))
+    log = repaired(*empty, ev.Retrying("again"), TextDelta("n", "Hi"), END)
+    assert texts(log) == {"m": "", "n": "Hi"}
+    assert log[-1] == END
+
+
+def test_a_retry_that_never_repeats_what_was_sent_fails_at_the_end_of_the_step() -> None:
+    said = (ItemStarted(Message("m")), TextDelta("m", "Let me"), ev.Retrying("again"))
+    assert failure_kind(repaired(*said, ev.StepCompleted(), END)) == "upstream_disconnected"
+    assert failure_kind(repaired(*said, END)) == "upstream_disconnected"
+
+
+def test_a_complete_message_that_is_repeated_in_part_fails() -> None:
+    said = (ItemStarted(Message("m")), TextDelta("m", "Let me"), ItemEnded("m"), ev.Retrying("again"))
+    log = repaired(*said, TextDelta("n", "Let"), ItemEnded("n"), END)
+    assert failure_kind(log) == "upstream_disconnected"
+
+
+def test_two_messages_are_repeated_in_their_order_and_the_second_goes_on() -> None:
+    log = repaired(
+        *(ItemStarted(Message("a")), TextDelta("a", "One."), ItemEnded("a"), TextDelta("b", "Tw")),
+        *(ev.Retrying("again"), TextDelta("c", "One."), ItemEnded("c")),
+        *(TextDelta("d", "Two."), ItemEnded("d"), ev.StepCompleted(), END),
+    )
+    assert texts(log) == {"a": "One.", "b": "Two."}
+    assert log[-1] == END
+
+
+def test_a_message_repeated_under_its_own_id_does_not_swallow_the_next_one() -> None:
+    log = repaired(
+        *(TextDelta("a", "One"), ev.Retrying("again"), TextDelta("a", "One."), ItemEnded("a")),
+        *(ItemStarted(Message("b")), TextDelta("b", "Two."), ItemEnded("b"), END),
+    )
+    assert texts(log) == {"a": "One.", "b": "Two."}
+
+
+def test_a_retry_after_a_call_was_handed_out_fails() -> None:
+    call = ItemStarted(ToolCall("c", "call_1", "get_weather"))
+    assert failure_kind(repaired(call, ev.Retrying("again"))) == "upstream_disconnected"
+
+
+def test_a_retry_after_a_refusal_fails() -> None:
+    assert failure_kind(repaired(ev.RefusalDelta("m", "No"), ev.Retrying("again"))) == "upstream_disconnected"
+
+
+def test_a_retry_after_a_completed_step_leaves_that_step_alone() -> None:
+    log = repaired(
+        *(TextDelta("a", "One."), ItemEnded("a"), ev.StepCompleted()),
+        *(ev.Retrying("again"), TextDelta("b", "Two."), END),
+    )
+    assert texts(log) == {"a": "One.", "b": "Two."}
+
+
+def test_reasoning_that_was_sent_before_a_retry_is_not_sent_again() -> None:
+    thought = ev.ReasoningDelta("r", "Hm")
+    log = repaired(thought, ev.Retrying("again"), ev.ReasoningDelta("s", "Hm, hm"), TextDelta("m", "Hi"), END)
+    assert [event for event in log if isinstance(event, ev.ReasoningDelta)] == [thought]
+    assert log[-1] == END
+
+
+def test_the_end_of_an_interrupted_retry_is_still_an_interruption() -> None:
+    log = repaired(TextDelta("m", "Hel"), ev.Retrying("again"), TurnEnded(Stop.INTERRUPTED))
+    assert log[-1] == TurnEnded(Stop.INTERRUPTED)
+
+
+BAD_LOGS: dict[str, list[Event]] = {
+    "something comes before the start": [ItemStarted(Message("m"))],
+    "2 starts": [ev.TurnStarted(), ev.TurnStarted()],
+    "something comes after the end": [ev.TurnStarted(), END, ev.Noticed("late")],
+    "TextWhole in a log": [ev.TurnStarted(), TextWhole("m", "x")],
+    "m is opened twice": [
+        ev.TurnStarted(),
+        ItemStarted(Message("m")),
+        ItemEnded("m"),
+        ItemStarted(Message("m")),
+    ],
+    "m is closed while it is not open": [ev.TurnStarted(), ItemEnded("m")],
+    "TextDelta outside m": [ev.TurnStarted(), TextDelta("m", "x")],
+    "ArgumentsDelta in a Message": [
+        ev.TurnStarted(),
+        ItemStarted(Message("m")),
+        ev.ArgumentsDelta("m", "x"),
+    ],
+    "['m'] still open at the end": [ev.TurnStarted(), ItemStarted(Message("m")), END],
+    "stop failed with failure None": [ev.TurnStarted(), TurnEnded(Stop.FAILED)],
+}
+
+
+@pytest.mark.parametrize("complaint", BAD_LOGS)
+def test_the_checker_finds_what_it_looks_for(complaint: str) -> None:
+    assert violations(BAD_LOGS[complaint], ended=False) == [complaint]
