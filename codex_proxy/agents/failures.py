@@ -13,6 +13,7 @@ import json
 import math
 import re
 
+from codex_proxy.agents.base import Ended
 from codex_proxy.core.events import Stop
 from codex_proxy.core.faults import Failure, FaultKind
 
@@ -22,6 +23,9 @@ LONGEST_READ = 65_536
 """Characters of an error text that are looked at: no provider's error needs more."""
 LONGEST_MESSAGE = 600
 """Characters of a message for a person; an HTML error page is no message."""
+
+LONGEST_LINE = 300
+"""Characters of a stderr line in a message."""
 
 CODES: dict[str, FaultKind] = {
     "context_length_exceeded": K.CONTEXT_LENGTH_EXCEEDED,
@@ -172,6 +176,9 @@ _WAIT = re.compile(
 )
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# A line of Rust's tracing: time, level, module. Only errors and warnings say why a child went away.
+_LOG_HEAD = re.compile(r"^\d{4}-\d\d-\d\dT\S+\s+(?:ERROR|WARN)\s+\S+\s+")
+_QUIET_LOG = re.compile(r"^\d{4}-\d\d-\d\dT\S+\s+(?:INFO|DEBUG|TRACE)\b")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 # In this order: whole phrases around an address or an id first, then every address that is left.
 _CUTS: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -213,7 +220,7 @@ def failure_from_text(
     body = _body_in(said)
     code = body.get("code") or body.get("type")
     readable = _readable(said, body)
-    status = http_status or _status_in(said)
+    status = http_status or status_in(said)
     fault, own_code = _classify(code if isinstance(code, str) else None, kind, readable, said, status)
     given = body.get("code")
     return Failure(
@@ -290,7 +297,8 @@ def _message(fault: FaultKind, said: str, status: int | None) -> str:
     return f"{ours}: {said}" if fault in EXPLAINED else said
 
 
-def _status_in(text: str) -> int | None:
+def status_in(text: str) -> int | None:
+    """The HTTP status that the text names."""
     found = _STATUS.search(text)
     return int(found.group(1)) if found else None
 
@@ -315,3 +323,26 @@ def _unit(name: str) -> float | None:
     if name.startswith(("ms", "milli")):
         return _UNITS["ms"]
     return _UNITS.get(name[:1])
+
+
+def failure_from_exit(ended: Ended) -> Failure:
+    """The failure of a child that went away before its turn had ended. Exit code 0 is no excuse."""
+    line = _telling_line(ended.stderr_tail)
+    told = failure_from_text(line).kind if line else K.AGENT_CRASHED
+    kind = told if told in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED) else K.AGENT_CRASHED
+    if ended.signal is not None:
+        how = f" (signal {ended.signal})"
+    else:
+        how = "" if ended.code is None else f" (exit code {ended.code})"
+    message = f"The agent's process ended before its answer did{how}"
+    advice = f" {MESSAGES[kind]}." if kind is K.AGENT_NOT_AUTHENTICATED else ""
+    return Failure(kind=kind, message=f"{message}: {line}{advice}" if line else f"{message}.")
+
+
+def _telling_line(stderr: str) -> str:
+    """The last line of stderr that says something: an `Error:` if there is one, and no mere log line."""
+    lines = [line for raw in stderr[-LONGEST_READ:].splitlines() if (line := cleaned(raw, LONGEST_LINE))]
+    loud = [line for line in lines if not _QUIET_LOG.match(line)]
+    errors = [line for line in loud if line.startswith("Error")]
+    found = (errors or loud or [""])[-1]
+    return _LOG_HEAD.sub("", found)
