@@ -158,7 +158,12 @@ class AppServerAgent:
         if refusal is not None:
             raise RpcError(refusal)
         # The real child drops system messages without a word.
-        kept = [item for item in params["items"] if item.get("role") != "system"]
+        known = len(thread.items)
+        kept = [
+            {"id": f"injected_{known + index}", **item}
+            for index, item in enumerate(params["items"])
+            if item.get("role") != "system"
+        ]
         thread.items.extend(kept)
         self._answer(identifier, {})
         if thread.raw:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     Waits = Iterator[float | None]
 
 CONTEXT_WINDOW = 272000
+NO_RATE_LIMITS = {"primary": None, "secondary": None}
 POLL_S = 0.01
+"""How often the release file of a held turn is looked for."""
 CWD = "/fake/workspace"
 
 
@@ -46,7 +48,7 @@ class ProtoTurn:
             yield script.first
         for number in range(script.start, len(script)):
             step = script.step(number, self._outputs)
-            self._begin_response()
+            self._begin_response(refused=any(action.get("refused") for action in step.actions))
             for action in step.actions:
                 if action["do"] == "error":
                     yield from self._error(action)
@@ -57,12 +59,14 @@ class ProtoTurn:
                 break
         self._complete(step)
 
-    def _begin_response(self) -> None:
+    def _begin_response(self, *, refused: bool = False) -> None:
+        """The answer's headers have come, with rate limits; a refused request has none."""
         agent = self._agent
         agent.responses += 1
         self._response = agent.responses
         self._index = 0
-        self.emit("token_count", info=self._usage_info(), rate_limits={"primary": None, "secondary": None})
+        if not refused:
+            self.emit("token_count", info=self._usage_info(), rate_limits=NO_RATE_LIMITS)
 
     def _next_id(self, prefix: str) -> str:
         identifier = f"{prefix}_{self._response}_{self._index}"
@@ -96,7 +100,7 @@ class ProtoTurn:
         self.emit(
             "token_count",
             info=self._usage_info() if step.usage is not None else None,
-            rate_limits={"primary": None, "secondary": None},
+            rate_limits=NO_RATE_LIMITS,
             **extra,
         )
 
