@@ -34,10 +34,11 @@ class Chunk(NamedTuple):
 class Text:
     """One growing string of the message: its constant frame, and the fragments that went out in it."""
 
-    def __init__(self, before: bytes, after: bytes) -> None:
+    def __init__(self, before: bytes, after: bytes, *said: bytes) -> None:
+        """`said`: fragments that went out in some other frame."""
         self._before = before
         self._after = after
-        self._fragments: list[bytes] = []
+        self._fragments = list(said)
 
     def add(self, text: str, out: list[bytes]) -> None:
         fragment = json_text(text)
@@ -55,20 +56,24 @@ class Text:
 class Call:
     """A tool call on the wire: names once, then increments of its argument text."""
 
-    def __init__(self, item: ToolCall, index: int, legacy: bool, before: bytes, after: bytes) -> None:
+    def __init__(
+        self, item: ToolCall, index: int, arguments: str, *, legacy: bool, before: bytes, after: bytes
+    ) -> None:
+        """`arguments`: what its first frame already carries of them."""
         name = json_text(item.name)
+        first = json_text(arguments)
         self.legacy = legacy
         if legacy:
-            opening = b'{"function_call":{"name":%b,"arguments":""}}' % name
+            opening = b'{"function_call":{"name":%b,"arguments":%b}}' % (name, first)
             inner, closing = b'{"function_call":{"arguments":', b"}}"
         else:
             kind, field = (b"custom", b"input") if item.kind == "custom" else (b"function", b"arguments")
-            opening = b'{"tool_calls":[{"index":%d,"id":%b,"type":"%b","%b":{"name":%b,"%b":""}}]}' % (
-                index, json_text(item.call_id), kind, kind, name, field,
+            opening = b'{"tool_calls":[{"index":%d,"id":%b,"type":"%b","%b":{"name":%b,"%b":%b}}]}' % (
+                index, json_text(item.call_id), kind, kind, name, field, first,
             )  # fmt: skip
             inner, closing = b'{"tool_calls":[{"index":%d,"%b":{"%b":' % (index, kind, field), b"}}]}"
         self.opening = before + opening + after
-        self.arguments = Text(before + inner, closing + after)
+        self.arguments = Text(before + inner, closing + after, first)
         self._item = item
 
     def whole(self) -> dict[str, Any]:
@@ -85,7 +90,8 @@ class Call:
 class Choice:
     """What one `choices[index]` has said so far."""
 
-    def __init__(self, index: int, chunk: Chunk, *, legacy: bool) -> None:
+    def __init__(self, index: int, chunk: Chunk, *, legacy: bool, whole_calls: bool) -> None:
+        """`whole_calls`: each call goes out as one frame, when it is complete."""
         self._before = chunk.before + b'{"index":%d,"delta":' % index
         self._middle = b',"finish_reason":'
         self._tail = b"}" + chunk.after
@@ -100,7 +106,8 @@ class Choice:
         self._last_refusal: str | None = None
         self._last_thought: tuple[str, int] | None = None
         self._at_line_start = True
-        self._call_lane = Lane()
+        self._whole_calls = whole_calls
+        self._call_lane = Lane(whole=whole_calls)
         self._waiting: dict[str, ToolCall] = {}
         self._calls: dict[str, Call] = {}
         self.finish_reason = ""
@@ -175,8 +182,15 @@ class Choice:
     def _legacy_form(self, item: ToolCall) -> bool:
         return item.kind == "legacy" or (self._legacy and item.kind == "function")
 
-    def _begin_call(self, item: ToolCall, out: list[bytes]) -> Call:
-        call = Call(item, len(self._calls), self._legacy_form(item), self._before, self._after)
+    def _begin_call(self, item: ToolCall, out: list[bytes], arguments: str = "") -> Call:
+        call = Call(
+            item,
+            len(self._calls),
+            arguments,
+            legacy=self._legacy_form(item),
+            before=self._before,
+            after=self._after,
+        )
         self._calls[item.id] = call
         out.append(call.opening)
         return call
@@ -190,7 +204,11 @@ class Choice:
 
     def close_call(self, id: str, out: list[bytes]) -> None:
         for heard, text in self._call_lane.close(id):
-            call = self._begin_call(self._waiting.pop(heard), out)
+            item = self._waiting.pop(heard)
+            if self._whole_calls:
+                self._begin_call(item, out, text)
+                continue
+            call = self._begin_call(item, out)
             if text:
                 call.arguments.add(text, out)
 

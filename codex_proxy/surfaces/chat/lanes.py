@@ -9,16 +9,20 @@ from __future__ import annotations
 
 
 class Lane:
-    """An order of ids. The oldest open one has the word; what the others say is kept."""
+    """An order of ids. The oldest open one has the word; what the others say is kept.
 
-    def __init__(self) -> None:
+    In a `whole` lane nobody speaks before the end: each is heard once, all of it, when it is closed.
+    """
+
+    def __init__(self, *, whole: bool = False) -> None:
         self.speaker: str | None = None
+        self._whole = whole
         self._waiting: dict[str, list[str]] = {}
         self._ended: set[str] = set()
 
     def open(self, id: str) -> bool:
         """Whether `id` has the word at once."""
-        if self.speaker is None:
+        if self.speaker is None and not self._whole:
             self.speaker = id
             return True
         self._waiting[id] = []
@@ -34,17 +38,18 @@ class Lane:
 
         All of them but the last have ended already; the last may go on.
         """
-        if id != self.speaker:
-            if id in self._waiting:
-                self._ended.add(id)
-            return []
-        self.speaker = None
+        if id == self.speaker:
+            self.speaker = None
+        elif id in self._waiting:
+            self._ended.add(id)
         heard: list[tuple[str, str]] = []
         while self._waiting and self.speaker is None:
             next_id = next(iter(self._waiting))
-            heard.append((next_id, "".join(self._waiting.pop(next_id))))
             if next_id in self._ended:
                 self._ended.discard(next_id)
+            elif self._whole:
+                break
             else:
                 self.speaker = next_id
+            heard.append((next_id, "".join(self._waiting.pop(next_id))))
         return heard

@@ -21,12 +21,11 @@ from codex_proxy.core.events import (
     ReasoningDelta,
     RefusalDelta,
     StepCompleted,
-    Stop,
     TextDelta,
     TurnEnded,
     UsageSeen,
 )
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import Activity, Item, Message, ToolCall
 from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
@@ -39,7 +38,10 @@ NOBODY: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer:
-    """One answer. `feed` it every event of the turn, in order, in batches of any size."""
+    """One answer. `feed` it every event of the turn, in order, in batches of any size.
+
+    `whole_calls` is for `parallel_tool_calls: false`: seed 001 wants each call as one consolidated delta.
+    """
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class ChatRenderer:
         stream: bool = False,
         include_usage: bool = False,
         legacy_function_call: bool = False,
+        whole_calls: bool = False,
         show_activity: bool = True,
         prompt_letters: int = 0,
         metrics: Measure | None = None,
@@ -61,7 +64,10 @@ class ChatRenderer:
             % (json_text(id), created, json_text(model))
         )
         chunk = Chunk(self._chunk_head, b'],"usage":null}\n\n' if include_usage else b"]}\n\n")
-        self._choices = tuple(Choice(i, chunk, legacy=legacy_function_call) for i in range(choices))
+        self._choices = tuple(
+            Choice(index, chunk, legacy=legacy_function_call, whole_calls=whole_calls)
+            for index in range(choices)
+        )
         self._targets: dict[str, tuple[Choice, ...]] = {}
         self._stream = stream
         self._include_usage = include_usage
@@ -127,25 +133,22 @@ class ChatRenderer:
             choice.begin(out)
 
     def _text_delta(self, event: TextDelta, out: list[bytes]) -> None:
-        if event.text:
-            for choice in self._hearing(event.id, out):
-                choice.say(event.id, event.text, out)
+        for choice in self._hearing(event.id, out):
+            choice.say(event.id, event.text, out)
 
     def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
-        if event.text:
-            for choice in self._hearing(event.id, out):
-                choice.refuse(event.id, event.text, out)
+        for choice in self._hearing(event.id, out):
+            choice.refuse(event.id, event.text, out)
 
     def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
         """Summaries only: raw reasoning is not meant for clients."""
-        if event.text and event.kind == "summary":
+        if event.kind == "summary":
             for choice in self._hearing(event.id, out):
                 choice.think(event.id, event.part, event.text, out)
 
     def _arguments_delta(self, event: ArgumentsDelta, out: list[bytes]) -> None:
-        if event.text:
-            for choice in self._hearing(event.id, out):
-                choice.argue(event.id, event.text, out)
+        for choice in self._hearing(event.id, out):
+            choice.argue(event.id, event.text, out)
 
     def _hearing(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
         """The choices that an item speaks to; what it says makes the answer begin."""
@@ -181,11 +184,9 @@ class ChatRenderer:
 
     def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True
-        if event.stop == Stop.FAILED:
-            self.failure = event.failure or Failure(
-                kind=FaultKind.AGENT_PROTOCOL, message="The agent's turn failed and it did not say why."
-            )
-            out += (error_frame(self.failure), DONE)
+        if event.failure is not None:
+            self.failure = event.failure
+            out += (error_frame(event.failure), DONE)
             return
         if not self.visible:
             self._begin(out)

@@ -1,8 +1,8 @@
 """The client's tools, and which of them the model may or must call.
 
-In: a validated request. Out: `Offered`. Raises `Fault` INVALID_REQUEST for names that are taken twice, choices
-that name a tool which is not there, and for both generations (`tools`, `functions`) at once. Sources: seed
-003 ("tool_choice"), OpenAI's wire rules.
+In: a validated request. Out: `Offered`. Raises `Fault` INVALID_REQUEST for names that are taken twice, for
+choices that name a tool which is not there, and for both generations (`tools`, `functions`) at once. Sources:
+seed 003 ("tool_choice"), OpenAI's wire rules.
 """
 
 from __future__ import annotations

@@ -1,0 +1,134 @@
+"""Limits on what a turn may say, that no agent has a knob for: stop sequences and a length.
+
+In: batches of well-formed events. Out: the events that may pass, and what was hit, if anything. On a hit the
+text is cut exactly there, all open items are closed, and nothing passes any more: the caller interrupts the
+agent and ends the turn with `stop` or `length`. They say nothing of how a turn ends, and they raise nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from codex_proxy.core.events import Event, ItemEnded, ItemStarted, RefusalDelta, TextDelta
+from codex_proxy.core.items import ItemStatus
+
+LETTERS_PER_TOKEN: Final = 8
+"""What no ordinary text reaches (prose has 4 to 5, indented code somewhat more): a limit of tokens, counted
+with it, does not cut before the model itself would have been cut."""
+
+
+class StopSequences:
+    """Cuts a message before the first stop sequence in it. Only what the assistant says is searched.
+
+    The end of a text that may be the beginning of a stop sequence is held back until it is known. Of several
+    sequences the one that is complete first wins (of those, the longest), so that it does not matter how
+    the text was cut into deltas. A sequence never spans two messages.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._held: dict[str, str] = {}
+        self._open: dict[str, None] = {}
+        self.hit: str | None = None
+
+    def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
+        """What may pass, and the stop sequence that was met."""
+        out: list[Event] = []
+        for event in events:
+            if self.hit is not None:
+                break
+            if isinstance(event, TextDelta):
+                self._text(event, out)
+                continue
+            if isinstance(event, ItemStarted):
+                self._open[event.item.id] = None
+            elif isinstance(event, ItemEnded):
+                self._release(event.id, out)
+                self._open.pop(event.id, None)
+            out.append(event)
+        return out, self.hit
+
+    def _text(self, event: TextDelta, out: list[Event]) -> None:
+        text = self._held.pop(event.id, "") + event.text
+        found = self._first_in(text)
+        if found is not None:
+            start, self.hit = found
+            if start:
+                out.append(TextDelta(event.id, text[:start]))
+            for id in list(self._held):
+                self._release(id, out)
+            out += _closings(self._open, "completed")
+            return
+        held = self._undecided(text)
+        if held:
+            self._held[event.id] = text[-held:]
+        if held < len(text):
+            out.append(TextDelta(event.id, text[: len(text) - held]))
+
+    def _first_in(self, text: str) -> tuple[int, str] | None:
+        """The stop sequence whose last letter comes first, and where it begins."""
+        found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if not found:
+            return None
+        _, start, stop = min(found)
+        return start, stop
+
+    def _undecided(self, text: str) -> int:
+        """How many letters at the end may be the beginning of a stop sequence."""
+        longest = 0
+        for stop in self._stops:
+            for length in range(min(len(stop) - 1, len(text)), longest, -1):
+                if text.endswith(stop[:length]):
+                    longest = length
+                    break
+        return longest
+
+    def _release(self, id: str, out: list[Event]) -> None:
+        """The message goes on otherwise, or is over: what was held back was no stop sequence."""
+        held = self._held.pop(id, "")
+        if held:
+            out.append(TextDelta(id, held))
+
+
+class MaxTokens:
+    """Cuts what the assistant says (answer or refusal) at an upper bound of `tokens`, per choice."""
+
+    def __init__(self, tokens: int) -> None:
+        self._limit = tokens * LETTERS_PER_TOKEN
+        self._said: dict[int | None, int] = {}
+        self._open: dict[str, int | None] = {}
+        self.hit = False
+
+    def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
+        """What may pass, and `length` once more was said than may be."""
+        out: list[Event] = []
+        for event in events:
+            if self.hit:
+                break
+            if isinstance(event, TextDelta | RefusalDelta):
+                self._text(event, out)
+                continue
+            if isinstance(event, ItemStarted):
+                self._open[event.item.id] = event.item.choice
+            elif isinstance(event, ItemEnded):
+                self._open.pop(event.id, None)
+            out.append(event)
+        return out, "length" if self.hit else None
+
+    def _text(self, event: TextDelta | RefusalDelta, out: list[Event]) -> None:
+        choice = self._open.get(event.id)
+        said = self._said.get(choice, 0)
+        room = self._limit - said
+        self._said[choice] = said + len(event.text)
+        if len(event.text) <= room:
+            out.append(event)
+            return
+        self.hit = True
+        if room:
+            out.append(type(event)(event.id, event.text[:room]))
+        out += _closings(self._open, "incomplete")
+
+
+def _closings(open_ids: Iterable[str], status: ItemStatus) -> list[Event]:
+    return [ItemEnded(id, status) for id in open_ids]
