@@ -130,8 +130,8 @@ class Child:
         """End the child and return how it ended.
 
         Closes stdin, waits `grace` seconds (the command's eof_grace by default), then lets the warden end it:
-        SIGTERM, term_grace, SIGKILL to all descendants. Takes at most grace + term_grace + 7.5 s. May be called
-        several times at once, the shortest grace holds; cancelling a call does not stop the ending.
+        SIGTERM, term_grace, SIGKILL to all descendants. Takes at most grace + term_grace + 7.5 s. May be
+        called several times at once, the shortest grace holds; cancelling a call does not stop the ending.
         """
         self._start_ending(self._command.eof_grace if grace is None else grace)
         return await asyncio.shield(self._done)

@@ -84,8 +84,8 @@ class PipeReader:
 class PipeWriter:
     """Writes what the pipe takes at once and keeps the rest until it takes more.
 
-    There is no limit here: `unsent` is for the owner to look at, who knows what is too much. A reader that has
-    gone away is not an error: what is written to it is dropped.
+    There is no limit here: `unsent` is for the owner to look at, who knows what is too much. A reader that
+    has gone away is not an error: what is written to it is dropped.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:

@@ -1,0 +1,76 @@
+"""Cuts the bytes of a child's stdout into lines.
+
+Decides where a line ends and when it is too long to be one. It does not know what a line says: none is
+decoded. Only b"\\n" ends a line: a JSON text may hold U+2028 and other things that `str.splitlines` takes for
+ends.
+"""
+
+# The longest line seen from a real agent is 12 MB (a final message is repeated whole); base64 images come
+# close to that. Five times as much is still affordable once; more is a fault of the child.
+MAX_LINE_BYTES = 64 * 1024 * 1024
+
+
+class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)
+    """A line is longer than allowed, which makes the rest of the stream worthless.
+
+    `limit` is the maximum in bytes, `before` the whole lines that came in the same chunk before it.
+    """
+
+    def __init__(self, limit: int, before: list[bytes]) -> None:
+        super().__init__(f"a line is longer than {limit} bytes")
+        self.limit = limit
+        self.before = before
+
+
+class LineFramer:
+    """Takes chunks as they come and gives whole lines, without line ends and without empty lines.
+
+    Takes time linear in the bytes fed, however they are cut: parts of a long line are joined once.
+    """
+
+    def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
+        """Lines of up to `max_line` bytes (a carriage return counted, the newline not) are accepted."""
+        self._max_line = max_line
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._broken = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that this chunk completes, each without its b"\\n" and one b"\\r" before that.
+
+        Raises LineTooLong, and again for whatever is fed after that.
+        """
+        if self._broken:
+            raise LineTooLong(self._max_line, [])
+        may_be_too_long = self._size + len(chunk) > self._max_line
+        lines = chunk.split(b"\n")
+        rest = lines.pop()
+        if lines and self._parts:
+            self._parts.append(lines[0])
+            lines[0] = b"".join(self._parts)
+            self._parts.clear()
+            self._size = 0
+        if rest:
+            self._parts.append(rest)
+            self._size += len(rest)
+        if may_be_too_long:
+            self._refuse_too_long(lines)
+        return _clean(lines)
+
+    def close(self) -> bytes | None:
+        """The unfinished last line, or None if there is none. Nothing is kept afterwards."""
+        rest = _clean([b"".join(self._parts)])
+        self._parts.clear()
+        self._size = 0
+        return rest[0] if rest else None
+
+    def _refuse_too_long(self, lines: list[bytes]) -> None:
+        whole = next((n for n, line in enumerate(lines) if len(line) > self._max_line), len(lines))
+        if whole < len(lines) or self._size > self._max_line:
+            self._broken = True
+            self._parts.clear()
+            raise LineTooLong(self._max_line, _clean(lines[:whole]))
+
+
+def _clean(lines: list[bytes]) -> list[bytes]:
+    return [line for line in (line.removesuffix(b"\r") for line in lines) if line]

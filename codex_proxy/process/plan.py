@@ -1,0 +1,136 @@
+"""Which process of a pool serves a turn, and which processes a pool starts and gives up.
+
+Decides purely, from what the pool says about its processes: `place` for one turn, `tend` for the pool as a
+whole. It does not know what a process is, how it is started or how long that takes; the pool performs what
+is decided here, and asks again after that and whenever something has changed: a turn came or ended, a process
+became ready or is gone, time passed.
+
+A worn process (too old, or too many turns served) gets a successor first and no turns after that: it drains,
+and is retired when idle. Where the limit leaves no room for a successor, one worn process at a time is given
+up when that leaves another to serve; a pool of one is renewed when it is idle. Serving comes before renewing.
+"""
+
+from enum import Enum
+
+import msgspec
+
+
+class State(Enum):
+    """What a process of the pool can be used for."""
+
+    STARTING = "starting"
+    """Not yet ready for turns."""
+    READY = "ready"
+    """Takes turns."""
+    DRAINING = "draining"
+    """Finishes its turns and gets no other; also one that is ending but not gone."""
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """A process of the pool, as far as it matters here; ages in seconds since its start."""
+
+    key: int
+    state: State
+    turns_running: int
+    turns_served: int
+    age: float
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How many processes and turns there may be.
+
+    `min_processes` are kept warm; all that exist, draining ones included, are never more than
+    `max_processes`. From `busy_from` running turns on a process counts as busy, and if all are, another is
+    started ahead.
+    """
+
+    min_processes: int = 1
+    # A process needs 130 MiB and more; four use up what a desktop machine can spare.
+    max_processes: int = 4
+    # Beyond 64 requests in flight the first delta takes seconds, and from 400 on requests get lost.
+    max_turns_running: int = 64
+    # Eight turns started at once wait 0.37 s for their first delta, each further one 20 ms of CPU more.
+    busy_from: int = 8
+    # What a long-lived process gathers (memory, threads, descendants) is bounded by renewing it now and then.
+    max_turns_served: int = 1000
+    max_age: float = 3600.0
+    # Turns that wait for room; a client is better told to come back than kept waiting behind more.
+    max_waiting: int = 256
+
+
+class Use(msgspec.Struct, frozen=True):
+    """Give the turn to this process now."""
+
+    key: int
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Keep the turn until something has changed."""
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """Refuse the turn, for this reason."""
+
+    reason: str
+
+
+class Upkeep(msgspec.Struct, frozen=True):
+    """What the pool does about its processes: the seats to retire are idle, those to drain are busy."""
+
+    start: bool
+    drain: tuple[int, ...]
+    retire: tuple[int, ...]
+
+
+def place(seats: tuple[Seat, ...], limits: Limits, waiting: int) -> Use | Wait | Refuse:
+    """Where a turn goes that has just come, or the first of those that wait.
+
+    `waiting` counts the other turns that wait. The least busy process with room is used, a worn one only when
+    there is no other. After each answer the pool counts the turn before it asks for the next.
+    """
+    free = [s for s in seats if s.state is State.READY and s.turns_running < limits.max_turns_running]
+    if free:
+        return Use(min(free, key=lambda s: (is_worn(s, limits), s.turns_running, s.turns_served, s.key)).key)
+    if waiting >= limits.max_waiting:
+        return Refuse(f"{waiting} turns are already waiting for the agent")
+    return Wait()
+
+
+def tend(seats: tuple[Seat, ...], limits: Limits, waiting: int) -> Upkeep:
+    """Which processes to start (one at most), to drain and to retire, when `waiting` turns have no place."""
+    starting = [s for s in seats if s.state is State.STARTING]
+    ready = [s for s in seats if s.state is State.READY]
+    fresh = [s for s in ready if not is_worn(s, limits)]
+    worn = sorted((s for s in ready if is_worn(s, limits)), key=lambda s: (s.turns_running, -s.age, s.key))
+
+    start = len(seats) < limits.max_processes and _another_is_needed(starting, fresh, worn, limits, waiting)
+    if any(s.turns_running < limits.max_turns_running for s in fresh):
+        leave = worn
+    elif fresh or start or starting:
+        leave = []  # the worn ones serve until their successor is ready, or the load is less
+    else:
+        leave = worn[:1] if len(worn) > 1 or not any(s.turns_running for s in worn) else []
+    done = [s for s in seats if s.state is State.DRAINING]
+    return Upkeep(
+        start=start,
+        drain=tuple(s.key for s in leave if s.turns_running),
+        retire=tuple(s.key for s in [*done, *leave] if not s.turns_running),
+    )
+
+
+def is_worn(seat: Seat, limits: Limits) -> bool:
+    """Whether a process has lived or worked long enough to be renewed."""
+    return seat.age >= limits.max_age or seat.turns_served >= limits.max_turns_served
+
+
+def _another_is_needed(
+    starting: list[Seat], fresh: list[Seat], worn: list[Seat], limits: Limits, waiting: int
+) -> bool:
+    if waiting > len(starting) * limits.busy_from:
+        return True
+    if len(starting) + len(fresh) < limits.min_processes:
+        return True
+    if starting:
+        return False  # one at a time ahead of the need
+    in_use = [s for s in worn if s.turns_running]
+    return bool(fresh or in_use) and all(s.turns_running >= limits.busy_from for s in fresh)

@@ -1,0 +1,86 @@
+"""Real children, a sink that remembers, and the one way to wait for a fact of the operating system."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from codex_proxy.process.child import Command, Exit
+
+
+async def eventually(condition: Callable[[], bool], *, within: float) -> None:
+    """Return as soon as the condition holds; fail when it does not within these seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within} s"
+        await asyncio.sleep(0.005)
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether no process of these is left; one that is dead and only not yet collected counts as gone."""
+    return not any(_lives(pid) for pid in pids)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def command(*argv: str, cwd: str = "/", eof_grace: float = 0.2, term_grace: float = 0.2) -> Command:
+    """Short graces, since most of these children do not obey."""
+    env = {"PATH": os.environ["PATH"]}
+    return Command(argv=argv, env=env, cwd=cwd, eof_grace=eof_grace, term_grace=term_grace)
+
+
+def python(source: str, *arguments: str, eof_grace: float = 0.2, term_grace: float = 0.2) -> Command:
+    """A child that runs this Python source."""
+    argv = (sys.executable, "-I", "-S", "-c", source, *arguments)
+    return command(*argv, eof_grace=eof_grace, term_grace=term_grace)
+
+
+def shell(script: str, *arguments: str, eof_grace: float = 0.2, term_grace: float = 0.2) -> Command:
+    """A child that runs this shell script; its arguments are $1 and so on."""
+    return command("/bin/sh", "-c", script, "sh", *arguments, eof_grace=eof_grace, term_grace=term_grace)
+
+
+class Recorder:
+    """A sink that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.exits: list[Exit] = []
+        self.late = False
+        self._ended = asyncio.Event()
+
+    def received(self, chunk: bytes) -> None:
+        self.data += chunk
+        self.late = self.late or bool(self.exits)
+
+    def ended(self, exit: Exit) -> None:
+        self.exits.append(exit)
+        self._ended.set()
+
+    async def exit(self, *, within: float = 10.0) -> Exit:
+        """How the child ended; fails when it does not within these seconds."""
+        async with asyncio.timeout(within):
+            await self._ended.wait()
+        return self.exits[0]
+
+    async def lines(self, count: int, *, within: float = 10.0) -> list[str]:
+        """The first lines of the child, when there are so many."""
+        await eventually(lambda: self.data.count(b"\n") >= count, within=within)
+        return self.data.decode().splitlines()[:count]
+
+
+async def pid_in(file: Path) -> int:
+    """The pid in the file, when it is there."""
+    await eventually(lambda: file.exists() and file.read_text().endswith("\n"), within=10)
+    return int(file.read_text())

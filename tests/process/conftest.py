@@ -1,0 +1,30 @@
+"""Every child of these tests is held to the rules of a sink, and to leaving no descriptor behind."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from codex_proxy.process.child import Child, Command, spawn
+from tests.process.children import Recorder, eventually, open_descriptors
+
+Start = Callable[[Command], Awaitable[tuple[Child, Recorder]]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts children, ends those that are left, and looks for what none of them may leave."""
+    children: list[tuple[Child, Recorder]] = []
+    before = open_descriptors()
+
+    async def start_one(command: Command) -> tuple[Child, Recorder]:
+        recorder = Recorder()
+        child = await spawn(command, recorder)
+        children.append((child, recorder))
+        return child, recorder
+
+    yield start_one
+    for child, recorder in children:
+        await child.end(grace=0)
+        assert len(recorder.exits) == 1, "told its end exactly once"
+        assert not recorder.late, "nothing received after the end"
+    await eventually(lambda: open_descriptors() == before, within=5)

@@ -1,0 +1,300 @@
+"""A child as its owner sees it: what it says, how it ends, and that nothing hangs."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.process import child as child_module
+from codex_proxy.process.child import Exit, spawn
+from tests.process.children import Recorder, eventually, gone, open_descriptors, pid_in, python, shell
+from tests.process.conftest import Start
+
+IGNORES_TERM = "trap '' TERM; echo $$; while :; do sleep 100; done"
+
+
+@pytest.fixture(params=["pidfd", "thread"])
+def exit_watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to hear of an exit: the usual one, and the one of systems without pidfd."""
+    if request.param == "thread":
+        monkeypatch.delattr(os, "pidfd_open")
+
+
+@pytest.mark.usefixtures("exit_watch")
+@pytest.mark.parametrize(
+    ("script", "code", "signum"),
+    [("exit 0", 0, None), ("exit 7", 7, None), ("kill -9 $$", None, 9), ("kill -TERM $$", None, 15)],
+)
+async def test_the_exit_status_is_passed_on(
+    start: Start, script: str, code: int | None, signum: int | None
+) -> None:
+    child, recorder = await start(shell(f"echo out; echo err >&2; {script}"))
+    exit = await recorder.exit()
+    assert exit == Exit(code, signum, "err\n")
+    assert recorder.data == b"out\n"
+    assert not child.alive
+
+
+@pytest.mark.usefixtures("exit_watch")
+async def test_a_child_that_ends_on_the_end_of_stdin_is_not_signalled(start: Start) -> None:
+    child, recorder = await start(shell("while read line; do echo got $line; done; echo bye; exit 3"))
+    child.write(b"one\n")
+    child.write(b"two\n")
+    assert child.alive
+    assert await child.end(grace=10) == Exit(3, None, "")
+    assert recorder.data == b"got one\ngot two\nbye\n"
+
+
+async def test_a_child_that_does_not_end_on_the_end_of_stdin_gets_a_term(start: Start) -> None:
+    child, recorder = await start(
+        shell("trap 'echo asked; exit 5' TERM; echo up; while :; do sleep 0.01; done")
+    )
+    await recorder.lines(1)
+    exit = await child.end(grace=0.1)
+    assert (exit.code, exit.signal) == (5, None)
+    assert recorder.data == b"up\nasked\n"
+
+
+async def test_a_child_that_ignores_term_is_killed(start: Start) -> None:
+    child, recorder = await start(shell(IGNORES_TERM))
+    (pid,) = await recorder.lines(1)
+    async with asyncio.timeout(5):
+        assert await child.end(grace=0.05) == Exit(None, signal.SIGKILL, "")
+    assert gone([int(pid)])
+
+
+async def test_a_kill_needs_no_await_and_no_second_call(start: Start) -> None:
+    child, recorder = await start(shell(IGNORES_TERM))
+    (pid,) = await recorder.lines(1)
+    child.kill()
+    child.kill()
+    assert (await recorder.exit()).signal == signal.SIGKILL
+    assert gone([int(pid)])
+
+
+def test_a_kill_works_after_the_loop_is_closed() -> None:
+    recorder = Recorder()
+
+    async def begin() -> child_module.Child:
+        child = await spawn(shell("echo $$; sleep 100"), recorder)
+        await recorder.lines(1)
+        return child
+
+    child = asyncio.run(begin())
+    child.kill()
+    assert os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]) == 128 + signal.SIGTERM
+    assert gone([int(recorder.data)])
+
+
+async def test_a_grandchild_that_holds_the_pipe_does_not_hang_the_end(start: Start, tmp_path: Path) -> None:
+    _, recorder = await start(shell('sleep 100 & echo $! > "$1"; exit 4', str(tmp_path / "pid")))
+    assert await recorder.exit(within=5) == Exit(4, None, "")
+    assert gone([await pid_in(tmp_path / "pid")])
+
+
+async def test_a_stranger_that_holds_the_pipe_does_not_hang_the_end(start: Start) -> None:
+    child, recorder = await start(shell("echo $$; read line; echo last; exit 4"))
+    (pid,) = await recorder.lines(1)
+    held = os.open(f"/proc/{pid}/fd/1", os.O_WRONLY)
+    try:
+        child.write(b"go\n")
+        assert await recorder.exit(within=5) == Exit(4, None, "")
+    finally:
+        os.close(held)
+    assert recorder.data.endswith(b"last\n")
+
+
+async def test_a_child_that_closes_its_stdout_and_lives_on_is_ended(start: Start) -> None:
+    _, recorder = await start(shell("echo $$; exec >&-; trap '' TERM; while :; do sleep 100; done"))
+    exit = await recorder.exit(within=5)
+    assert exit.signal == signal.SIGKILL
+    assert gone([int(recorder.data)])
+
+
+async def test_what_a_child_says_last_is_heard_before_its_end(start: Start) -> None:
+    size = 60_000  # fits into the pipe, so that the child is gone before it is read
+    _, recorder = await start(python(f"import os; os.write(1, b'x' * {size}); os._exit(0)"))
+    await recorder.exit()
+    assert len(recorder.data) == size
+
+
+async def test_a_single_line_of_ten_megabytes_arrives_whole(start: Start) -> None:
+    size = 10 * 1024 * 1024
+    _, recorder = await start(python(f"import sys; sys.stdout.write('x' * {size} + '\\n')"))
+    await recorder.exit()
+    assert recorder.data == b"x" * size + b"\n"
+
+
+async def test_a_paused_child_waits_and_nothing_is_lost(start: Start, tmp_path: Path) -> None:
+    progress = tmp_path / "progress"
+    source = """
+import os, sys
+with open(sys.argv[1], "w", buffering=1) as progress:
+    for n in range(400):
+        data = b"%07d\\n" % n * 512
+        while data: data = data[os.write(1, data):]
+        print(n, file=progress)
+"""
+    child, recorder = await start(python(source, str(progress)))
+    child.pause()
+    stuck = 0
+
+    def no_longer_moves() -> bool:
+        nonlocal stuck
+        before, stuck = stuck, progress.stat().st_size if progress.exists() else 0
+        return 0 < before == stuck
+
+    await eventually(no_longer_moves, within=10)
+    assert recorder.data == b""
+    assert len(progress.read_text().splitlines()) < 100, "the pipe is full, the child waits"
+    assert child.alive
+
+    child.resume()
+    await recorder.exit()
+    assert recorder.data == b"".join(b"%07d\n" % n * 512 for n in range(400))
+
+
+async def test_a_pause_outlives_the_exit_and_the_rest_comes_after_it(start: Start) -> None:
+    child, recorder = await start(shell("echo rest; exit 2"))
+    child.pause()
+    await eventually(lambda: not child.alive, within=5)
+    await asyncio.sleep(0)
+    assert not recorder.data
+    assert not recorder.exits
+    child.resume()
+    assert await recorder.exit() == Exit(2, None, "")
+    assert recorder.data == b"rest\n"
+
+
+async def test_an_end_does_not_wait_for_an_owner_who_has_paused(start: Start) -> None:
+    child, recorder = await start(shell("echo rest; exit 2"))
+    child.pause()
+    async with asyncio.timeout(5):
+        assert await child.end(grace=10) == Exit(2, None, "")
+    assert recorder.data == b"rest\n"
+
+
+async def test_a_flood_on_stderr_does_not_block_and_its_tail_is_kept(start: Start) -> None:
+    source = "import os\nfor n in range(500): os.write(2, b'%07d\\n' % n * 512)\nprint('done')"
+    _, recorder = await start(python(source))
+    exit = await recorder.exit()
+    assert recorder.data == b"done\n"
+    assert exit.stderr_tail == "0000498\n" * 512 + "0000499\n" * 512
+
+
+async def test_a_stderr_that_is_no_text_is_told_all_the_same(start: Start) -> None:
+    _, recorder = await start(python("import os; os.write(2, b'bad \\xff byte')"))
+    assert (await recorder.exit()).stderr_tail == "bad \ufffd byte"
+
+
+async def test_writes_to_a_child_that_reads_nothing_are_counted_and_its_end_is_bounded(start: Start) -> None:
+    child, recorder = await start(shell(IGNORES_TERM))
+    await recorder.lines(1)
+    for _ in range(8):
+        child.write(b"x" * 250_000)
+    assert 1_500_000 < child.unsent < 2_000_000
+    async with asyncio.timeout(5):
+        await child.end(grace=0.1)
+    assert child.unsent == 0
+
+
+async def test_a_large_write_arrives_whole_and_before_the_end_of_stdin(start: Start) -> None:
+    child, recorder = await start(shell("wc -c"))
+    child.write(b"x" * 3_000_000)
+    child.write(b"y")
+    assert child.unsent > 0
+    child.close_stdin()
+    child.write(b"too late")
+    await recorder.exit()
+    assert recorder.data.strip() == b"3000001"
+
+
+async def test_a_write_to_a_dead_or_deaf_child_is_dropped(start: Start) -> None:
+    child, recorder = await start(shell("exec <&-; echo deaf; sleep 100"))
+    await recorder.lines(1)
+    child.write(b"x" * 1_000_000)
+    await eventually(lambda: child.unsent == 0, within=5)
+    await child.end(grace=0)
+    child.write(b"x")
+    child.close_stdin()
+    child.signal(signal.SIGTERM)
+    child.pause()
+    child.resume()
+    child.kill()
+    assert child.unsent == 0
+
+
+async def test_a_signal_reaches_the_whole_group_of_the_child(start: Start) -> None:
+    # the interrupt arrives at the shell's own child as well; the shell says so when that has ended
+    source = "trap 'echo interrupted' INT; sleep 100; echo still here; read line"
+    child, recorder = await start(shell(f"echo up; {source}"))
+    await recorder.lines(1)
+    child.signal(signal.SIGINT)
+    assert await recorder.lines(3) == ["up", "interrupted", "still here"]
+    child.signal(signal.SIGKILL)
+    assert await recorder.exit() == Exit(None, signal.SIGKILL, "")
+
+
+async def test_a_cancelled_end_goes_on(start: Start) -> None:
+    child, recorder = await start(shell(IGNORES_TERM))
+    await recorder.lines(1)
+    ending = asyncio.create_task(child.end(grace=0.05))
+    await asyncio.sleep(0)
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert (await recorder.exit(within=5)).signal == signal.SIGKILL
+
+
+async def test_ends_at_the_same_time_agree_and_the_shortest_grace_holds(start: Start) -> None:
+    child, recorder = await start(shell(IGNORES_TERM))
+    await recorder.lines(1)
+    async with asyncio.timeout(5):
+        exits = await asyncio.gather(*(child.end(grace=grace) for grace in (60, 0.05, 30)))
+    assert exits == [*recorder.exits] * 3
+    assert await child.end() == exits[0]
+
+
+async def test_a_warden_that_hangs_is_killed_and_takes_the_child_along(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "WARDEN_SECONDS", 0.2)
+    child, recorder = await start(shell("echo $$; exec sleep 100"))
+    (pid,) = await recorder.lines(1)
+    os.kill(child.pid, signal.SIGSTOP)
+    async with asyncio.timeout(5):
+        assert (await child.end(grace=0)).signal == signal.SIGKILL
+    await eventually(lambda: gone([int(pid)]), within=5)
+
+
+async def test_a_child_that_cannot_be_killed_is_given_up(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "WARDEN_SECONDS", 0.1)
+    monkeypatch.setattr(child_module, "ABANDON_SECONDS", 0.1)
+    child, recorder = await start(shell("echo up; sleep 100"))
+    await recorder.lines(1)
+    with monkeypatch.context() as stuck:
+        stuck.setattr(child._warden, "kill", lambda: None)
+        os.kill(child.pid, signal.SIGSTOP)
+        async with asyncio.timeout(5):
+            assert await child.end(grace=0) == Exit(None, None, "")
+        assert child.alive
+    os.kill(child.pid, signal.SIGCONT)  # unstuck after all: it is collected, and told no second time
+    await eventually(lambda: not child.alive, within=5)
+
+
+async def test_a_sink_that_raises_does_not_leave_the_child_running() -> None:
+    class Faulty(Recorder):
+        def ended(self, exit: Exit) -> None:
+            super().ended(exit)
+            raise RuntimeError("the owner's own fault")
+
+    faults: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    before = open_descriptors()
+    child = await spawn(shell("exit 0"), Faulty())
+    assert await child.end(grace=5) == Exit(0, None, "")
+    await eventually(lambda: len(faults) == 1 and open_descriptors() == before, within=5)
