@@ -1,0 +1,251 @@
+"""Misbehaviour on purpose does what its name says, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.fake.app_child import AppChild, deltas, is_completed, methods
+from tests.fake.child import Child
+from tests.fake.proto_child import ask, is_over, proto, texts, user_input
+
+SAID = "Hello from the deterministic fake agent."
+
+
+def raw_lines(child: Child) -> list[bytes]:
+    """All lines of a turn of a child that is then ended, the last one that of the shutdown."""
+    child.send(user_input("[[fake:text]]"))
+    lines: list[bytes] = []
+    while not lines or b"task_complete" not in lines[-1]:
+        line = child.read_line()
+        assert line
+        lines.append(line)
+    return lines
+
+
+def well_behaved() -> list[bytes]:
+    with proto() as child:
+        return raw_lines(child)
+
+
+def test_split_lines_come_in_several_reads_and_are_the_same_lines() -> None:
+    with proto(MISBEHAVE="split") as child:
+        chunks: list[bytes] = []
+        child.send(user_input("[[fake:text]]"))
+        while b"task_complete" not in b"".join(chunks) or not chunks[-1].endswith(b"\n"):
+            chunk = child.read_chunk()
+            assert chunk
+            chunks.append(chunk)
+    assert b"".join(chunks).split(b"\n")[:-1] == well_behaved()
+    assert sum(not chunk.endswith(b"\n") for chunk in chunks) > 3
+
+
+def test_joined_lines_come_in_one_write() -> None:
+    with proto() as child:
+        child.read_line()
+        child.send(user_input("[[fake:text misbehave=joined]]"))
+        chunk = child.read_chunk()
+    assert chunk is not None
+    assert chunk.split(b"\n")[:-1] == well_behaved()[1:]
+
+
+@pytest.mark.parametrize("name", ["garbage", "bad_utf8"])
+def test_a_bad_line_comes_in_between(name: str) -> None:
+    with proto() as child:
+        child.send(user_input(f"[[fake:text misbehave={name} at=3]]"))
+        lines: list[bytes] = []
+        while not lines or b"task_complete" not in lines[-1]:
+            line = child.read_line()
+            assert line
+            lines.append(line)
+    bad = lines.pop(4)
+    assert lines == well_behaved()
+    with pytest.raises(ValueError, match=r"utf-8|Expecting"):
+        json.loads(bad.decode())
+
+
+def test_a_crash_comes_behind_the_line_and_with_the_code_that_were_asked_for() -> None:
+    with proto() as child:
+        child.read_line()
+        child.send(user_input("[[fake:text misbehave=crash at=4 code=7]]"))
+        assert child.read_rest().count(b"\n") == 4
+        assert child.exit_status() == 7
+
+
+def test_a_crash_of_the_whole_process_counts_its_lines_from_the_first() -> None:
+    with proto(MISBEHAVE="crash at=1 code=3") as child:
+        assert child.read_rest().count(b"\n") == 1
+        assert child.exit_status() == 3
+
+
+def test_a_child_may_end_well_without_ending_its_turn() -> None:
+    with proto() as child:
+        child.read_line()
+        child.send(user_input("[[fake:text misbehave=eof_without_end at=5]]"))
+        assert child.read_rest().count(b"\n") == 5
+        assert child.exit_status() == 0
+
+
+def test_a_closed_stdout_leaves_the_child_alive() -> None:
+    with proto() as child:
+        child.send(user_input("[[fake:text misbehave=close_stdout at=2]]"))
+        assert child.read_rest().count(b"\n") == 3
+        assert child.process.poll() is None
+
+
+def test_a_hanging_turn_can_still_be_interrupted() -> None:
+    with proto() as child:
+        child.read_line()
+        child.send(user_input("[[fake:text misbehave=hang at=4]]"))
+        lines = [child.read_line() for _ in range(4)]
+        assert all(lines)
+        assert child.read_line(wait_s=0.1) is None
+        child.send({"id": "2", "op": {"type": "interrupt"}})
+        assert child.read_until(is_over)[-1]["msg"]["type"] == "turn_aborted"
+        assert ask(child, "[[fake:text]]", "3")[-1]["type"] == "task_complete"
+
+
+def test_a_hanging_thread_leaves_the_others_alone() -> None:
+    with AppChild() as child:
+        stuck = child.start_thread()
+        turn = child.start_turn(stuck, "[[fake:text misbehave=hang at=6]]")
+        assert "".join(deltas(child.play("[[fake:text]]"))) == SAID
+        answer = child.call("turn/interrupt", {"threadId": stuck, "turnId": turn})
+        assert answer["result"] == {}
+        assert child.read_until(is_completed)[-1]["params"]["turn"]["status"] == "interrupted"
+
+
+def test_a_deaf_child_does_not_even_hear_an_interrupt() -> None:
+    with proto() as child:
+        child.read_line()
+        child.send(user_input("[[fake:text misbehave=deaf at=2]]"))
+        assert [bool(child.read_line()) for _ in range(2)] == [True, True]
+        child.send({"id": "2", "op": {"type": "interrupt"}})
+        assert child.read_line(wait_s=0.2) is None
+
+
+@pytest.mark.parametrize("dialect", ["proto", "app-server"])
+def test_a_child_that_hangs_at_start_never_says_a_line(dialect: str) -> None:
+    with Child(dialect, env={"FAKE_CODEX_MISBEHAVE": "hang_start"}) as child:
+        child.send({"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "t"}}})
+        assert child.read_line(wait_s=0.3) is None
+        assert child.process.poll() is None
+
+
+def test_sigterm_ends_a_child_unless_it_ignores_it() -> None:
+    with proto() as child:
+        child.read_line()
+        child.process.terminate()
+        assert child.exit_status() == -signal.SIGTERM
+    with proto(MISBEHAVE="ignore_sigterm") as child:
+        child.read_line()
+        child.process.terminate()
+        assert ask(child, "[[fake:text]]")[-1]["type"] == "task_complete"
+
+
+def pids(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split()]
+
+
+@pytest.mark.parametrize(("name", "own_session"), [("grandchild", True), ("plain_grandchild", False)])
+def test_a_grandchild_holds_stdout_when_the_child_is_gone(
+    name: str, own_session: bool, tmp_path: Path
+) -> None:
+    pid_file = tmp_path / "pids"
+    with proto(PID_FILE=str(pid_file)) as child:
+        child.read_line()
+        ask(child, f"[[fake:text misbehave={name}]]")
+        own, grandchild = pids(pid_file)
+        try:
+            assert own == child.process.pid
+            assert (os.getsid(grandchild) != os.getsid(own)) is own_session
+            child.process.kill()
+            child.exit_status()
+            assert child.read_line(wait_s=0.1) is None, "stdout is still held"
+        finally:
+            os.kill(grandchild, signal.SIGKILL)
+        assert child.read_line() == b""
+
+
+def test_a_big_line_is_as_big_as_asked_for() -> None:
+    with proto() as child:
+        messages = ask(child, "[[fake:text misbehave=big_line]]")
+        smaller = ask(child, "[[fake:text misbehave=big_line bytes=70000]]", "2")
+    assert len(texts(messages, "exec_command_end", "stdout")[0]) == 10_000_000
+    assert len(texts(smaller, "exec_command_end", "stdout")[0]) == 70_000
+    assert "".join(texts(messages, "agent_message_delta", "delta")) == SAID
+
+
+def test_a_flood_is_a_hundred_thousand_deltas() -> None:
+    with proto() as child:
+        messages = ask(child, "[[fake:text misbehave=flood]]")
+    assert len(texts(messages, "agent_message_delta", "delta")) == 100_000
+
+
+def test_a_flood_of_stderr_does_not_touch_stdout() -> None:
+    with proto() as child:
+        assert (
+            "".join(texts(ask(child, "[[fake:text misbehave=stderr_flood]]"), "agent_message", "message"))
+            == SAID
+        )
+
+
+def test_duplicates_come_under_both_names() -> None:
+    with proto() as child:
+        messages = ask(child, "[[fake:text misbehave=duplicate]]")
+    plain = texts(messages, "agent_message_delta", "delta")
+    assert plain == texts(messages, "codex/event/agent_message_delta", "delta")
+    assert "".join(plain) == SAID
+
+
+def test_prefixed_events_carry_the_old_prefix_only() -> None:
+    with proto() as child:
+        child.read_line()
+        child.send(user_input("[[fake:text misbehave=prefixed]]"))
+        events = child.read_until(lambda e: e["msg"]["type"] == "codex/event/task_complete")
+    assert all(event["msg"]["type"].startswith("codex/event/") for event in events)
+
+
+def test_the_legacy_shape_has_type_and_fields_at_the_top() -> None:
+    with proto(MISBEHAVE="legacy_shape") as child:
+        child.send(user_input("[[fake:text]]"))
+        lines = child.read_until(lambda m: m["type"] == "task_complete")
+    assert "".join(line["delta"] for line in lines if line["type"] == "agent_message_delta") == SAID
+    assert lines[0]["type"] == "session_configured"
+
+
+def test_unknown_events_come_between_the_known_ones() -> None:
+    with proto() as child:
+        child.send(user_input("[[fake:text misbehave=unknown_events]]"))
+        kinds = [e["msg"]["type"] for e in child.read_until(is_over)]
+    with AppChild() as app:
+        seen = methods(app.play("[[fake:text misbehave=unknown_events]]"))
+    assert "event_of_a_later_version" in kinds
+    assert "thread/laterVersion/changed" in seen
+
+
+def test_faults_can_be_combined() -> None:
+    with proto() as child:
+        child.read_line()
+        child.send(user_input("[[fake:text misbehave=duplicate,crash at=6 code=5]]"))
+        lines = child.read_rest().split(b"\n")[:-1]
+        assert child.exit_status() == 5
+    assert len(lines) == 6
+    assert [b"codex/event/" in line for line in lines] == [False, True] * 3
+
+
+def test_a_fault_of_a_marker_ends_with_its_turn() -> None:
+    with proto() as child:
+        ask(child, "[[fake:text misbehave=duplicate]]", "1")
+        child.read_line()
+        assert not texts(ask(child, "[[fake:text]]", "2"), "codex/event/agent_message_delta", "delta")
+
+
+def test_the_child_notes_its_own_pid(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pids"
+    with AppChild(PID_FILE=str(pid_file)) as child:
+        assert pids(pid_file) == [child.process.pid]
