@@ -33,6 +33,7 @@ SILENT_OPS = frozenset(
         "review",
     )
 )
+ECHOED_FIELDS = ("tool_choice", "parallel_tool_calls", "choices")
 LEGACY_PREFIX = "codex/event/"
 UNKNOWN_EVENT = {"type": "event_of_a_later_version", "value": {"nested": [1, 2, 3]}}
 
@@ -48,6 +49,7 @@ class ProtoAgent:
         self.settings = settings
         self.model = settings.model("gpt-5")
         self.effort: str | None = None
+        self.summary: str | None = None
         self.history: list[dict[str, Any]] = []
         self.total: dict[str, int] | None = None
         self.last: dict[str, int] | None = None
@@ -109,6 +111,7 @@ class ProtoAgent:
         elif kind == "override_turn_context":
             self.model = op.get("model") or self.model
             self.effort = op.get("effort", self.effort)
+            self.summary = op.get("summary", self.summary)
         elif kind not in SILENT_OPS:
             _complain(f"invalid submission: unknown variant `{kind}`")
 
@@ -131,9 +134,10 @@ class ProtoAgent:
             )
         request = Request("proto", self.model, list(self.history))
         request.effort = self.effort
-        request.summary = op.get("summary")
+        request.summary = op.get("summary") or self.summary
         request.output_schema = op.get("final_output_json_schema")
         request.tools = [str(tool.get("name")) for tool in op.get("tools") or ()]
+        request.options = {name: op[name] for name in ECHOED_FIELDS if name in op}
         script = Script(request, self.settings, self._process_faults)
         self._faults = script.faults
         if script.faults is not self._process_faults:

@@ -15,7 +15,17 @@ _TOOL_TRACE = re.compile(r"call_\d+_\d+|function_call_output|^\W*tool\b", re.IGN
 class Request:
     """What the model is asked; `items` are Responses items (message, function_call, function_call_output)."""
 
-    __slots__ = ("dialect", "effort", "instructions", "items", "model", "output_schema", "summary", "tools")
+    __slots__ = (
+        "dialect",
+        "effort",
+        "instructions",
+        "items",
+        "model",
+        "options",
+        "output_schema",
+        "summary",
+        "tools",
+    )
 
     def __init__(self, dialect: str, model: str, items: list[dict[str, Any]]) -> None:
         self.dialect = dialect
@@ -26,6 +36,7 @@ class Request:
         self.output_schema: Any = None
         self.instructions: list[str] = []
         self.tools: list[str] = []
+        self.options: dict[str, Any] = {}
 
     def last_user_text(self) -> str:
         """The text of the last user message."""
@@ -82,6 +93,7 @@ class Request:
             "history": [_described_item(item) for item in self.items],
             "tools": self.tools,
             "output_schema": self.output_schema,
+            **self.options,
         }
 
 

@@ -78,7 +78,7 @@ class Script:
         is_last = index == len(self) - 1
         actions = [self._filled(action, outputs) for action in data["actions"]]
         if is_last:
-            self._say(actions)
+            self._say(actions, outputs)
         if index == self.start:
             actions[:0] = self._disturbances()
         step = Step(actions, self._usage(data), data.get("end", "stop"))
@@ -115,12 +115,12 @@ class Script:
         action["deltas"] = [] if action.get("whole") else deltas
         return action
 
-    def _say(self, actions: list[Action]) -> None:
+    def _say(self, actions: list[Action], outputs: list[str]) -> None:
         """`say` and `n` replace the last message that the scenario says."""
         for action in reversed(actions):
             if action["do"] == "message" and "count" not in action:
                 if "say" in self.options:
-                    deltas = words(self.options["say"])
+                    deltas = words(self.options["say"].replace("{outputs}", "; ".join(outputs)))
                 elif "n" in self.options:
                     deltas = [f"word{i} " for i in range(int(self.options["n"]))]
                 else:

@@ -228,6 +228,31 @@ def test_a_finish_reason_is_on_one_event(name: str, event: str, reason: str) -> 
     assert {m["type"]: m["finish_reason"] for m in messages if "finish_reason" in m} == {event: reason}
 
 
+def test_an_answered_call_in_the_history_leads_to_the_text() -> None:
+    user = {"type": "input_text", "text": "[[fake:tool_call]] weather?"}
+    history = [
+        {"type": "message", "role": "user", "content": [user]},
+        {"type": "function_call", "call_id": "call_1_0", "name": "get_weather", "arguments": "{}"},
+        {
+            "type": "function_call_output",
+            "call_id": "call_1_0",
+            "output": [{"type": "input_text", "text": "sunny"}],
+        },
+    ]
+    with proto() as child:
+        child.send({"id": "1", "op": {"type": "user_input", "items": [], "history": history}})
+        last = child.read_until(is_over)[-1]
+    assert last["msg"] == {"type": "task_complete", "last_agent_message": "The tool said: sunny"}
+
+
+def test_settings_of_the_context_hold_for_the_turns_behind_it() -> None:
+    context = {"type": "override_turn_context", "model": "m2", "effort": "high", "summary": "concise"}
+    with proto() as child:
+        child.send({"id": "c", "op": context})
+        seen = json.loads(ask(child, "[[fake:echo]]")[-1]["last_agent_message"])
+    assert (seen["model"], seen["effort"], seen["summary"]) == ("m2", "high", "concise")
+
+
 def test_tools_and_history_in_the_op_reach_the_model() -> None:
     history = [
         {"type": "message", "role": "developer", "content": "be brief"},
@@ -241,11 +266,13 @@ def test_tools_and_history_in_the_op_reach_the_model() -> None:
         "final_output_json_schema": {"type": "object"},
         "tools": [{"name": "look_up"}],
         "history": history,
+        "tool_choice": "required",
     }
     with proto() as child:
         child.send({"id": "1", "op": op})
         seen = json.loads(child.read_until(is_over)[-1]["msg"]["last_agent_message"])
     assert (seen["model"], seen["effort"], seen["tools"]) == ("m1", "low", ["look_up"])
+    assert seen["tool_choice"] == "required"
     assert seen["output_schema"] == {"type": "object"}
     assert seen["history"] == [
         {"role": "developer", "text": "be brief"},
