@@ -53,9 +53,14 @@ class Dialect(Protocol[L_contra]):
     """One turn of one agent, sans-IO. `L_contra` is what it reads: a line, or a decoded message.
 
     Every method returns what it wants done; nothing must be called next by rule. After the first
-    `TurnEnded` in a returned step it returns nothing more. None of the methods raises on what a
-    child says: a child's nonsense is an event.
+    `TurnEnded` it returns no events, but perhaps writes: the agent has yet to forget the turn. None of
+    the methods raises on what a child says: a child's nonsense is an event.
     """
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is left to read or to write: the child, or its lane, may be let go."""
+        ...
 
     def begin(self, turn: Turn) -> Step:
         """Starts the turn. Called once, first."""

@@ -1,0 +1,187 @@
+"""The server: settings become a running application, and everything it started ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import signal
+import time
+import uuid
+from collections.abc import Mapping
+
+import structlog
+from aiohttp import web
+
+from codex_proxy.agent_choice import choose_agent
+from codex_proxy.config import Settings, split_list
+from codex_proxy.http.application import application
+from codex_proxy.http.service import Service, catalog_of
+from codex_proxy.runs.agent import Agent
+from codex_proxy.runs.deadlines import Deadlines
+from codex_proxy.runs.manager import RunLimits, RunManager
+from codex_proxy.surfaces.chat.parse import ChatSettings
+
+log = structlog.get_logger(__name__)
+
+LAST_WORDS_SECONDS = 2.0
+"""How long answers that are over may take to reach their clients when the server stops."""
+
+
+class SystemClock:
+    """The real time."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def epoch(self) -> float:
+        return time.time()
+
+
+class RandomIds:
+    """Names nobody guesses."""
+
+    def new(self, prefix: str) -> str:
+        return prefix + uuid.uuid4().hex
+
+
+class StartError(Exception):
+    """The server cannot start as it is configured. The text says what to change."""
+
+
+class Server:
+    """One server. `start`, then `run` until it is told to stop; `stop` leaves nothing behind."""
+
+    def __init__(self, settings: Settings, agent: Agent) -> None:
+        self.settings = settings
+        self.agent = agent
+        self.clock = SystemClock()
+        self.manager = RunManager(
+            agent,
+            RunLimits(
+                running=settings.max_running_turns,
+                waiting=settings.max_queued_turns,
+                wait=settings.queue_wait,
+            ),
+            Deadlines(
+                first=settings.first_event_timeout, idle=settings.idle_timeout, total=settings.total_timeout
+            ),
+        )
+        self._runner: web.AppRunner | None = None
+        self.host = settings.host
+        self.port = 0
+
+    async def start(self) -> None:
+        """Starts the agent, then listens. Raises `Fault` or `StartError`."""
+        await self.agent.start()
+        # A handler must end when its client leaves, or nobody tells the agent.
+        self._runner = web.AppRunner(
+            application(self._service()), access_log=None, handler_cancellation=True, keepalive_timeout=75
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.settings.host, self.settings.port, shutdown_timeout=0)
+        try:
+            await site.start()
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on {self.settings.host}:{self.settings.port}: {error.strerror}. Give another --port."
+            ) from error
+        self.host, self.port = self._runner.addresses[0][:2]
+
+    def _service(self) -> Service:
+        settings = self.settings
+        catalog = catalog_of(
+            self.agent.models(),
+            aliases=settings.aliases,
+            any_model=self.agent.any_model,
+            default=settings.codex_model or "",
+        )
+        return Service(
+            manager=self.manager,
+            clock=self.clock,
+            ids=RandomIds(),
+            catalog=catalog,
+            chat=ChatSettings(
+                max_choices=settings.max_chat_choices,
+                builtin_tools=settings.builtin_tools,
+                show_activity=settings.show_activity,
+                sandbox=settings.sandbox,
+                workdir=str(settings.workdir),
+            ),
+            environment=settings.env,
+            keepalive=settings.sse_keepalive_ms / 1000,
+            body_limit=settings.body_limit,
+            started=int(self.clock.epoch()),
+            workdir=str(settings.workdir),
+            workdir_roots=split_list(settings.workdir_roots, ":"),
+            sandbox=settings.sandbox,
+            api_key=settings.api_key.get_secret_value() if settings.api_key else None,
+            hosts=allowed_hosts(settings),
+            fake=settings.agent == "fake",
+        )
+
+    async def stop(self) -> None:
+        """Takes no new turn, lets running ones end within the drain time, ends every child."""
+        await self.manager.drain(self.settings.drain_ms / 1000)
+        if self._runner is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_SECONDS):
+                    await self._runner.cleanup()
+        await self.manager.close()
+
+    def kill(self) -> None:
+        """Ends every child at once."""
+        self.agent.kill()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address that we listen on can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def allowed_hosts(settings: Settings) -> frozenset[str]:
+    """Names a Host header may have. On loopback: only loopback's, so that no page can rebind its name to us."""
+    given = {name.lower() for name in split_list(settings.allowed_hosts)}
+    if is_loopback(settings.host):
+        return frozenset({"localhost", "127.0.0.1", "::1", settings.host.lower(), *given})
+    return frozenset(given)
+
+
+def check(settings: Settings) -> None:
+    """What can be said against settings before anything is started. Raises `StartError`."""
+    if not is_loopback(settings.host) and settings.api_key is None:
+        raise StartError(
+            f"--host {settings.host} opens a coding agent to other machines: give a key with --api-key or "
+            "PROXY_API_KEY, or listen on 127.0.0.1."
+        )
+    if not settings.workdir.is_dir():
+        raise StartError(f"--workdir {settings.workdir} is not a folder.")
+
+
+async def make_server(settings: Settings, environ: Mapping[str, str] | None = None) -> Server:
+    """A server that is ready to start. Raises `StartError`, `NoAgentError` or `Fault`."""
+    check(settings)
+    agent = await choose_agent(settings, os.environ if environ is None else environ, SystemClock())
+    return Server(settings, agent)
+
+
+async def wait_for_signal(server: Server) -> None:
+    """Returns at the first SIGINT or SIGTERM. A second one ends the process at once, children included."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if told.is_set():
+            server.kill()
+            os._exit(128 + number)
+        told.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    await told.wait()

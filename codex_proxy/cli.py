@@ -1,0 +1,121 @@
+"""The command line: `codex-proxy serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from codex_proxy import __version__
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="codex-proxy")
+def main() -> None:
+    """A local coding agent as an OpenAI endpoint on localhost."""
+
+
+@main.command(short_help="Serve the agent as an OpenAI endpoint.")
+@click.option(
+    "--agent",
+    type=click.Choice(["auto", "codex-app-server", "codex-proto", "fake"]),
+    help="Which agent serves. auto (the default) takes the Codex that is found.",
+)
+@click.option("--codex-bin", metavar="PATH", help="The Codex binary, if it is not on PATH.")
+@click.option("--codex-home", metavar="DIR", help="Codex's own home (default: ~/.codex).")
+@click.option("--workdir", metavar="DIR", help="Folder in which agent turns work (default: this one).")
+@click.option(
+    "--sandbox",
+    type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
+    help="What the agent's own commands may do (default: read-only).",
+)
+@click.option("--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1).")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port (default: 11435); 0 takes any free one.")
+@click.option(
+    "--api-key", metavar="KEY", help="Key that clients must send. PROXY_API_KEY keeps it out of `ps`."
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A TOML file with settings.",
+)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default: info.")
+@click.option("--log-format", type=click.Choice(["console", "json"]), help="Default: console.")
+def serve(config_file: Path | None, **flags: Any) -> None:
+    """Serve the agent on http://127.0.0.1:11435/v1 until Ctrl-C.
+
+    Settings are read from these flags, else from PROXY_* and CODEX_* variables, else from the TOML file
+    (~/.config/codex-proxy/config.toml unless --config names another).
+    """
+    from pydantic import ValidationError
+
+    from codex_proxy.config import load
+    from codex_proxy.logs import configure
+
+    try:
+        settings = load(flags, config_file)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise click.UsageError(f"the setting {where} is wrong: {first['msg']}") from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    configure(settings.log_level, settings.log_format)
+    sys.exit(asyncio.run(_serve(settings)))
+
+
+async def _serve(settings: Any) -> int:
+    """Runs the server to its end. Returns the exit status."""
+    from codex_proxy.agent_choice import NoAgentError
+    from codex_proxy.app import StartError, make_server, wait_for_signal
+    from codex_proxy.core.faults import Fault
+
+    server = None
+    try:
+        server = await make_server(settings)
+        await server.start()
+    except (NoAgentError, StartError, Fault) as error:
+        if server is not None:
+            await server.stop()
+        click.echo(f"codex-proxy: {error}", err=True)
+        return 1
+    click.echo(banner(server))
+    await wait_for_signal(server)
+    click.echo("codex-proxy: stopping (once more to stop at once)", err=True)
+    await server.stop()
+    return 0
+
+
+def banner(server: Any) -> str:
+    """What a person needs to see when the server is up."""
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    base = f"http://{host}:{server.port}/v1"
+    settings = server.settings
+    key = " -H 'Authorization: Bearer KEY'" if settings.api_key else ""
+    lines = [
+        f"codex-proxy {__version__} serves on {base}",
+        f"  agent      {server.agent.name} {server.agent.version}",
+        f"  workspace  {settings.workdir} (sandbox: {settings.sandbox})",
+    ]
+    trouble = server.agent.trouble()
+    if trouble is not None:
+        lines.append(f"  TROUBLE    {trouble.message}")
+    if settings.agent == "fake":
+        lines += [
+            "",
+            "  *** This is the embedded FAKE agent: its answers are made up. ***",
+            "  *** For a real one install Codex, sign in, and start again.   ***",
+        ]
+    lines += [
+        "",
+        "Try it:",
+        f"  curl -N {base}/chat/completions{key} -H 'Content-Type: application/json' \\",
+        """    -d '{"model": "codex-5", "stream": true, "messages": [{"role": "user", "content": "Say hello."}]}'""",
+        "",
+    ]
+    return "\n".join(lines)

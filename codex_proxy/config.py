@@ -1,0 +1,149 @@
+"""Every setting, its type and its default; read from flags, else the environment, else a TOML file.
+
+The only module (with `cli` and `app`) that reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+AgentName = Literal["auto", "codex-app-server", "codex-proto", "fake"]
+
+
+def _named(*names: str, **more: Any) -> Any:
+    """A field that is read from `names` of the environment too; the first is also its TOML key."""
+    return Field(validation_alias=AliasChoices(*names), **more)
+
+
+def default_state_dir() -> Path:
+    """`$XDG_STATE_HOME/codex-proxy`, by default under `~/.local/state`."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "codex-proxy"
+
+
+def _codex_home() -> Path:
+    return Path.home() / ".codex"
+
+
+def default_config_file() -> Path:
+    """`$XDG_CONFIG_HOME/codex-proxy/config.toml`, by default under `~/.config`."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "codex-proxy" / "config.toml"
+
+
+class Settings(BaseSettings):
+    """All settings. A variable is the field's name in capitals behind `PROXY_`, unless named otherwise."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PROXY_", extra="ignore", populate_by_name=True, env_ignore_empty=True
+    )
+
+    # Where it listens, and who may come in.
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(11435, ge=0, le=65535, description="port to listen on; 0 takes any free one")
+    api_key: SecretStr | None = Field(None, description="key that clients must send as a bearer token")
+    allowed_hosts: str = Field("", description="further Host names to answer to, separated by commas")
+    body_limit: int = Field(32 << 20, gt=0, description="largest request body, in bytes")
+
+    # The agent.
+    agent: AgentName = Field("auto", description="which agent serves; auto takes the Codex that is found")
+    codex_bin: str | None = _named("codex_bin", "CODEX_BIN", description="path of the Codex binary")
+    codex_home: Path = _named(
+        "codex_home",
+        "CODEX_HOME",
+        default_factory=_codex_home,
+        description="Codex's own home",
+    )
+    codex_model: str | None = _named(
+        "codex_model", "CODEX_MODEL", default=None, description="what the model name codex-5 means"
+    )
+    codex_lite: bool | None = Field(None, description="force Codex's lite request form on or off")
+    workdir: Path = Field(default_factory=Path.cwd, description="folder in which agent turns work")
+    workdir_roots: str = Field("", description="folders a request may choose from, separated by colons")
+    sandbox: Literal["read-only", "workspace-write", "danger-full-access"] = Field(
+        "read-only", description="what the agent's own commands may do"
+    )
+    builtin_tools: Literal["auto", "always", "never"] = Field(
+        "auto", description="whether turns are agent turns: auto decides by the request"
+    )
+    fake_dialect: Literal["proto", "app-server"] = Field("proto", description="dialect of the fake agent")
+    child_env: str = Field("", description="further variables that children may see, separated by commas")
+    state_dir: Path = Field(default_factory=default_state_dir, description="our own folder on disk")
+
+    # Models.
+    env: Literal["prod", "dev"] = Field("prod", description="dev lists codev-5*, prod codex-5*")
+    model_aliases: str = Field("", description="further names: gpt-4o=codex-5,other=codex-5-high")
+
+    # Answers.
+    max_chat_choices: int = Field(5, ge=1, le=128, description="largest n of a chat request")
+    show_activity: bool = Field(True, description="tell of the agent's commands in reasoning_content")
+    sse_keepalive_ms: int = Field(15000, ge=0, description="comment in a silent stream; 0 for none")
+
+    # Limits and times.
+    max_running_turns: int = Field(16, ge=1, description="turns at once")
+    max_queued_turns: int = Field(64, ge=0, description="turns that wait for one of those")
+    queue_wait: float = Field(30.0, gt=0, description="seconds a turn may wait")
+    first_event_timeout: float = Field(60.0, gt=0, description="seconds to the first word")
+    idle_timeout: float = Field(300.0, gt=0, description="seconds between signs of life")
+    total_timeout: float = Field(3600.0, gt=0, description="seconds for a whole turn")
+    app_server_processes: int = Field(2, ge=1, le=16, description="app-server processes per kind of turn")
+    app_server_max_age: float = Field(6 * 3600.0, gt=0, description="seconds until one is renewed")
+    app_server_max_turns: int = Field(2000, ge=1, description="turns until one is renewed")
+    drain_ms: int = Field(10000, ge=0, description="time for running turns when the server stops")
+
+    # Logs.
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged")
+    log_format: Literal["console", "json"] = Field("console", description="how it is logged")
+
+    @field_validator("codex_home", "workdir", "state_dir")
+    @classmethod
+    def _expanded(cls, path: Path) -> Path:
+        return path.expanduser().absolute()
+
+    @property
+    def aliases(self) -> tuple[tuple[str, str], ...]:
+        """`model_aliases` as pairs."""
+        pairs = (each.partition("=") for each in self.model_aliases.split(",") if each.strip())
+        return tuple((name.strip(), target.strip()) for name, _, target in pairs)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = TomlConfigSettingsSource(settings_cls, toml_file=_config_file)
+        return init_settings, env_settings, file
+
+
+_config_file: Path | None = None
+
+
+def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
+    """The settings in force. `flags` win over the environment, that wins over the file.
+
+    Raises `ValueError` (pydantic's, or a TOML error) that names the setting.
+    """
+    global _config_file
+    _config_file = config_file or default_config_file()
+    if config_file is not None and not config_file.is_file():
+        raise ValueError(f"there is no file {config_file}")
+    return Settings(**{name: value for name, value in flags.items() if value is not None})
+
+
+def split_list(text: str, separator: str = ",") -> tuple[str, ...]:
+    """The non-empty parts of a setting that holds several values."""
+    return tuple(part.strip() for part in text.split(separator) if part.strip())

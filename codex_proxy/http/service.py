@@ -1,0 +1,64 @@
+"""What the handlers share: one frozen value, put into the application under one key."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.core.turn import Sandbox
+from codex_proxy.runs.agent import AgentModel
+from codex_proxy.runs.manager import RunManager
+from codex_proxy.surfaces.chat.parse import ChatSettings
+from codex_proxy.surfaces.models import Model, ModelCatalog
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's parts and what the operator decided, as far as HTTP is concerned."""
+
+    manager: RunManager
+    clock: Clock
+    ids: IdSource
+    catalog: ModelCatalog
+    chat: ChatSettings
+    environment: str
+    """`prod` or `dev`: which aliases are listed."""
+    keepalive: float
+    """Seconds of silence after which a stream gets a comment; 0 for never."""
+    body_limit: int
+    started: int
+    """Seconds since 1970."""
+    workdir: str
+    workdir_roots: tuple[str, ...]
+    sandbox: Sandbox
+    api_key: str | None
+    hosts: frozenset[str]
+    """Names (without port) that a Host header may have; empty: any."""
+    fake: bool
+
+
+SERVICE = web.AppKey("service", Service)
+
+
+def catalog_of(
+    models: tuple[AgentModel, ...], *, aliases: tuple[tuple[str, str], ...], any_model: bool, default: str
+) -> ModelCatalog:
+    """The agent's models as the surfaces name them."""
+    return ModelCatalog(
+        models=tuple(
+            Model(
+                id=model.id,
+                display_name=model.display_name,
+                context_window=model.context_window,
+                input_modalities=model.input_modalities,
+                efforts=model.efforts,
+                default_effort=model.default_effort,
+                is_default=model.is_default,
+                hidden=model.hidden,
+            )
+            for model in models
+        ),
+        aliases=aliases,
+        any_model=any_model,
+        default_model=default,
+    )

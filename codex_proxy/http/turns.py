@@ -1,0 +1,54 @@
+"""What stands between a parsed request and a run: the folder it works in, and what the agent can do."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from codex_proxy.core.faults import bad_request
+from codex_proxy.core.items import ImagePart, SaidMessage
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.service import Service
+from codex_proxy.runs.agent import Agent
+
+
+def in_workspace(turn: Turn, asked_by: str | None, service: Service) -> Turn:
+    """The turn with its folder resolved. One outside the configured roots is a 400, never another folder."""
+    if asked_by is None:
+        return msgspec.structs.replace(turn, workdir=service.workdir)
+    folder = os.path.realpath(os.path.expanduser(turn.workdir))
+    roots = [os.path.realpath(root) for root in (service.workdir, *service.workdir_roots)]
+    inside = any(folder == root or folder.startswith(root.rstrip("/") + "/") for root in roots)
+    if not inside:
+        raise bad_request(
+            f"{asked_by} names a folder outside of this server's workspaces; the operator allows more with "
+            "PROXY_WORKDIR_ROOTS.",
+            asked_by,
+        )
+    if not os.path.isdir(folder):
+        raise bad_request(f"{asked_by} does not name a folder.", asked_by)
+    return msgspec.structs.replace(turn, workdir=folder)
+
+
+def check_capabilities(turn: Turn, agent: Agent) -> None:
+    """A request that needs what the agent has not is a 400 that names the parameter and the agent."""
+    able = agent.capabilities
+    if turn.tools and "client_tools" not in able:
+        raise _missing(agent, "tools", "tools of the client")
+    if turn.output_schema is not None and "structured_output" not in able:
+        raise _missing(agent, "response_format", "structured output")
+    if turn.mode == "model" and "plain_model" not in able and turn.tools:
+        raise _missing(agent, "tools", "plain-model turns")
+    if "images" not in able:
+        for index, item in enumerate(turn.history):
+            if isinstance(item, SaidMessage) and any(isinstance(part, ImagePart) for part in item.parts):
+                raise _missing(agent, f"messages[{index}].content", "images")
+
+
+def _missing(agent: Agent, param: str, what: str) -> Exception:
+    return bad_request(
+        f"The agent {agent.name} cannot do {what}. Start the server with --agent codex-app-server for that.",
+        param,
+        "unsupported_by_agent",
+    )

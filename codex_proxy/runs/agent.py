@@ -1,0 +1,75 @@
+"""What a run needs of an agent, whichever it is: a lane and a dialect for a turn, and how it is doing."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from codex_proxy.agents.base import Capability, Dialect
+from codex_proxy.core.faults import Failure
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.lane import Lane, LaneReader
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A place for one turn. `turn` is the turn as the agent is to be given it."""
+
+    turn: Turn
+    dialect: Dialect[Any]
+    lane: OpenedLane
+
+
+class OpenedLane(Lane, Protocol):
+    def attach(self, reader: LaneReader) -> None:
+        """Who is to hear what the child says; before anything is sent."""
+        ...
+
+
+class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as the agent lists it; `native` is its own entry, JSON."""
+
+    id: str
+    display_name: str = ""
+    context_window: int | None = None
+    input_modalities: tuple[str, ...] = ()
+    efforts: tuple[str, ...] = ()
+    default_effort: str | None = None
+    is_default: bool = False
+    hidden: bool = False
+
+
+class Agent(Protocol):
+    """One kind of agent on this machine, ready to take turns once `start` has returned."""
+
+    name: str
+    version: str
+    capabilities: frozenset[Capability]
+    any_model: bool
+    """The provider judges model names, so none is unknown here."""
+
+    async def start(self) -> None:
+        """Finds out what there is and warms what is kept warm. A `Fault` where the agent cannot work."""
+        ...
+
+    async def open(self, turn: Turn) -> Opened:
+        """A place for a turn. A `Fault` where there is none."""
+        ...
+
+    async def release(self, opened: Opened, *, settled: bool) -> None:
+        """The turn is over; `settled`: the agent has said so itself."""
+        ...
+
+    def models(self) -> tuple[AgentModel, ...]: ...
+
+    def trouble(self) -> Failure | None:
+        """Why a turn would not work just now, as far as is known without trying."""
+        ...
+
+    async def close(self) -> None:
+        """Ends every child, and returns when they are gone."""
+        ...
+
+    def kill(self) -> None:
+        """Ends every child at once, without waiting."""
+        ...

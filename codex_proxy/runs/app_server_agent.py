@@ -1,0 +1,128 @@
+"""The agent `codex-app-server`: a pool of long-lived processes for each of the two kinds of turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from codex_proxy import __version__
+from codex_proxy.agents.base import Capability
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.ids import Clock
+from codex_proxy.core.turn import Turn
+from codex_proxy.process.child import Command
+from codex_proxy.process.plan import Limits
+from codex_proxy.runs.agent import AgentModel, Opened
+from codex_proxy.runs.hub import Hub, HubLane
+from codex_proxy.runs.pool import Pool
+
+START_SECONDS = 20.0
+"""How long a process may take to greet us: 70 ms as a rule, 0.5 s in a fresh home, more on a cold disk."""
+
+CLIENT_NAME = "codex_openai_proxy"
+
+NOT_SIGNED_IN = Failure(
+    kind=FaultKind.AGENT_NOT_AUTHENTICATED,
+    message="Codex is not signed in. Run `codex login` on the machine that runs this server, then try again.",
+)
+
+
+class AppServerProcesses(msgspec.Struct, frozen=True):
+    """How to start the two kinds of process, and what there is to know of them before they run."""
+
+    name: str
+    version: str
+    plain: Command
+    agent: Command | None
+    """None: one kind of process serves both kinds of turn (the fake agent)."""
+    empty_folder: str
+    models: tuple[AgentModel, ...]
+    any_model: bool
+
+
+class AppServerAgent:
+    """An `Agent`. The pool of the default mode is warm after `start`; the other starts when first needed."""
+
+    capabilities: frozenset[Capability] = frozenset(
+        {
+            "text_deltas",
+            "history",
+            "client_tools",
+            "structured_output",
+            "images",
+            "cancellation",
+            "plain_model",
+        }
+    )
+
+    def __init__(
+        self, processes: AppServerProcesses, limits: Limits, clock: Clock, *, warm_plain: bool
+    ) -> None:
+        self.name = processes.name
+        self.version = processes.version
+        self.any_model = processes.any_model
+        self._models = processes.models
+        self._empty = processes.empty_folder
+        self._plain = self._pool(processes.plain, limits, clock)
+        self._agent = self._plain
+        if processes.agent is not None:
+            self._agent = self._pool(processes.agent, limits, clock)
+        self._warm_plain = warm_plain
+
+    @staticmethod
+    def _pool(command: Command, limits: Limits, clock: Clock) -> Pool:
+        async def start(hub: Hub) -> None:
+            await hub.start(command, within=START_SECONDS)
+
+        return Pool(lambda: Hub(CLIENT_NAME, __version__), start, limits, clock)
+
+    def _pools(self) -> tuple[Pool, ...]:
+        return (self._plain,) if self._plain is self._agent else (self._plain, self._agent)
+
+    async def start(self) -> None:
+        await (self._plain if self._warm_plain else self._agent).warm()
+
+    async def open(self, turn: Turn) -> Opened:
+        pool = self._plain if turn.mode == "model" else self._agent
+        lane = await self._signed_in_lane(pool)
+        if turn.mode == "model" and self._empty:
+            turn = msgspec.structs.replace(turn, workdir=self._empty)
+        return Opened(turn, lane.dialect, lane)
+
+    async def _signed_in_lane(self, pool: Pool) -> HubLane:
+        """A lane on a process that is signed in. A sign-in since its start takes a new process to be seen."""
+        lane = await pool.lane()
+        if lane.hub.connection.signed_in:
+            return lane
+        pool.retire(lane.hub)
+        await pool.release(lane, settled=True)
+        lane = await pool.lane()
+        if lane.hub.connection.signed_in:
+            return lane
+        await pool.release(lane, settled=True)
+        raise Fault(NOT_SIGNED_IN)
+
+    async def release(self, opened: Opened, *, settled: bool) -> None:
+        assert isinstance(opened.lane, HubLane)
+        pool = self._plain if opened.turn.mode == "model" else self._agent
+        await pool.release(opened.lane, settled=settled)
+
+    def models(self) -> tuple[AgentModel, ...]:
+        return self._models
+
+    def trouble(self) -> Failure | None:
+        for pool in self._pools():
+            if pool.last_failure is not None:
+                return pool.last_failure
+        hubs = [hub for pool in self._pools() for hub in pool.hubs]
+        if hubs and not any(hub.connection.signed_in for hub in hubs):
+            return NOT_SIGNED_IN
+        return None
+
+    async def close(self) -> None:
+        await asyncio.gather(*(pool.close() for pool in self._pools()))
+
+    def kill(self) -> None:
+        for pool in self._pools():
+            pool.kill()

@@ -1,0 +1,228 @@
+"""What Codex there is on this machine, and the folders and commands to run it with.
+
+Does the reading and writing that `agents.codex_app_server` only plans: asks the binary for its version and
+its models, reads the user's config.toml, and lays out our state folder (shadow home, patched catalog). It
+writes nothing to the user's own home.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from codex_proxy.agents.codex_app_server.catalog import (
+    CatalogError,
+    CatalogModel,
+    plain_catalog,
+    published_models,
+)
+from codex_proxy.agents.codex_app_server.launch import Version, app_server_argv, refusal, version_from
+from codex_proxy.agents.codex_app_server.shadow_home import (
+    ConfigError,
+    ProviderConfig,
+    ShadowHome,
+    plan_shadow_home,
+)
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.process.child import Command
+from codex_proxy.process.environment import child_environment
+
+ASK_SECONDS = 20.0
+"""How long the binary may take to tell its version or its models: 0.1 s as a rule, seconds on a cold disk."""
+
+
+class CodexSetup(msgspec.Struct, frozen=True):
+    """Everything that is needed to start app-server processes."""
+
+    version: Version
+    provider: ProviderConfig
+    models: tuple[CatalogModel, ...]
+    plain: Command
+    agent: Command
+    empty_folder: str
+    """The working folder of plain-model turns: nothing is in it that could reach the model."""
+    notices: tuple[str, ...] = ()
+
+
+class CodexPlaces(msgspec.Struct, frozen=True):
+    """Where things are: the binary, the user's home of it, our state folder, and the workspace."""
+
+    program: str
+    codex_home: str
+    state: str
+    workdir: str
+
+
+async def find_version(program: str, environment: Mapping[str, str]) -> Version:
+    """What `codex --version` says. A `Fault` where it says nothing that is a version."""
+    said = await _ask((program, "--version"), dict(environment))
+    version = version_from(said.decode(errors="replace"))
+    if version is None:
+        raise misconfigured(f"{program} --version did not tell a version: is it the Codex command line?")
+    return version
+
+
+async def prepare_app_server(
+    places: CodexPlaces, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
+) -> CodexSetup:
+    """Looks at the binary and the user's home, and lays out the state folder. Raises `Fault`."""
+    base = child_environment(environment, extra=child_env)
+    version = await find_version(places.program, base)
+    fault = refusal("codex-app-server", version)
+    if fault is not None:
+        raise misconfigured(fault)
+    bundled = _kept_catalog(places, version) or await _ask_for_catalog(places, base)
+    return _lay_out(places, environment, child_env, lite, version, bundled)
+
+
+def _lay_out(
+    places: CodexPlaces,
+    environment: Mapping[str, str],
+    child_env: tuple[str, ...],
+    lite: bool | None,
+    version: Version,
+    bundled: bytes,
+) -> CodexSetup:
+    text, shadow = _user_config(places)
+    home = _shadow_home(places, shadow)
+    catalog, models = _catalog(places, version, lite, text, bundled)
+    empty, sqlite = Path(places.state) / "empty", Path(places.state) / "codex"
+    _make_private(empty)
+    _make_private(sqlite)
+    env = child_environment(environment, extra=child_env, env_keys=shadow.provider.env_names)
+    env["CODEX_SQLITE_HOME"] = str(sqlite)
+    plain_argv = app_server_argv(
+        places.program, plain=True, catalog_path=str(catalog), provider=shadow.provider
+    )
+    agent_argv = app_server_argv(places.program, plain=False, provider=shadow.provider)
+    return CodexSetup(
+        version=version,
+        provider=shadow.provider,
+        models=models,
+        plain=Command(plain_argv, env | {"CODEX_HOME": str(home)}, str(empty)),
+        agent=Command(agent_argv, env | {"CODEX_HOME": places.codex_home}, places.workdir),
+        empty_folder=str(empty),
+        notices=shadow.notices,
+    )
+
+
+def _user_config(places: CodexPlaces) -> tuple[str, ShadowHome]:
+    """The text of the user's config.toml (empty where there is none), and the home planned from it."""
+    config = Path(places.codex_home) / "config.toml"
+    try:
+        text = config.read_text("utf-8") if config.exists() else ""
+        return text, plan_shadow_home(text)
+    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        raise misconfigured(f"{config} cannot be used: {error}") from error
+
+
+def _shadow_home(places: CodexPlaces, shadow: ShadowHome) -> Path:
+    """The home of plain-model turns: the provider, the sign-in, and nothing else of the user's."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(places.codex_home))).hexdigest()[:16]
+    home = Path(places.state) / "homes" / name
+    _make_private(home)
+    _write(home / "config.toml", shadow.config_toml.encode())
+    for link in shadow.links:
+        _link(Path(places.codex_home) / link, home / link)
+    return home
+
+
+def misconfigured(message: str) -> Fault:
+    """The agent on this machine cannot be used as it is; the message says what to change."""
+    return Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
+
+
+def _bundled_file(places: CodexPlaces, version: Version) -> Path:
+    return Path(places.state) / "catalogs" / f"bundled-{version}.json"
+
+
+def _kept_catalog(places: CodexPlaces, version: Version) -> bytes:
+    """What this version said of its models before; empty where it was not asked yet."""
+    _make_private(Path(places.state) / "catalogs")
+    file = _bundled_file(places, version)
+    return file.read_bytes() if file.exists() else b""
+
+
+async def _ask_for_catalog(places: CodexPlaces, base: Mapping[str, str]) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="home-", dir=places.state) as private:
+        command = (places.program, "debug", "models", "--bundled")
+        return await _ask(command, {**base, "CODEX_HOME": private})
+
+
+def _catalog(
+    places: CodexPlaces, version: Version, lite: bool | None, config: str, bundled: bytes
+) -> tuple[Path, tuple[CatalogModel, ...]]:
+    """The patched catalog's file, and the models of the unpatched one."""
+    bundled_file = _bundled_file(places, version)
+    try:
+        models = published_models(bundled)
+        own = tomllib.loads(config).get("model")
+        extra = (own,) if isinstance(own, str) and own not in {model.slug for model in models} else ()
+        patched = plain_catalog(bundled, extra_slugs=extra, lite=lite)
+    except CatalogError as error:
+        bundled_file.unlink(missing_ok=True)
+        raise misconfigured(f"the model catalog of Codex {version} cannot be used: {error}") from error
+    _write(bundled_file, bundled)
+    digest = hashlib.sha256(patched).hexdigest()[:12]
+    patched_file = bundled_file.parent / f"plain-{version}-{digest}.json"
+    _write(patched_file, patched)
+    return patched_file, models
+
+
+async def _ask(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
+    """What a short-lived command prints. Raises `Fault` where it fails or hangs."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        message = f"{command[0]} cannot be started: {error.strerror}. Give the right path with --codex-bin."
+        raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=message)) from error
+    try:
+        async with asyncio.timeout(ASK_SECONDS):
+            out, err = await process.communicate()
+    except TimeoutError:
+        raise misconfigured(f"{' '.join(command)} did not answer within {ASK_SECONDS:g} s") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+            await process.wait()
+    if process.returncode != 0:
+        said = err.decode(errors="replace").strip().splitlines()[-1:]
+        raise misconfigured(f"{' '.join(command)} failed: {said[0] if said else process.returncode}")
+    return out
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Replaces a file in one step, and only where it differs: another server may be reading it."""
+    if file.exists() and file.read_bytes() == content:
+        return
+    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".new-", delete=False) as new:
+        new.write(content)
+    Path(new.name).replace(file)
+
+
+def _link(target: Path, link: Path) -> None:
+    """A symbolic link; one to nothing yet is right too, for a sign-in that comes later."""
+    if link.is_symlink() and Path(os.readlink(link)) == target.absolute():
+        return
+    link.unlink(missing_ok=True)
+    link.symlink_to(target.absolute())

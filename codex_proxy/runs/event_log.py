@@ -1,0 +1,141 @@
+"""The log of a turn: batches of events, appended once, read by any number of cursors.
+
+Its memory is bounded: what every reader has seen is dropped, and a reader that falls too far behind is cut.
+It knows neither agents nor HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from codex_proxy.core.events import Event
+
+HIGH_WATER = 1 << 20
+"""Bytes a reader may be behind before the child is asked to wait: a second or two of the fastest agent."""
+LOW_WATER = 1 << 18
+"""Bytes at which the child may go on."""
+CUT_WATER = 32 << 20
+"""Bytes a reader may be behind where the child cannot wait, since it serves others too; then it is cut."""
+
+
+class Batch:
+    """Events of one read of the pipe, and how many bytes of it they came from."""
+
+    __slots__ = ("events", "size")
+
+    def __init__(self, events: list[Event], size: int) -> None:
+        self.events = events
+        self.size = size
+
+
+class EventLog:
+    """Append-only. `on_backlog` hears how far the slowest reader is behind, in bytes, when that changes."""
+
+    def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
+        self.ended = False
+        self.appended = 0
+        """Bytes in all."""
+        self._batches: deque[Batch] = deque()
+        self._dropped = 0
+        """Batches that every reader has seen, and that are gone."""
+        self._cursors: list[Cursor] = []
+        self._on_backlog = on_backlog
+
+    def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
+        """Adds a batch and wakes the readers. `ended`: nothing will follow."""
+        self._batches.append(Batch(events, size))
+        self.appended += size
+        self.ended = self.ended or ended
+        for cursor in self._cursors:
+            cursor.wake()
+        self._report()
+
+    def cursor(self) -> Cursor:
+        """A reader that begins with what the log still holds."""
+        cursor = Cursor(self, self._dropped, self.appended - sum(batch.size for batch in self._batches))
+        self._cursors.append(cursor)
+        return cursor
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the slowest reader has not seen; 0 without readers."""
+        return max((self.appended - cursor.seen for cursor in self._cursors), default=0)
+
+    def after(self, position: int) -> list[Batch]:
+        """The batches from `position` on; for cursors."""
+        start = position - self._dropped
+        batches = self._batches
+        if start <= 0:
+            return list(batches)
+        return [batches[index] for index in range(start, len(batches))]
+
+    @property
+    def end(self) -> int:
+        """The position after the last batch."""
+        return self._dropped + len(self._batches)
+
+    def trim(self) -> None:
+        """Drops what every reader has seen."""
+        if not self._cursors:
+            return
+        oldest = min(cursor.position for cursor in self._cursors)
+        while self._dropped < oldest:
+            self._batches.popleft()
+            self._dropped += 1
+        self._report()
+
+    def detach(self, cursor: Cursor) -> None:
+        if cursor in self._cursors:
+            self._cursors.remove(cursor)
+            self._report()
+
+    def _report(self) -> None:
+        if self._on_backlog is not None:
+            self._on_backlog(self.backlog)
+
+
+class Cursor:
+    """One reader's place in a log."""
+
+    def __init__(self, log: EventLog, position: int, seen: int) -> None:
+        self.position = position
+        self.seen = seen
+        self._log = log
+        self._waiter: asyncio.Future[None] | None = None
+
+    def take(self) -> list[Event]:
+        """What is new, without waiting."""
+        batches = self._log.after(self.position)
+        if not batches:
+            return []
+        self.position = self._log.end
+        self.seen = self._log.appended
+        self._log.trim()
+        if len(batches) == 1:
+            return batches[0].events
+        return [event for batch in batches for event in batch.events]
+
+    async def wait(self) -> None:
+        """Returns when there is something to take, or the log has ended."""
+        if self.position < self._log.end or self._log.ended:
+            return
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    @property
+    def finished(self) -> bool:
+        """Everything was taken, and nothing will follow."""
+        return self._log.ended and self.position == self._log.end
+
+    def detach(self) -> None:
+        """This reader wants no more."""
+        self._log.detach(self)
