@@ -57,7 +57,7 @@ class Settings(BaseSettings):
 
     # The agent.
     agent: AgentName = Field("auto", description="which agent serves; auto takes the Codex that is found")
-    codex_bin: str | None = _named("codex_bin", "CODEX_BIN", description="path of the Codex binary")
+    codex_bin: str | None = _named("codex_bin", "CODEX_BIN", default=None, description="path of the Codex binary")
     codex_home: Path = _named(
         "codex_home",
         "CODEX_HOME",
