@@ -14,6 +14,7 @@ import msgspec
 
 from codex_proxy.agents.codex_app_server.launch import initialize_params
 from codex_proxy.agents.codex_app_server.messages import (
+    UNREADABLE,
     Message,
     count_requests,
     decode,
@@ -24,6 +25,9 @@ from codex_proxy.agents.codex_app_server.messages import (
 
 MAX_IN_FLIGHT = 64
 """Requests without an answer: from about 400 on the agent loses some (64 is what was seen to be safe)."""
+
+LONGEST_LANE = 18
+"""Digits of a lane's number: more are no number of ours, and `int` refuses thousands of them."""
 
 INITIALIZE, ACCOUNT, MODELS = "0.1", "0.2", "0.3"
 
@@ -65,6 +69,7 @@ class Connection:
         self.models: bytes = b""
         """The answer to `model/list`, JSON of the agent's shape."""
         self.rate_limits: bytes = b""
+        """The newest `account/rateLimits/updated`, JSON of the agent's shape."""
         self.bad_lines = 0
         self._next_lane = 0
         self._threads: dict[str, int] = {}
@@ -108,9 +113,9 @@ class Connection:
         return self._admit(lane, requests, writes)
 
     def _admit(self, lane: int, requests: int, writes: bytes) -> bytes:
-        self._in_flight += requests
-        if lane in self._pending:
+        if lane in self._pending:  # an answer to a lane that is closed will not be counted either
             self._pending[lane] += requests
+            self._in_flight += requests
         return writes
 
     def _released(self) -> bytes:
@@ -159,11 +164,13 @@ class Connection:
             writes.append(refusal(message.id))
         elif message.method == "account/updated":
             writes.append(self.account_request())
+        elif message.method == "account/rateLimits/updated":
+            self.rate_limits = bytes(message.params.rate_limits)
         return None
 
     def _answered(self, message: Message, writes: list[bytes]) -> int | None:
-        head, _, _ = str(message.id).partition(".")
-        if not isinstance(message.id, str) or not head.isascii() or not head.isdigit():
+        head = message.id.partition(".")[0] if isinstance(message.id, str) else ""
+        if not (head.isascii() and head.isdigit() and len(head) <= LONGEST_LANE):
             self.bad_lines += 1
             return None
         lane = int(head)
@@ -183,7 +190,7 @@ class Connection:
         """The first request of a lane is `thread/start`: its thread is the lane's from here on."""
         try:
             started = msgspec.json.decode(message.result or b"{}", type=_ThreadStarted)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return
         if started.thread is not None and started.thread.id:
             self._threads[started.thread.id] = lane
@@ -197,8 +204,11 @@ class Connection:
             return b""
         try:
             return self._own_result(message)
-        except msgspec.DecodeError as error:
-            self.fault = f"the agent's answer {message.id} is not what it should be: {error}"
+        except UNREADABLE as error:
+            if message.id == INITIALIZE:
+                self.fault = f"the agent's answer to initialize is not what it should be: {error}"
+            elif message.id == ACCOUNT:
+                self.ready = True
             return b""
 
     def _own_result(self, message: Message) -> bytes:

@@ -15,16 +15,22 @@ import msgspec
 
 from codex_proxy.agents.base import NOTHING, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.codex_app_server import item_reader
-from codex_proxy.agents.codex_app_server.calls import call_events
+from codex_proxy.agents.codex_app_server.calls import ModelItems
 from codex_proxy.agents.codex_app_server.item_reader import ItemReader
 from codex_proxy.agents.codex_app_server.launch import agent_thread_params, plain_thread_params
-from codex_proxy.agents.codex_app_server.messages import Message, Params, RpcError, answer, refusal, request
+from codex_proxy.agents.codex_app_server.messages import (
+    UNREADABLE,
+    Message,
+    Params,
+    RpcError,
+    answer,
+    refusal,
+    request,
+)
 from codex_proxy.agents.codex_app_server.native import dynamic_tool, split_input
 from codex_proxy.agents.codex_app_server.replies import decision, tool_content
 from codex_proxy.agents.codex_app_server.shapes import (
-    RawHead,
     ThreadAnswer,
-    Tokens,
     TokenUsage,
     TurnAnswer,
     TurnError,
@@ -32,6 +38,7 @@ from codex_proxy.agents.codex_app_server.shapes import (
     error_kind,
     failure_of_refusal,
     one_line,
+    usage_of,
 )
 from codex_proxy.agents.crash import failure_from_crash
 from codex_proxy.agents.failures import failure_from_text, stop_from_text
@@ -40,7 +47,6 @@ from codex_proxy.core.events import (
     Event,
     InputAsked,
     Noticed,
-    RawItem,
     Retrying,
     StepCompleted,
     Stop,
@@ -51,23 +57,13 @@ from codex_proxy.core.events import (
     Usage,
     UsageSeen,
 )
-from codex_proxy.core.faults import Failure
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.turn import Turn
 
-REMEMBERED = frozenset(
-    {
-        "reasoning",
-        "function_call",
-        "function_call_output",
-        "custom_tool_call",
-        "custom_tool_call_output",
-        "web_search_call",
-        "image_generation_call",
-        "local_shell_call",
-        "message",
-    }
+GARBLED = Failure(
+    kind=FaultKind.AGENT_PROTOCOL,
+    message="The agent's answer is not what this proxy knows. Update one of the two, or try again.",
 )
-"""Raw items that the model needs to see again. The rest is the agent's own context."""
 
 
 class AppServerTurn:
@@ -84,14 +80,15 @@ class AppServerTurn:
         self._turn_id: str | None = None
         self._over = False
         """`TurnEnded` was said; only the clean-up goes on."""
-        self._stopping = False
+        self._completed = False
+        """The agent's turn runs no more, or was told to stop."""
         self._reader = ItemReader()
         self._events: list[Event] = self._reader.events
         """What was gathered since the last step; the reader writes to the same list."""
         self._writes: list[bytes] = []
-        self._calls: list[RawHead] = []
+        self._model = ModelItems()
         self._asks: dict[str, int | str] = {}
-        self._usage: Usage | None = None
+        self._usage = Usage()
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -99,7 +96,8 @@ class AppServerTurn:
         self._turn = turn
         model = turn.model or None
         if turn.mode == "model":
-            tools = [] if turn.tool_choice == "none" else [dynamic_tool(tool) for tool in turn.tools]
+            self._model.offered = () if turn.tool_choice == "none" else turn.tools
+            tools = [dynamic_tool(tool) for tool in self._model.offered]
             params = plain_thread_params(turn.workdir, model=model, tools=tools)
         else:
             params = agent_thread_params(turn.workdir, model=model, sandbox=turn.sandbox)
@@ -119,8 +117,11 @@ class AppServerTurn:
                 continue
             try:
                 self._message(message)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                events.append(Noticed("unreadable_message", message.method or "answer"))
+            except UNREADABLE:
+                if message.method == "turn/completed" and not self._over:
+                    self._end(TurnEnded(Stop.FAILED, "provider", GARBLED), running=False)
+                elif not self._over:
+                    events.append(Noticed("unreadable_message", message.method or "answer"))
         return self._step()
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
@@ -162,7 +163,6 @@ class AppServerTurn:
         started = msgspec.json.decode(message.result, type=ThreadAnswer)
         self._thread = started.thread.id
         if self._over:
-            self._unsubscribe()
             return
         turn = self._turn
         assert turn is not None
@@ -191,38 +191,37 @@ class AppServerTurn:
             self._refused("start the turn", message.error)
             return
         self._turn_id = msgspec.json.decode(message.result, type=TurnAnswer).turn.id
-        if self._over:
-            self._stop_turn()
 
     def _refused(self, what: str, error: RpcError) -> None:
-        failure = failure_of_refusal(what, error)
         if not self._over:
-            self._end(TurnEnded(Stop.FAILED, "provider", failure))
-        elif self._thread:
-            self._unsubscribe()
-        else:
-            self.settled = True
+            self._end(TurnEnded(Stop.FAILED, "provider", failure_of_refusal(what, error)))
 
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded, *, running: bool = True) -> None:
         """Says the end, and sees to it that the agent forgets the turn (and stops it, if it is `running`)."""
         self._over = True
+        self._events += self._model.take_raw()
         self._events.append(ended)
+        self._asks.clear()
+        self._completed = not running
+        self._wind_down()
+
+    def _wind_down(self) -> None:
+        """The next step towards forgetting the turn. An answer that is still due takes it up again."""
+        if self._waiting:
+            return
         if not self._thread:
-            self.settled = not self._waiting
-        elif running and self._turn_id is not None:
+            self.settled = True
+        elif self._turn_id is not None and not self._completed:
             self._stop_turn()
-        elif not running or not self._waiting:
+        else:
             self._unsubscribe()
 
     def _stop_turn(self) -> None:
-        if self._stopping:
-            return
-        self._stopping = True
-        self._request(
-            "turn/interrupt", {"threadId": self._thread, "turnId": self._turn_id}, self._turn_stopped
-        )
+        self._completed = True
+        params = {"threadId": self._thread, "turnId": self._turn_id}
+        self._request("turn/interrupt", params, self._turn_stopped)
 
     def _turn_stopped(self, _: Message) -> None:
         # An interrupt leaves the agent's shell commands running; 0.163 does not know this method and says so.
@@ -231,20 +230,14 @@ class AppServerTurn:
         self._unsubscribe()
 
     def _unsubscribe(self) -> None:
-        if self._thread:
-            self._request("thread/unsubscribe", {"threadId": self._thread}, self._unsubscribed)
-            self._thread = ""
-
-    def _unsubscribed(self, _: Message) -> None:
-        self.settled = True
+        thread, self._thread = self._thread, ""
+        self._request("thread/unsubscribe", {"threadId": thread}, _ignored)
 
     # --- messages -------------------------------------------------------------------------------
 
     def _message(self, message: Message) -> None:
         if message.method is None:
-            then = self._waiting.pop(str(message.id), None)
-            if then is not None:
-                then(message)
+            self._answered(message)
         elif message.id is not None:
             self._asked(message, message.id)
         elif not self._over:
@@ -253,6 +246,18 @@ class AppServerTurn:
                 about_item(self._reader, message.params)
             elif (handler := NOTIFICATIONS.get(message.method)) is not None:
                 handler(self, message.params)
+
+    def _answered(self, message: Message) -> None:
+        then = self._waiting.pop(str(message.id), None)
+        if then is None:
+            return
+        try:
+            then(message)
+        except UNREADABLE:
+            if not self._over:
+                self._end(TurnEnded(Stop.FAILED, "provider", GARBLED))
+        if self._over:
+            self._wind_down()
 
     def _asked(self, message: Message, id: int | str) -> None:
         handler = None if self._over else REQUESTS.get(message.method or "")
@@ -284,37 +289,30 @@ class AppServerTurn:
     def _raw_item(self, params: Params) -> None:
         if params.turn_id is None or params.turn_id != self._turn_id:
             return  # items that we injected come back under another turn's id
-        head = msgspec.json.decode(params.item, type=RawHead)
-        if head.type not in REMEMBERED or (head.type == "message" and head.role != "assistant"):
-            return
-        if head.type in ("function_call", "custom_tool_call") and self._offered(head.name):
-            self._calls.append(head)
-        if head.id:
+        head = self._model.add(params.item)
+        if head is not None and head.id:
             self._reader.heard.add(head.id)
-        self._events.append(RawItem(head.type, bytes(params.item)))
-
-    def _offered(self, name: str) -> bool:
-        return self._turn is not None and any(tool.name == name for tool in self._turn.tools)
 
     def _response_completed(self, params: Params) -> None:
         if params.turn_id is None or params.turn_id != self._turn_id:
             return
-        usage = None
-        if params.usage and params.usage != b"null":
-            usage = msgspec.json.decode(params.usage, type=Tokens).usage()
-            self._usage = usage if self._usage is None else self._usage + usage
+        usage = usage_of(params.usage)
+        if usage is not None:
+            self._usage += usage
             self._events.append(UsageSeen(self._usage))
+        self._events += self._model.take_raw()
         self._events.append(StepCompleted(usage))
-        if self._calls:
-            tools = self._turn.tools if self._turn is not None else ()
-            for call in self._calls:
-                self._events += call_events(call, tools)
+        if self._model.calls:
+            self._events += self._model.take_calls()
             self._end(TurnEnded(Stop.TOOL_CALLS, "token_count" if usage else "provider"))
 
     def _tokens_updated(self, params: Params) -> None:
-        if self._usage is None:  # a process without raw events; the thread is ours alone, so its sum is too
-            total = msgspec.json.decode(params.token_usage, type=TokenUsage).total
-            self._events.append(UsageSeen(total.usage()))
+        # More than the model calls said one by one where one of them broke off, or there are no raw events.
+        # The thread is ours alone, so its sum is the turn's.
+        total = msgspec.json.decode(params.token_usage, type=TokenUsage).total.usage()
+        if total.input + total.output > self._usage.input + self._usage.output:
+            self._usage = total
+            self._events.append(UsageSeen(total))
 
     def _error(self, params: Params) -> None:
         if not params.will_retry:
@@ -325,10 +323,10 @@ class AppServerTurn:
         if stop is not None:
             self._end(TurnEnded(stop, "provider"))
             return
-        self._calls.clear()
+        self._model.start_anew()
         self._reader.start_anew()
-        failure = self._failure(error)
-        self._events.append(Retrying(failure.message))
+        _, status = error_kind(error.codex_error_info)
+        self._events.append(Retrying(self._failure(error).message, status))
 
     def _turn_completed(self, params: Params) -> None:
         state = msgspec.json.decode(params.turn, type=TurnState)

@@ -13,7 +13,7 @@ from codex_proxy.agents.codex_app_server.activity import (
     activity_of,
     plan_activity,
 )
-from codex_proxy.agents.codex_app_server.messages import Params
+from codex_proxy.agents.codex_app_server.messages import UNREADABLE, Params
 from codex_proxy.core import items
 from codex_proxy.core.events import (
     Event,
@@ -35,8 +35,8 @@ class ItemReader:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.begun: set[str] = set()
-        """Items that the agent started and has not completed."""
+        self.begun: dict[str, type[items.Item]] = {}
+        """Items that the agent started and has not completed, in that order."""
         self.heard: set[str] = set()
         """Messages that had a text or a raw item: one that never had is a refusal."""
         self._plans = 0
@@ -47,8 +47,11 @@ class ItemReader:
 
     def refusals(self) -> None:
         """A turn that is complete has no open message, but for one whose refusal the agent swallowed."""
-        for id in self.begun - self.heard:
-            self.events.append(RefusalDelta(id, REFUSED))
+        self.events += [
+            RefusalDelta(id, REFUSED)
+            for id, kind in self.begun.items()
+            if kind is items.Message and id not in self.heard
+        ]
 
     def item_started(self, params: Params) -> None:
         item = msgspec.json.decode(params.item, type=ThreadItem)
@@ -64,7 +67,7 @@ class ItemReader:
                 self._begin(item.id, activity)
 
     def _begin(self, id: str, item: items.Item) -> None:
-        self.begun.add(id)
+        self.begun[id] = type(item)
         self.events.append(ItemStarted(item))
 
     def item_completed(self, params: Params) -> None:
@@ -88,14 +91,13 @@ class ItemReader:
                 self._begin(item.id, activity)
         failed = item.status in ("failed", "declined")
         self.events.append(ItemEnded(item.id, "failed" if failed else "completed"))
-        self.begun.discard(item.id)
+        self.begun.pop(item.id, None)
 
     def _reasoning_whole(self, item: ThreadItem) -> None:
         for part, text in enumerate(item.summary or ()):
             self.events.append(ReasoningWhole(item.id, text, part))
-        if item.content:
-            for part, text in enumerate(msgspec.json.decode(item.content, type=list[str])):
-                self.events.append(ReasoningWhole(item.id, text, part, "raw"))
+        for part, text in enumerate(_texts(item.content)):
+            self.events.append(ReasoningWhole(item.id, text, part, "raw"))
 
     def summary_delta(self, params: Params) -> None:
         if params.item_id and params.delta:
@@ -113,6 +115,14 @@ class ItemReader:
         self._plans += 1
         plan = plan_activity(f"plan_{self._plans}", msgspec.json.decode(params.plan, type=list[PlanStep]))
         self.events += [ItemStarted(plan), ItemEnded(plan.id)]
+
+
+def _texts(content: msgspec.Raw) -> list[str]:
+    """The raw parts of a reasoning item; none where `content` is of another shape, as a message's is."""
+    try:
+        return msgspec.json.decode(content, type=list[str]) if content else []
+    except UNREADABLE:
+        return []
 
 
 NOTIFICATIONS: dict[str, Callable[[ItemReader, Params], None]] = {

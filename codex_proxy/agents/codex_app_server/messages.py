@@ -7,6 +7,7 @@ and id), a notification (method), an answer to a request of ours (id). Source: r
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -36,6 +37,7 @@ class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     turn: msgspec.Raw = NONE
     usage: msgspec.Raw = NONE
     token_usage: msgspec.Raw = NONE
+    rate_limits: msgspec.Raw = NONE
     plan: msgspec.Raw = NONE
     questions: msgspec.Raw = NONE
     call_id: str | None = None
@@ -56,36 +58,66 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     error: RpcError | None = None
 
 
-class _Envelope(msgspec.Struct, frozen=True, gc=False):
+class _Address(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    thread_id: str | None = None
+    turn_id: str | None = None
+
+
+class _Addressed(msgspec.Struct, frozen=True, gc=False):
     """What is left to read of a line whose parameters are not what we know."""
 
     id: int | str | None = None
     method: str | None = None
+    params: _Address = _Address()
 
+
+class _Envelope(msgspec.Struct, frozen=True, gc=False):
+    id: int | str | None = None
+    method: str | None = None
+
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding can raise; JSON that is nested too deep is the last one."""
+
+UNREADABLE_ANSWER = RpcError(0, "the agent's answer is not what it should be")
 
 _message = msgspec.json.Decoder(Message)
-_envelope = msgspec.json.Decoder(_Envelope)
+_looser: tuple[msgspec.json.Decoder[Any], ...] = (
+    msgspec.json.Decoder(_Addressed),
+    msgspec.json.Decoder(_Envelope),
+)
 
 
 def decode(line: bytes) -> Message | None:
     """One line of the child, or None where it is no JSON-RPC at all.
 
-    A line with parameters of other types than we know keeps its method and id (a request must still be
-    refused), and loses its parameters.
+    A line with parameters of other types than we know keeps its method, id and address (a request must
+    still be refused, a turn must still end) and loses the rest; such an answer becomes an error.
     """
     try:
         return _message.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
+        return _decode_loosely(line)
+
+
+def _decode_loosely(line: bytes) -> Message | None:
+    for decoder in _looser:
         try:
-            loose = _envelope.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        return Message(loose.id, loose.method) if loose.method else None
+            loose = decoder.decode(line)
+        except UNREADABLE:
+            continue
+        if loose.method is None:
+            return Message(loose.id, error=UNREADABLE_ANSWER) if loose.id is not None else None
+        address = getattr(loose, "params", None)
+        params = Params(address.thread_id, address.turn_id) if address else NO_PARAMS
+        return Message(loose.id, loose.method, params)
+    return None
 
 
 def request(id: str, method: str, params: dict[str, Any]) -> bytes:
-    """The line of a request of ours."""
-    return msgspec.json.encode({"id": id, "method": method, "params": params}) + b"\n"
+    """The line of a request of ours. JSON of the client's inside it may be laid out on several lines."""
+    line = msgspec.json.encode({"id": id, "method": method, "params": params})
+    return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
 
 
 def notification(method: str) -> bytes:
@@ -102,6 +134,13 @@ def refusal(id: int | str) -> bytes:
     return msgspec.json.encode({"id": id, "error": {"code": -32601, "message": "unsupported"}}) + b"\n"
 
 
+_REQUEST = re.compile(rb'\{"id":"[^"]*","method":')
+
+
 def count_requests(writes: bytes) -> int:
-    """How many requests of ours are in `writes`: their ids are strings, and a line holds no raw newline."""
-    return writes.count(b'\n{"id":"') + writes.startswith(b'{"id":"')
+    """How many requests of ours are in `writes`, whole lines; an answer of ours has no method."""
+    count = start = 0
+    while start < len(writes):
+        count += _REQUEST.match(writes, start) is not None
+        start = writes.find(b"\n", start) + 1 or len(writes)
+    return count

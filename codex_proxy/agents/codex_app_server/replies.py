@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from codex_proxy.agents.base import Decision
+from codex_proxy.agents.codex_app_server.messages import UNREADABLE
 from codex_proxy.core.items import Part, TextPart
 
 
@@ -31,7 +32,7 @@ def custom_input(arguments: str) -> str:
     """The input of a custom tool, out of the arguments of the function that it travelled as."""
     try:
         value = msgspec.json.decode(arguments, type=dict[str, Any])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return arguments
     given = value.get("input")
     return given if isinstance(given, str) else arguments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.messages import RpcError
+from codex_proxy.agents.codex_app_server.messages import UNREADABLE, RpcError
 from codex_proxy.agents.failures import failure_from_text
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure, FaultKind
@@ -22,12 +22,22 @@ class TurnState(msgspec.Struct, frozen=True):
     error: TurnError | None = None
 
 
+class TurnHead(msgspec.Struct, frozen=True):
+    id: str
+
+
 class TurnAnswer(msgspec.Struct, frozen=True):
-    turn: TurnState
+    turn: TurnHead
+
+
+class ThreadHead(msgspec.Struct, frozen=True):
+    """A thread has a `status` as a turn has, but of another shape."""
+
+    id: str
 
 
 class ThreadAnswer(msgspec.Struct, frozen=True):
-    thread: TurnState
+    thread: ThreadHead
     model: str | None = None
 
 
@@ -41,6 +51,15 @@ class Tokens(msgspec.Struct, frozen=True, rename="camel"):
         return Usage(
             self.input_tokens, self.cached_input_tokens, self.output_tokens, self.reasoning_output_tokens
         )
+
+
+def usage_of(tokens: msgspec.Raw) -> Usage | None:
+    """The usage that the agent told of a model call; None where it told none (or not in numbers)."""
+    try:
+        told = msgspec.json.decode(tokens, type=Tokens | None) if tokens else None
+    except UNREADABLE:
+        return None
+    return told.usage() if told is not None else None
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
@@ -79,13 +98,16 @@ def one_line(value: msgspec.Raw) -> str:
     return " ".join(str(decoded or "").split())
 
 
+CLIENTS_FAULT = ("not a valid response item", "image URLs are not supported")
+"""Words of refusals for which another request is the only way out."""
+
 OVERLOADED, INPUT_TOO_LARGE = -32001, -32602
 
 
 def failure_of_refusal(what: str, error: RpcError) -> Failure:
     """Why the agent would not do `what` (a verb phrase), by the error that answered our request."""
     failure = failure_from_text(error.message)
-    if error.code == INPUT_TOO_LARGE or "not a valid response item" in error.message:
+    if error.code == INPUT_TOO_LARGE or any(words in error.message for words in CLIENTS_FAULT):
         return Failure(kind=FaultKind.REJECTED_BY_PROVIDER, message=failure.message)
     if error.code == OVERLOADED:
         return Failure(

@@ -1,0 +1,174 @@
+"""Plays a recording of `codex app-server` to our side of the conversation, and answers what our side asks.
+
+A recording holds what another client asked, under other request ids. So an answer is given to our own request
+of the same method, a recorded interrupt is our interrupt, and what our side asks beyond the recording (it
+interrupts and unsubscribes by itself) is answered in the end as the real agent would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from codex_proxy.agents.base import Decision, Ended, Step, ToolReply
+from codex_proxy.agents.codex_app_server.connection import Connection
+from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
+from codex_proxy.core.events import ApprovalAsked, Event, InputAsked, ToolAsked, TurnEnded
+from codex_proxy.core.items import SaidMessage, TextPart, Tool
+from codex_proxy.core.rules import Rules
+from codex_proxy.core.turn import Turn
+
+FOLDER = Path(__file__).parent.parent / "golden" / "recordings" / "app-server"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One recorded line: `in` went to the agent, `out` came from it."""
+
+    dir: str
+    data: bytes
+
+    @property
+    def json(self) -> dict[str, Any]:
+        try:
+            value = json.loads(self.data)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+@cache
+def recording(name: str) -> tuple[Line, ...]:
+    """The lines of one recording, both ways; not the notes about its process."""
+    lines = (json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text().splitlines())
+    return tuple(Line(each["dir"], each["line"].encode()) for each in lines if each["dir"] in ("in", "out"))
+
+
+def recorded_turn(lines: Sequence[Line], nth: int) -> Turn:
+    """The turn that we would ask for to get what the recording's `nth` thread did."""
+    starts = [line.json["params"] for line in lines if line.json.get("method") == "thread/start"]
+    params = starts[nth] if nth < len(starts) else {}
+    tools = tuple(
+        Tool(tool["name"], tool["description"], msgspec.Raw(json.dumps(tool["inputSchema"]).encode()))
+        for tool in params.get("dynamicTools", ())
+    )
+    model_mode = "dynamicTools" in params or params.get("baseInstructions") == ""
+    history = (SaidMessage("user", (TextPart("go"),)),)
+    return Turn(model="mock-model", history=history, mode="model" if model_mode else "agent", tools=tools)
+
+
+@dataclass
+class Played:
+    """What came of it. `events` are the dialect's own, `log` what the rules made of them."""
+
+    connection: Connection
+    turn: AppServerTurn
+    rules: Rules = field(default_factory=Rules)
+    events: list[Event] = field(default_factory=list)
+    log: list[Event] = field(default_factory=list)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    """Everything that we wrote, decoded."""
+    waiting: list[tuple[str, str]] = field(default_factory=list)
+    """Our requests without an answer: method and id."""
+
+    def written(self, writes: bytes) -> None:
+        for line in writes.splitlines():
+            message = json.loads(line)
+            self.asked.append(message)
+            if "method" in message and "id" in message:
+                self.waiting.append((message["method"], message["id"]))
+
+    def stepped(self, step: Step) -> None:
+        self.events += step.events
+        self.log += self.rules.feed(step.events)
+        self.written(self.connection.send(1, step.writes))
+        for event in step.events:
+            if isinstance(event, ToolAsked):
+                self.stepped(self.turn.answer(event.ask_id, ToolReply((TextPart("sunny"),))))
+            elif isinstance(event, ApprovalAsked | InputAsked):
+                self.stepped(self.turn.answer(event.ask_id, Decision()))
+
+    def hears(self, data: bytes) -> None:
+        heard = self.connection.receive([data])
+        self.written(heard.writes)
+        for lane, messages in heard.lanes:
+            if lane == 1:
+                self.stepped(self.turn.receive(messages))
+
+    def answers(self, method: str, answer: dict[str, Any]) -> bool:
+        """Answers our oldest request of this method; False if there is none."""
+        found = next((each for each in self.waiting if each[0] == method), None)
+        if found is None:
+            return False
+        self.waiting.remove(found)
+        self.hears(json.dumps(answer | {"id": found[1]}).encode())
+        return True
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods of our requests about the turn, in order."""
+        own = ("initialize", "initialized", "account/read", "model/list")
+        return [each["method"] for each in self.asked if "method" in each and each["method"] not in own]
+
+    @property
+    def end(self) -> TurnEnded:
+        assert self.log
+        last = self.log[-1]
+        assert isinstance(last, TurnEnded)
+        return last
+
+
+def begun(turn: Turn) -> Played:
+    """Our side, with the connection open and the turn begun."""
+    connection = Connection("test", "0")
+    lane = connection.open_lane()
+    played = Played(connection, AppServerTurn(lane))
+    played.written(connection.open())
+    played.stepped(played.turn.begin(turn))
+    return played
+
+
+def play(lines: Iterable[Line], turn: Turn, nth: int = 0) -> Played:
+    """Plays the recording's `nth` thread, and what came before any thread."""
+    played = begun(turn)
+    methods: dict[Any, str] = {}
+    threads = -1
+    for line in lines:
+        message = line.json
+        method = message.get("method")
+        if line.dir == "in":
+            methods[str(message.get("id"))] = str(method)
+            threads += method == "thread/start"
+            if method == "turn/interrupt" and threads == nth:
+                played.stepped(played.turn.interrupt())
+        elif method is None and str(message.get("id")) in methods:
+            asked = methods[str(message["id"])]
+            if asked in ("thread/start", "thread/inject_items", "turn/start") and threads != nth:
+                continue
+            if asked == "turn/start":  # we inject where the recording's client did not
+                played.answers("thread/inject_items", {"result": {}})
+            played.answers(asked, message)
+        else:
+            played.hears(line.data)
+    return played
+
+
+ENDING = ("thread/inject_items", "turn/interrupt", "thread/backgroundTerminals/clean", "thread/unsubscribe")
+
+
+def finish(played: Played) -> None:
+    """Answers what our side still asks, until it asks no more."""
+    while played.waiting:
+        if not any(played.answers(method, {"result": {}}) for method in ENDING):
+            method, _ = played.waiting[0]
+            played.answers(method, {"error": {"code": -32600, "message": "thread not found: 0"}})
+
+
+GONE = Ended(code=None, signal=9, stderr_tail="Killed")

@@ -1,0 +1,177 @@
+"""Every recording of the real agent, through the connection, the dialect and the rules."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from codex_proxy.core import events as ev
+from codex_proxy.core.items import Activity, ToolCall
+from tests.agents.app_server_outcomes import NO_TURN, OUTCOMES, Outcome
+from tests.agents.app_server_replayer import NAMES, Played, finish, play, recorded_turn, recording
+from tests.core.well_formed import arguments, texts, violations
+
+
+def replay(name: str, nth: int = 0) -> Played:
+    lines = recording(name)
+    return play(lines, recorded_turn(lines, nth), nth)
+
+
+def outcome(played: Played) -> Outcome:
+    usages = [event.usage for event in played.log if isinstance(event, ev.UsageSeen)]
+    last = usages[-1] if usages else None
+    return Outcome(
+        played.end.stop,
+        tuple(texts(played.log).values()),
+        (last.input, last.cached, last.output, last.reasoning) if last else None,
+        tuple(arguments(played.log).values()),
+        played.end.failure.kind if played.end.failure else None,
+    )
+
+
+def test_every_recording_has_an_outcome_and_every_outcome_a_recording() -> None:
+    assert {name for name, _ in OUTCOMES} | NO_TURN == set(NAMES)
+
+
+@pytest.mark.parametrize(("name", "nth"), OUTCOMES)
+def test_a_recording_comes_out_as_what_happened_in_it(name: str, nth: int) -> None:
+    played = replay(name, nth)
+    assert violations(played.log) == []
+    assert outcome(played) == OUTCOMES[name, nth]
+
+
+@pytest.mark.parametrize(("name", "nth"), OUTCOMES)
+def test_after_a_recording_the_agent_has_forgotten_the_turn(name: str, nth: int) -> None:
+    played = replay(name, nth)
+    finish(played)
+    assert played.turn.settled
+    if name != "bad_config":  # there no thread ever was
+        assert played.methods[-1] == "thread/unsubscribe"
+    assert played.connection.bad_lines == 0
+
+
+@pytest.mark.parametrize(("name", "nth"), OUTCOMES)
+def test_a_recording_says_nothing_that_the_dialect_could_not_read(name: str, nth: int) -> None:
+    noted = {event.code for event in replay(name, nth).log if isinstance(event, ev.Noticed)}
+    assert noted <= {"agent_retry", "history_compacted"}
+
+
+@pytest.mark.parametrize("name", ["interrupt_mid_text", "interrupt_shell_running"])
+def test_an_interrupted_agent_turn_ends_its_commands_before_it_is_forgotten(name: str) -> None:
+    played = replay(name)
+    finish(played)
+    assert played.methods == [
+        *("thread/start", "turn/start", "turn/interrupt"),
+        *("thread/backgroundTerminals/clean", "thread/unsubscribe"),
+    ]
+
+
+def test_calls_are_named_and_numbered_as_the_model_did() -> None:
+    calls = [e.item for e in replay("raw_events_tool_parallel").log if isinstance(e, ev.ItemStarted)]
+    assert [call for call in calls if isinstance(call, ToolCall)] == [
+        ToolCall("fc_83_1", "call_83_1", "get_weather"),
+        ToolCall("fc_83_2", "call_83_2", "get_weather"),
+    ]
+
+
+def test_reasoning_comes_in_its_parts() -> None:
+    said: dict[tuple[str, int], str] = {}
+    for event in replay("reasoning").log:
+        if isinstance(event, ev.ReasoningDelta):
+            said[event.kind, event.part] = said.get((event.kind, event.part), "") + event.text
+    assert said == {
+        ("summary", 0): "**Head0**\n\nthink0.0 think0.1 ",
+        ("summary", 1): "**Head1**\n\nthink1.0 think1.1 ",
+        ("raw", 0): "raw0 raw1 ",
+    }
+
+
+def test_a_refusal_that_the_agent_swallows_is_said_in_our_words() -> None:
+    refusals = [event.text for event in replay("refusal").log if isinstance(event, ev.RefusalDelta)]
+    assert refusals == ["The model refused to answer. The agent does not pass its words on."]
+
+
+def test_an_empty_answer_is_no_refusal() -> None:
+    assert not [event for event in replay("empty").log if isinstance(event, ev.RefusalDelta)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text"),
+    [
+        ("shell_readonly_denied", "command", "/bin/bash -lc 'echo x > f.txt; ls'"),
+        ("patch", "file_change", "<CWD>/new.txt"),
+        ("mcp_http_add", "mcp_call", "labh.add"),
+        ("search", "web_search", "mock query"),
+        ("plan", "plan", "[x] one; [>] two; [ ] three"),
+    ],
+)
+def test_what_the_agent_does_is_one_line_for_a_person(name: str, kind: str, text: str) -> None:
+    items = [event.item for event in replay(name).log if isinstance(event, ev.ItemStarted)]
+    acts = [item for item in items if isinstance(item, Activity)]
+    assert (acts[0].kind, acts[0].text) == (kind, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("shell", "failed"), ("approval_decline", "failed"), ("patch", "completed")]
+)
+def test_activity_ends_as_the_agent_says_it_did(name: str, status: str) -> None:
+    log = replay(name).log
+    ids = {e.item.id for e in log if isinstance(e, ev.ItemStarted) and isinstance(e.item, Activity)}
+    assert {event.status for event in log if isinstance(event, ev.ItemEnded) and event.id in ids} == {status}
+
+
+def test_what_a_command_prints_is_passed_on() -> None:
+    assert [event.text for event in replay("shell").log if isinstance(event, ev.OutputDelta)] == [
+        "two\n",
+        "café",
+    ]
+
+
+def test_phases_are_kept() -> None:
+    started = [event.item for event in replay("two_messages_phase").log if isinstance(event, ev.ItemStarted)]
+    assert [getattr(item, "phase", None) for item in started] == ["commentary", None]
+
+
+def raw_items(name: str, nth: int = 0) -> list[str]:
+    return [event.type for event in replay(name, nth).log if isinstance(event, ev.RawItem)]
+
+
+def test_the_models_own_items_are_kept_for_the_next_step_and_no_others() -> None:
+    assert raw_items("raw_events_text") == ["reasoning", "message"]
+    assert raw_items("stateless_flow_0.169.0") == [
+        "message",
+        "function_call",
+        "function_call",
+        "function_call",
+    ]
+    assert raw_items("stateless_flow_0.169.0", 1) == ["message"]
+    outputs = raw_items("code_mode_dynamic_tool")
+    assert outputs == ["custom_tool_call", "custom_tool_call_output", "message"]
+
+
+def test_what_a_retry_made_anew_is_remembered_once() -> None:
+    kept = [event.json for event in replay("err_drop_at_end_once").log if isinstance(event, ev.RawItem)]
+    assert [json.loads(each)["id"] for each in kept] == ["msg_389_0"]
+
+
+def test_a_message_of_the_agents_failure_names_no_address() -> None:
+    for name in ("err_http_401", "err_http_429_usage_limit", "no_auth"):
+        failure = replay(name).end.failure
+        assert failure is not None
+        assert "://" not in failure.message
+
+
+def test_who_is_signed_in_is_known_from_the_start() -> None:
+    assert not replay("no_auth").connection.signed_in
+    assert replay("env_key_missing").connection.signed_in
+    assert replay("no_auth").connection.user_agent.startswith("lab/0.169.0 ")
+
+
+def test_the_models_of_the_agent_are_kept() -> None:
+    played = replay("model_list")
+    assert json.loads(played.connection.models)["data"][0]["id"]
+
+
+def test_the_newest_rate_limits_are_kept() -> None:
+    assert json.loads(replay("rate_limits").connection.rate_limits)["primary"]["usedPercent"] == 43
