@@ -62,7 +62,7 @@ class Call:
         """`arguments`: what its first frame already carries of them."""
         name = json_text(item.name)
         first = json_text(arguments)
-        self.legacy = legacy
+        self._legacy = legacy
         if legacy:
             opening = b'{"function_call":{"name":%b,"arguments":%b}}' % (name, first)
             inner, closing = b'{"function_call":{"arguments":', b"}}"
@@ -79,7 +79,7 @@ class Call:
     def whole(self) -> dict[str, Any]:
         """The call as a whole message carries it."""
         name = msgspec.Raw(json_text(self._item.name))
-        if self.legacy:
+        if self._legacy:
             return {"name": name, "arguments": self.arguments.whole()}
         id = msgspec.Raw(json_text(self._item.call_id))
         if self._item.kind == "custom":
@@ -98,6 +98,7 @@ class Choice:
         self._after = self._middle + b"null" + self._tail
         self._index = index
         self._legacy = legacy
+        self._legacy_calls: bool | None = None
         self._content = self._text(b"content")
         self._refusal = self._text(b"refusal")
         self._reasoning = self._text(b"reasoning_content")
@@ -170,24 +171,23 @@ class Choice:
     # --- calls --------------------------------------------------------------------------------
 
     def open_call(self, item: ToolCall, out: list[bytes]) -> None:
-        """A call begins. The legacy form has room for one call only: further ones are not shown."""
-        legacy = self._legacy_form(item)
-        if legacy and (self._calls or self._waiting):
+        """A call begins. The first one says which form the choice's calls have; the legacy form has room for
+        one call only, so further ones are not shown."""
+        if self._legacy_calls:
             return
+        if self._legacy_calls is None:
+            self._legacy_calls = item.kind == "legacy" or (self._legacy and item.kind == "function")
         if self._call_lane.open(item.id):
             self._begin_call(item, out)
         else:
             self._waiting[item.id] = item
-
-    def _legacy_form(self, item: ToolCall) -> bool:
-        return item.kind == "legacy" or (self._legacy and item.kind == "function")
 
     def _begin_call(self, item: ToolCall, out: list[bytes], arguments: str = "") -> Call:
         call = Call(
             item,
             len(self._calls),
             arguments,
-            legacy=self._legacy_form(item),
+            legacy=bool(self._legacy_calls),
             before=self._before,
             after=self._after,
         )
@@ -227,8 +227,7 @@ class Choice:
             return str(stop)
         if not self._calls:
             return "stop"
-        legacy = next(iter(self._calls.values())).legacy
-        return "function_call" if legacy else "tool_calls"
+        return "function_call" if self._legacy_calls else "tool_calls"
 
     def whole(self) -> dict[str, Any]:
         """The choice of a whole answer: the fold of its frames."""
@@ -240,7 +239,7 @@ class Choice:
         if self._reasoning:
             message["reasoning_content"] = self._reasoning.whole()
         calls = list(self._calls.values())
-        if calls and calls[0].legacy:
+        if calls and self._legacy_calls:
             message["function_call"] = calls[0].whole()
         elif calls:
             message["tool_calls"] = [call.whole() for call in calls]

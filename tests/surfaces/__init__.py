@@ -1,0 +1,1 @@
+"""The surfaces: what comes in as bytes, what goes out as bytes."""

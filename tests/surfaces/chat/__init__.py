@@ -1,0 +1,1 @@
+"""Chat Completions: requests, answers, and that both kinds of answer are one."""

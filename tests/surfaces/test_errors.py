@@ -1,0 +1,124 @@
+"""One table maps every fault to the wire, on both surfaces."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces.errors import (
+    TABLE,
+    Surface,
+    error_body,
+    error_frame,
+    retry_after,
+    row_of,
+    status_of,
+)
+
+SURFACES: tuple[Surface, ...] = get_args(Surface)
+
+
+def failure(kind: FaultKind, **more: Any) -> Failure:
+    return Failure(kind=kind, message="it went wrong", **more)
+
+
+def error(fault: Failure, surface: Surface = "chat") -> Any:
+    return json.loads(error_body(fault, surface))["error"]
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+def test_every_kind_of_fault_has_a_row(kind: FaultKind) -> None:
+    assert kind in TABLE
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+@pytest.mark.parametrize("kind", FaultKind)
+def test_every_error_has_all_four_keys_and_an_error_status(kind: FaultKind, surface: Surface) -> None:
+    assert set(error(failure(kind), surface)) == {"message", "type", "param", "code"}
+    assert 400 <= status_of(failure(kind), surface) < 600
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "type", "code"),
+    [
+        (FaultKind.INVALID_REQUEST, 400, "invalid_request_error", None),
+        (FaultKind.INVALID_API_KEY, 401, "authentication_error", "invalid_api_key"),
+        (FaultKind.AGENT_NOT_AUTHENTICATED, 401, "authentication_error", "agent_not_authenticated"),
+        (FaultKind.UPSTREAM_UNAUTHORIZED, 502, "server_error", "upstream_unauthorized"),
+        (FaultKind.NOT_ALLOWED, 403, "permission_error", "not_allowed"),
+        (FaultKind.MODEL_NOT_FOUND, 404, "invalid_request_error", "model_not_found"),
+        (FaultKind.NOT_FOUND, 404, "not_found_error", "not_found"),
+        (FaultKind.METHOD_NOT_ALLOWED, 405, "invalid_request_error", "method_not_allowed"),
+        (FaultKind.REQUEST_TOO_LARGE, 413, "invalid_request_error", "request_too_large"),
+        (FaultKind.UNSUPPORTED_MEDIA_TYPE, 415, "invalid_request_error", "unsupported_media_type"),
+        (FaultKind.RATE_LIMITED, 429, "rate_limit_error", "rate_limit_exceeded"),
+        (FaultKind.CONCURRENCY_EXCEEDED, 429, "rate_limit_error", "concurrency_exceeded"),
+        (FaultKind.USAGE_LIMIT_REACHED, 429, "rate_limit_error", "usage_limit_reached"),
+        (FaultKind.INSUFFICIENT_QUOTA, 429, "rate_limit_error", "insufficient_quota"),
+        (FaultKind.SPAWN_FAILED, 500, "server_error", "spawn_error"),
+        (FaultKind.AGENT_CRASHED, 500, "server_error", "agent_crashed"),
+        (FaultKind.AGENT_PROTOCOL, 500, "server_error", "agent_protocol_error"),
+        (FaultKind.UPSTREAM_ERROR, 502, "server_error", "upstream_error"),
+        (FaultKind.UPSTREAM_DISCONNECTED, 502, "server_error", "upstream_disconnected"),
+        (FaultKind.UPSTREAM_UNREACHABLE, 502, "server_error", "upstream_unreachable"),
+        (FaultKind.UNAVAILABLE, 503, "server_error", "service_unavailable"),
+        (FaultKind.TIMED_OUT, 504, "timeout_error", "request_timeout"),
+    ],
+)
+def test_a_fault_has_its_status_type_and_code(
+    kind: FaultKind, status: int, type: str, code: str | None
+) -> None:
+    row = row_of(failure(kind), "chat")
+    assert (row.status, row.type, row.code) == (status, type, code)
+
+
+def test_tokens_exceeded_is_403_with_its_own_type_in_chat_and_400_in_responses() -> None:
+    fault = failure(FaultKind.CONTEXT_LENGTH_EXCEEDED)
+    assert (status_of(fault, "chat"), error(fault, "chat")["type"]) == (403, "tokens_exceeded_error")
+    assert (status_of(fault, "responses"), error(fault, "responses")["type"]) == (
+        400,
+        "invalid_request_error",
+    )
+    assert error(fault, "chat")["code"] == error(fault, "responses")["code"] == "context_length_exceeded"
+
+
+def test_a_code_of_the_provider_wins_over_the_tables() -> None:
+    assert error(failure(FaultKind.REJECTED_BY_PROVIDER, code="invalid_prompt"))["code"] == "invalid_prompt"
+
+
+def test_the_field_to_blame_is_named() -> None:
+    assert error(failure(FaultKind.INVALID_REQUEST, param="messages[0].content"))["param"] == (
+        "messages[0].content"
+    )
+
+
+def test_a_frame_in_a_stream_blames_no_field() -> None:
+    frame = error_frame(failure(FaultKind.TIMED_OUT, param="n"))
+    assert frame == (
+        b'data: {"error":{"message":"it went wrong","type":"timeout_error","param":null,'
+        b'"code":"request_timeout"}}\n\n'
+    )
+
+
+def test_a_message_with_a_lone_surrogate_is_still_a_body() -> None:
+    fault = Failure(kind=FaultKind.INTERNAL, message="half \ud83d of it")
+    assert error(fault)["message"] == "half \ufffd of it"
+
+
+@pytest.mark.parametrize(("told", "seconds"), [(0.2, 1), (0.0, 1), (-3.0, 1), (41.1, 42)])
+def test_retry_after_is_whole_seconds_and_never_less_than_one(told: float, seconds: int) -> None:
+    assert retry_after(failure(FaultKind.USAGE_LIMIT_REACHED, retry_after=told)) == seconds
+
+
+@pytest.mark.parametrize("told", [None, float("inf"), float("nan")])
+def test_our_own_limits_always_promise_a_time_to_come_back(told: float | None) -> None:
+    assert retry_after(failure(FaultKind.CONCURRENCY_EXCEEDED, retry_after=told)) == 1
+    assert retry_after(failure(FaultKind.UNAVAILABLE, retry_after=told)) == 1
+
+
+def test_nothing_is_promised_where_nobody_knows() -> None:
+    assert retry_after(failure(FaultKind.USAGE_LIMIT_REACHED)) is None
+    assert retry_after(failure(FaultKind.INVALID_REQUEST)) is None

@@ -1,0 +1,142 @@
+"""Names of models: what they mean, and which we list."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.surfaces.models import (
+    Model,
+    ModelCatalog,
+    Resolved,
+    codex_list_body,
+    list_body,
+    one_body,
+    resolve,
+)
+
+CATALOG = ModelCatalog(
+    models=(
+        Model(
+            id="gpt-5.5",
+            display_name="GPT-5.5",
+            context_window=272_000,
+            input_modalities=("text", "image"),
+            efforts=("low", "medium", "high"),
+            default_effort="medium",
+            is_default=True,
+            native=msgspec.Raw(b'{"slug":"gpt-5.5"}'),
+        ),
+        Model(id="GPT-mini"),
+        Model(id="gpt-odd-high"),
+        Model(id="gpt-odd"),
+        Model(id="secret", hidden=True),
+    ),
+    aliases=(("gpt-4o", "codex-5"), ("quick", "gpt-mini-low"), ("round", "about"), ("about", "round")),
+)
+ANY = ModelCatalog(any_model=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "meaning"),
+    [
+        ("gpt-5.5", Resolved("gpt-5.5")),
+        ("codex-5", Resolved("gpt-5.5")),
+        ("codev-5", Resolved("gpt-5.5")),
+        ("codex-5-minimal", Resolved("gpt-5.5", "minimal")),
+        ("codev-5-high", Resolved("gpt-5.5", "high")),
+        ("gpt-5.5-low", Resolved("gpt-5.5", "low")),
+        ("gpt-4o", Resolved("gpt-5.5")),
+        ("gpt-4o-high", Resolved("gpt-5.5", "high")),
+        ("quick", Resolved("GPT-mini", "low")),
+        ("quick-high", Resolved("GPT-mini", "high")),
+        ("secret", Resolved("secret")),
+        ("codex-5:model", Resolved("gpt-5.5", None, "model")),
+        ("codex-5-high:agent", Resolved("gpt-5.5", "high", "agent")),
+    ],
+)
+def test_a_name_means_a_model_an_effort_and_a_mode(name: str, meaning: Resolved) -> None:
+    assert resolve(name, CATALOG) == meaning
+
+
+@pytest.mark.parametrize("name", ["CODEX-5-High:MODEL", "Gpt-Mini", "GPT-4O", "SECRET"])
+def test_case_does_not_matter(name: str) -> None:
+    assert resolve(name, CATALOG) == resolve(name.lower(), CATALOG)
+
+
+def test_a_name_as_written_wins_over_an_effort_suffix() -> None:
+    assert resolve("gpt-odd-high", CATALOG) == Resolved("gpt-odd-high")
+    assert resolve("gpt-odd-low", CATALOG) == Resolved("gpt-odd", "low")
+
+
+@pytest.mark.parametrize("name", ["", "gpt-3", "-high", ":model", "round", "codex-5-huge", "x" * 1000])
+def test_an_unknown_name_is_not_found_and_the_message_says_where_names_are_listed(name: str) -> None:
+    with pytest.raises(Fault, match="/v1/models") as raised:
+        resolve(name, CATALOG)
+    assert raised.value.failure.kind == FaultKind.MODEL_NOT_FOUND
+    assert raised.value.failure.param == "model"
+    assert len(raised.value.failure.message) < 200
+
+
+def test_with_a_custom_provider_any_name_passes_as_written() -> None:
+    assert resolve("Meta/Llama-high", ANY) == Resolved("Meta/Llama-high")
+    assert resolve("Meta/Llama:model", ANY) == Resolved("Meta/Llama", None, "model")
+
+
+def test_the_operators_default_model_is_what_codex_5_means() -> None:
+    assert resolve("codex-5", ModelCatalog(default_model="mine")) == Resolved("mine")
+
+
+def test_without_a_known_default_the_agent_takes_its_own() -> None:
+    assert resolve("codex-5-low", ModelCatalog()) == Resolved("", "low")
+
+
+def listed(env: str) -> list[str]:
+    return [entry["id"] for entry in list_body(CATALOG, env, 1)["data"]]
+
+
+def test_v1_models_advertises_codev_5_in_dev_stacks_and_codex_5_in_prod_hosts() -> None:
+    assert "codev-5-high" in listed("dev")
+    assert "codex-5" not in listed("dev")
+    assert "codex-5-high" in listed("prod")
+    assert "codev-5" not in listed("prod")
+
+
+def test_the_list_holds_the_agents_models_and_the_operators_aliases() -> None:
+    assert {"gpt-5.5", "GPT-mini", "gpt-4o", "quick"} <= set(listed("prod"))
+
+
+def test_hidden_models_and_aliases_that_lead_nowhere_are_not_listed() -> None:
+    assert not {"secret", "round", "about"} & set(listed("prod"))
+
+
+def test_every_name_that_is_listed_can_be_asked_for() -> None:
+    assert [resolve(name, CATALOG) for name in listed("prod")]
+
+
+def test_an_entry_carries_what_is_known_of_the_model_behind_the_name() -> None:
+    assert one_body("gpt-4o-high", CATALOG, 7) == {
+        "id": "gpt-4o-high",
+        "object": "model",
+        "created": 7,
+        "owned_by": "codex",
+        "display_name": "GPT-5.5",
+        "context_window": 272_000,
+        "input_modalities": ["text", "image"],
+        "efforts": ["low", "medium", "high"],
+        "default_effort": "high",
+    }
+
+
+def test_an_entry_says_nothing_of_what_is_not_known() -> None:
+    assert one_body("GPT-mini", CATALOG, 7) == {
+        "id": "GPT-mini",
+        "object": "model",
+        "created": 7,
+        "owned_by": "codex",
+    }
+
+
+def test_codex_itself_gets_its_own_entries_as_it_gave_them() -> None:
+    assert msgspec.json.encode(codex_list_body(CATALOG)) == b'{"models":[{"slug":"gpt-5.5"}]}'
