@@ -49,6 +49,7 @@ def test_the_environment_overrides_a_stop_and_nothing_else() -> None:
     with proto(FINISH_REASON="someday") as child:
         assert ask(child, "[[fake:text]]", "1")[-1]["finish_reason"] == "someday"
         assert ask(child, "[[fake:tool_calls]]", "2")[-1]["finish_reason"] == "tool_calls"
+        assert ask(child, "[[fake:length]]", "3")[-1]["finish_reason"] == "length"
 
 
 def test_usage_is_that_of_the_environment_and_of_the_marker_before_it() -> None:
