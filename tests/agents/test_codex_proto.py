@@ -582,7 +582,7 @@ def test_pieces_of_parallel_calls_find_their_call_by_choice_and_index() -> None:
         ]
     )
     well_formed(events)
-    assert calls_of(events) == [("a", "f", "{}", 0), ("call_1", "g", "[1]", 0)]
+    assert calls_of(events) == [("a", "f", "{}", None), ("call_1", "g", "[1]", None)]
     assert the_end(events).stop == "tool_calls"
 
 
@@ -607,7 +607,7 @@ def test_calls_that_come_whole_after_their_pieces_are_said_once() -> None:
     message = event_line("agent_message", message=None, choice_index=0, tool_calls=[whole, other])
     events = run([delta, message, message, event_line("task_complete")])
     well_formed(events)
-    assert calls_of(events) == [("a", "f", '{"a":1}', 0), ("b", "f", '{"a":1}', 0)]
+    assert calls_of(events) == [("a", "f", '{"a":1}', None), ("b", "f", '{"a":1}', None)]
     assert messages(events) == []
 
 
@@ -621,6 +621,17 @@ def test_the_legacy_function_call_comes_in_pieces_or_whole_once() -> None:
         events = run([*lines, event_line("task_complete")])
         assert calls_of(events) == [("call_0", "f", "{}", None)]
         assert the_end(events).stop == "function_call"
+
+
+def test_calls_belong_to_every_choice_unless_the_child_tells_choices_apart() -> None:
+    def calls(choice: int) -> bytes:
+        return event_line(
+            "tool_calls_delta", choice_index=choice, tool_calls=[call_piece(0, id="a", name="f")]
+        )
+
+    said = event_line("agent_message", message="x", choice_index=0)
+    assert calls_of(run([calls(0)])) == [("a", "f", "", None)]
+    assert calls_of(run([said, calls(0), calls(1)])) == [("a", "f", "", 0), ("a", "f", "", 1)]
 
 
 def test_choices_are_told_apart() -> None:

@@ -56,14 +56,6 @@ ALIASES = {
 }
 """Names of other versions. Some say the same thing twice, once under each name."""
 
-STOP_BY_CALL = {
-    None: Stop.STOP,
-    "function": Stop.TOOL_CALLS,
-    "custom": Stop.TOOL_CALLS,
-    "legacy": Stop.FUNCTION_CALL,
-}
-"""Why a turn ended that does not say why, by the kind of its last call."""
-
 NO_FUNCTION = Function()
 
 ENDS = frozenset({"task_complete", "turn_aborted", "error"})
@@ -208,7 +200,7 @@ class CodexProto:
             self._speak(out)
             self._each_call(self._calls.whole, msg, out)
         if (said := msg.function_call) is not None:
-            key = (msg.choice_index, LEGACY)
+            key = (self._choice_of_calls(msg), LEGACY)
             self._calls.whole(key, None, said.name, said.arguments or "", "legacy", out)
 
     def _tool_calls_delta(self, msg: Msg, out: list[Event]) -> None:
@@ -216,17 +208,22 @@ class CodexProto:
         self._each_call(self._calls.piece, msg, out)
 
     def _each_call(self, take: Callable[..., None], msg: Msg, out: list[Event]) -> None:
+        choice = self._choice_of_calls(msg)
         for position, call in enumerate(msg.tool_calls or ()):
-            key = (msg.choice_index, position if call.index is None else call.index)
+            key = (choice, position if call.index is None else call.index)
             said = call.function or NO_FUNCTION
             kind = "custom" if call.type == "custom" else "function"
             take(key, call.id, said.name, said.arguments or "", kind, out)
+
+    def _choice_of_calls(self, msg: Msg) -> int | None:
+        """Calls always carry a choice; its 0 means the one answer for all, unless messages told choices."""
+        return msg.choice_index if msg.choice_index or self._messages.by_choice else None
 
     def _function_call_delta(self, msg: Msg, out: list[Event]) -> None:
         said = msg.function_call
         if said is not None:
             self._speak(out)
-            key = (msg.choice_index, LEGACY)
+            key = (self._choice_of_calls(msg), LEGACY)
             self._calls.piece(key, None, said.name, said.arguments or "", "legacy", out)
 
     def _speak(self, out: list[Event]) -> None:
@@ -308,7 +305,7 @@ class CodexProto:
         self._close_all(out)
         by_choice = msg.choice_finish_reasons or {}
         reason, told_by = self._finish or (
-            by_choice.get(0) or STOP_BY_CALL[self._calls.seen],
+            by_choice.get(0) or self._calls.stop,
             "task_complete",
         )
         if msg.finish_reason:

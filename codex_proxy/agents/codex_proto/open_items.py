@@ -18,6 +18,7 @@ from codex_proxy.core.events import (
     ReasoningDelta,
     ReasoningKind,
     ReasoningWhole,
+    Stop,
     TextDelta,
     TextWhole,
 )
@@ -29,11 +30,13 @@ CallKind = Literal["function", "custom", "legacy"]
 class Messages:
     """The message that is being said, one per choice; after its whole text the next one begins."""
 
-    __slots__ = ("_ids", "count")
+    __slots__ = ("_ids", "by_choice", "count")
 
     def __init__(self) -> None:
         self._ids: dict[int | None, str] = {}
         self.count = 0
+        self.by_choice = False
+        """Whether the child tells choices apart."""
 
     def __bool__(self) -> bool:
         """Whether one is open."""
@@ -62,6 +65,7 @@ class Messages:
     def _start(self, choice: int | None, out: list[Event]) -> str:
         item = self._ids[choice] = f"m{self.count}"
         self.count += 1
+        self.by_choice = self.by_choice or choice is not None
         out.append(ItemStarted(Message(item, choice)))
         return item
 
@@ -153,6 +157,12 @@ class _Call:
 
 
 _Key = tuple[int | None, int | str]
+_STOPS: dict[CallKind | None, Stop] = {
+    None: Stop.STOP,
+    "function": Stop.TOOL_CALLS,
+    "custom": Stop.TOOL_CALLS,
+    "legacy": Stop.FUNCTION_CALL,
+}
 LEGACY = "function_call"
 """The index of Chat's old single call; it has no id and comes once per choice."""
 
@@ -174,9 +184,10 @@ class Calls:
         self.seen: CallKind | None = None
         """The kind of the last call, where there was one."""
 
-    def __bool__(self) -> bool:
-        """Whether one is open."""
-        return bool(self._open)
+    @property
+    def stop(self) -> Stop:
+        """Why a turn ended that does not say why."""
+        return _STOPS[self.seen]
 
     def piece(
         self,
