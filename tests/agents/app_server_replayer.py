@@ -144,11 +144,12 @@ def play(lines: Iterable[Line], turn: Turn, nth: int = 0) -> Played:
         message = line.json
         method = message.get("method")
         if line.dir == "in":
-            methods[str(message.get("id"))] = str(method)
+            if method is not None and "id" in message:
+                methods[str(message["id"])] = method
             threads += method == "thread/start"
             if method == "turn/interrupt" and threads == nth:
                 played.stepped(played.turn.interrupt())
-        elif method is None and str(message.get("id")) in methods:
+        elif method is None and "id" in message and str(message["id"]) in methods:
             asked = methods[str(message["id"])]
             if asked in ("thread/start", "thread/inject_items", "turn/start") and threads != nth:
                 continue

@@ -1,0 +1,145 @@
+"""Recordings that are cut, doubled, shuffled or changed: the turn still ends once, and nothing raises."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codex_proxy.core.events import Stop, TurnEnded
+from tests.agents.app_server_replayer import (
+    GONE,
+    NAMES,
+    Line,
+    Played,
+    play,
+    recorded_turn,
+    recording,
+)
+from tests.core.well_formed import violations
+
+SEEDS = st.integers(0, 2**32)
+RECORDINGS = st.sampled_from(NAMES)
+
+
+def survives(name: str, lines: list[Line]) -> Played:
+    """Plays damaged lines, then the child dies: what a run would see."""
+    played = play(lines, recorded_turn(recording(name), 0))
+    over = played.rules.ended
+    played.stepped(played.turn.eof(GONE))
+    assert violations(played.log) == []
+    ends = [event for event in played.events if isinstance(event, TurnEnded)]
+    assert len(ends) == 1, "the dialect itself ends exactly once"
+    assert played.events[-1] is ends[0], "and says nothing after its end"
+    assert played.turn.settled
+    if not over:
+        assert played.end.stop == Stop.FAILED
+        assert played.end.failure is not None
+        assert played.end.failure.kind in ("agent_crashed", "upstream_disconnected")
+    return played
+
+
+@pytest.mark.parametrize(
+    "name", ["stateless_flow_0.169.0", "err_drop_once", "interrupt_shell_running", "reasoning"]
+)
+def test_a_child_that_dies_after_any_line_or_in_it_ends_the_turn_once(name: str) -> None:
+    lines = list(recording(name))
+    for n, line in enumerate(lines):
+        half = Line(line.dir, line.data[: len(line.data) // 2])
+        survives(name, lines[:n])
+        survives(name, [*lines[:n], half])
+
+
+@given(RECORDINGS, st.integers(0, 10**6))
+def test_any_recording_may_be_cut_at_any_byte(name: str, place: int) -> None:
+    lines = list(recording(name))
+    place %= sum(len(line.data) for line in lines)
+    whole: list[Line] = []
+    for line in lines:
+        if place < len(line.data):
+            survives(name, [*whole, Line(line.dir, line.data[:place])])
+            return
+        place -= len(line.data)
+        whole.append(line)
+
+
+@given(RECORDINGS, SEEDS, st.integers(1, 4))
+def test_any_line_may_come_again(name: str, seed: int, times: int) -> None:
+    chance = random.Random(seed)
+    lines = list(recording(name))
+    for _ in range(times):
+        line = chance.choice(lines)
+        lines.insert(chance.randrange(len(lines) + 1), line)
+    survives(name, lines)
+
+
+@given(RECORDINGS, SEEDS)
+def test_the_lines_may_come_in_any_order(name: str, seed: int) -> None:
+    lines = list(recording(name))
+    random.Random(seed).shuffle(lines)
+    survives(name, lines)
+
+
+@given(RECORDINGS, SEEDS)
+def test_neighbouring_lines_may_change_places(name: str, seed: int) -> None:
+    chance = random.Random(seed)
+    lines = list(recording(name))
+    for n in range(len(lines) - 1):
+        if chance.random() < 0.3:
+            lines[n], lines[n + 1] = lines[n + 1], lines[n]
+    survives(name, lines)
+
+
+STRANGE: list[Any] = [
+    *(None, True, 0, -1, 2**70, 1.5, "", "x", "completed", "failed", [], [1], {}, {"id": "x"}),
+    *([None], {"type": "agentMessage"}, {"type": None}, {"total": None}, {"message": 5}, "\x00\u2028"),
+]
+
+
+def changed(value: Any, chance: random.Random, rate: float) -> Any:
+    """The same JSON with some of its values replaced by strange ones, or dropped."""
+    if chance.random() < rate:
+        return chance.choice(STRANGE)
+    if isinstance(value, dict):
+        kept = {key: each for key, each in value.items() if chance.random() > rate / 2}
+        return {key: changed(each, chance, rate) for key, each in kept.items()}
+    if isinstance(value, list):
+        return [changed(each, chance, rate) for each in value]
+    return value
+
+
+@settings(max_examples=300)
+@given(RECORDINGS, SEEDS, st.sampled_from([0.002, 0.01, 0.05, 0.3]))
+def test_any_value_in_any_line_may_be_something_else(name: str, seed: int, rate: float) -> None:
+    chance = random.Random(seed)
+    lines = [
+        Line("out", json.dumps(changed(line.json, chance, rate)).encode()) if line.dir == "out" else line
+        for line in recording(name)
+    ]
+    survives(name, lines)
+
+
+@given(RECORDINGS, SEEDS)
+def test_any_bytes_may_be_broken(name: str, seed: int) -> None:
+    chance = random.Random(seed)
+    lines = []
+    for line in recording(name):
+        data = bytearray(line.data)
+        if line.dir == "out" and chance.random() < 0.3:
+            for _ in range(chance.randint(1, 5)):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+        lines.append(Line(line.dir, bytes(data)))
+    survives(name, lines)
+
+
+@given(RECORDINGS, st.data())
+def test_the_client_may_leave_after_any_line(name: str, data: st.DataObject) -> None:
+    lines = list(recording(name))
+    place = data.draw(st.integers(0, len(lines)))
+    left = Line("in", b'{"id": 999, "method": "turn/interrupt", "params": {}}')
+    played = survives(name, [*lines[:place], left, *lines[place:]])
+    assert played.end.stop in set(Stop)
