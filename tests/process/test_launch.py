@@ -138,7 +138,7 @@ async def test_a_limit_of_open_files_is_told_and_leaks_nothing_wherever_it_strik
     ran = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=30)
     assert ran.stderr == ""
     *refused, ended, left = ran.stdout.splitlines()
-    # each of the ten descriptors that a start needs (four pipes, and the one of the fork) was the one too many
+    # each of the ten descriptors that a start needs (four pipes, and one for the fork) was the one too many
     assert refused == [f"{spare} True 0 True" for spare in range(10)]
     assert (ended, left) == ("ended 6", "left 0")
 

@@ -105,12 +105,13 @@ def test_a_worn_process_serves_until_its_successor_is_ready() -> None:
     assert tend((ready(1, 1, age=100),), LIMITS, 0) == Upkeep(start=True, drain=(), retire=())
     assert tend((ready(1, age=100),), LIMITS, 0) == Upkeep(start=True, drain=(), retire=())
     assert tend((ready(1, 1, age=100), starting(2)), LIMITS, 0) == NOTHING
+    assert tend((ready(1, age=100), starting(2)), LIMITS, 0) == NOTHING
     assert tend((ready(1, 1, age=100), ready(2)), LIMITS, 0) == Upkeep(start=False, drain=(1,), retire=())
 
 
 def test_a_worn_process_serves_on_while_the_fresh_ones_are_full() -> None:
     assert tend((ready(1, 1, age=100), ready(2, 4)), LIMITS, 0) == Upkeep(start=True, drain=(), retire=())
-    assert tend((ready(1, 1, age=100), ready(2, 4), ready(3, 4)), LIMITS, 0) == NOTHING
+    assert tend((ready(1, 1, age=100), ready(2, 1, age=100), ready(3, 4)), LIMITS, 0) == NOTHING
 
 
 def test_without_room_for_a_successor_one_worn_process_at_a_time_is_given_up() -> None:

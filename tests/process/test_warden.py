@@ -69,7 +69,7 @@ async def test_the_death_of_the_proxy_leaves_no_process(tmp_path: Path, signum: 
 async def test_the_death_of_the_proxy_right_after_the_start_leaves_no_process(tmp_path: Path) -> None:
     # the warden has not even imported what it needs
     lifeline, ours = os.pipe()
-    script = 'echo $$ > "$1/child"; while :; do sleep 100; done'
+    script = "while :; do sleep 100; done"
     command = ["/bin/sh", "-c", script, "sh", str(tmp_path)]
     warden = subprocess.Popen(
         [sys.executable, "-I", "-S", WARDEN, str(lifeline), "0.1", "--", *command],
@@ -79,7 +79,7 @@ async def test_the_death_of_the_proxy_right_after_the_start_leaves_no_process(tm
     os.close(lifeline)
     os.close(ours)
     await eventually(lambda: warden.poll() is not None, within=5)
-    assert not (tmp_path / "child").exists() or gone([await pid_in(tmp_path / "child")])
+    assert not running_with(str(tmp_path))
 
 
 async def test_an_end_leaves_no_process(start: Start, tmp_path: Path) -> None:
@@ -113,11 +113,13 @@ async def test_children_that_are_born_during_the_end_are_found_too(start: Start,
     child, recorder = await start(shell(f"echo up; trap '' TERM; {breeder}"))
     await recorder.lines(1)
     await child.end(grace=0.1)
-    assert not [
-        name
-        for name in os.listdir("/proc")
-        if name.isdigit() and mark.encode() in _command_line(name).split(b"\0")
-    ]
+    assert not running_with(mark)
+
+
+def running_with(argument: str) -> list[str]:
+    """The pids of the processes that have this argument."""
+    pids = [name for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if argument.encode() in _command_line(pid).split(b"\0")]
 
 
 def _command_line(pid: str) -> bytes:
@@ -190,3 +192,36 @@ def test_the_warden_does_not_import_what_the_child_need_not_wait_for() -> None:
     modules = subprocess.run(run, capture_output=True, text=True).stdout.split()
     assert "warden" in modules
     assert not {"enum", "re", "select", "signal", "site", "subprocess", "typing"} & set(modules)
+
+
+async def test_a_system_without_a_subreaper_still_ends_the_process_group(tmp_path: Path) -> None:
+    source = "import sys, runpy; sys.platform = 'darwin'; path = sys.argv.pop(1); "
+    source += "sys.argv[0] = path; runpy.run_path(path, run_name='__main__')"
+    lifeline, ours = os.pipe()
+    script = 'sleep 100 & echo $! > "$1/pid"; exit 3'
+    warden = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            source,
+            WARDEN,
+            str(lifeline),
+            "0.1",
+            "--",
+            "/bin/sh",
+            "-c",
+            script,
+            "sh",
+            tmp_path,
+        ],
+        pass_fds=(lifeline,),
+        start_new_session=True,
+    )
+    os.close(lifeline)
+    try:
+        await eventually(lambda: warden.poll() is not None, within=5)
+    finally:
+        os.close(ours)
+    assert warden.returncode == 3
+    grandchild = await pid_in(tmp_path / "pid")
+    await eventually(lambda: gone([grandchild]), within=5)
