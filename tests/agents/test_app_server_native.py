@@ -1,0 +1,186 @@
+"""The client's history as the agent's own items."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from codex_proxy.agents.codex_app_server.messages import request
+from codex_proxy.agents.codex_app_server.native import (
+    MAX_TURN_INPUT,
+    dynamic_tool,
+    native_history,
+    split_input,
+)
+from codex_proxy.core.items import (
+    HistoryItem,
+    ImagePart,
+    PastCall,
+    PastOutput,
+    PastRaw,
+    Role,
+    SaidMessage,
+    TextPart,
+    Tool,
+)
+from codex_proxy.core.turn import Mode, Turn
+
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+USER = SaidMessage("user", (TextPart("Hello"),))
+
+
+def native(*items: HistoryItem) -> list[Any]:
+    """As JSON, which is what the agent sees."""
+    return json.loads(msgspec.json.encode(native_history(items)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("role", "text_type"), [("developer", "input_text"), ("user", "input_text"), ("assistant", "output_text")]
+)
+def test_each_role_says_its_text_in_its_own_type_of_part(role: Role, text_type: str) -> None:
+    assert native(SaidMessage(role, (TextPart("a"), TextPart("b")))) == [
+        {
+            "type": "message",
+            "role": role,
+            "content": [{"type": text_type, "text": "a"}, {"type": text_type, "text": "b"}],
+        }
+    ]
+
+
+def test_a_message_without_parts_is_left_out_since_the_agent_would_refuse_them_all() -> None:
+    assert native(SaidMessage("assistant", ()), USER) == native(USER)
+
+
+def test_ids_and_phases_of_messages_are_kept() -> None:
+    [message] = native(SaidMessage("assistant", (TextPart("a"),), phase="commentary", id="msg_1"))
+    assert (message["id"], message["phase"]) == ("msg_1", "commentary")
+
+
+@pytest.mark.parametrize(
+    ("detail", "sent"),
+    [(None, "auto"), ("auto", "auto"), ("low", "auto"), ("high", "high"), ("original", "original")],
+)
+def test_an_image_of_low_detail_is_sent_as_auto_since_the_agent_would_drop_it(
+    detail: str | None, sent: str
+) -> None:
+    [message] = native(SaidMessage("user", (TextPart("see"), ImagePart(PIXEL, detail))))
+    assert message["content"][1] == {"type": "input_image", "image_url": PIXEL, "detail": sent}
+
+
+def test_a_call_keeps_its_exact_arguments_and_its_output_follows() -> None:
+    call = PastCall("call_1", "get_weather", '{"z":1.0, "a":1e3}', id="fc_1")
+    assert native(call, PastOutput("call_1", (TextPart("sunny"),))) == [
+        {
+            "type": "function_call",
+            "call_id": "call_1",
+            "name": "get_weather",
+            "arguments": '{"z":1.0, "a":1e3}',
+            "id": "fc_1",
+        },
+        {"type": "function_call_output", "call_id": "call_1", "output": "sunny"},
+    ]
+
+
+def test_a_custom_call_travels_as_a_function_with_one_string() -> None:
+    [call, output] = native(
+        PastCall("call_1", "patch", 'say "hi"\n', "custom"), PastOutput("call_1", (TextPart("ok"),), "custom")
+    )
+    assert (call["type"], json.loads(call["arguments"])) == ("function_call", {"input": 'say "hi"\n'})
+    assert output == {"type": "function_call_output", "call_id": "call_1", "output": "ok"}
+
+
+def test_an_output_of_nothing_is_an_empty_text() -> None:
+    assert native(PastOutput("call_1", ()))[0]["output"] == ""
+
+
+def test_an_output_of_several_parts_or_an_image_is_a_list() -> None:
+    [two, image] = native(
+        PastOutput("call_1", (TextPart("a"), TextPart("b"))), PastOutput("call_2", (ImagePart(PIXEL, "low"),))
+    )
+    assert two["output"] == [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    assert image["output"] == [{"type": "input_image", "image_url": PIXEL, "detail": "auto"}]
+
+
+def test_what_the_model_said_before_goes_back_untouched() -> None:
+    reasoning = b'{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"x"}'
+    assert native(PastRaw(reasoning)) == [json.loads(reasoning)]
+
+
+# --- what is injected, what is the turn's input ---------------------------------------------------
+
+
+def split(mode: Mode, *history: HistoryItem) -> tuple[list[Any], list[dict[str, Any]]]:
+    injected, given = split_input(Turn(model="m", history=history, mode=mode))
+    return json.loads(msgspec.json.encode(injected)), given
+
+
+def test_a_plain_model_gets_all_as_items_and_starts_on_nothing() -> None:
+    rules = SaidMessage("developer", (TextPart("Be brief."),))
+    assert split("model", rules, USER) == (native(rules, USER), [])
+
+
+def test_an_agent_gets_the_newest_message_as_a_person_would_type_it() -> None:
+    before = SaidMessage("assistant", (TextPart("Hm?"),))
+    said = SaidMessage("user", (TextPart("See"), ImagePart(PIXEL, "low")))
+    assert split("agent", USER, before, said) == (
+        native(USER, before),
+        [{"type": "text", "text": "See", "text_elements": []}, {"type": "image", "url": PIXEL}],
+    )
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        PastOutput("call_1", (TextPart("sunny"),)),
+        SaidMessage("assistant", (TextPart("I was"),)),
+        SaidMessage("user", ()),
+        SaidMessage("user", (TextPart("x" * MAX_TURN_INPUT), TextPart("y"))),
+    ],
+    ids=["an output", "the assistant", "nothing", "more than the agent takes"],
+)
+def test_an_agent_starts_on_nothing_where_the_last_item_cannot_be_typed(last: HistoryItem) -> None:
+    assert split("agent", USER, last) == (native(USER, last), [])
+
+
+def test_a_long_message_that_the_agent_takes_is_typed() -> None:
+    injected, given = split("agent", SaidMessage("user", (TextPart("x" * MAX_TURN_INPUT),)))
+    assert injected == []
+    assert len(given) == 1
+
+
+def test_a_turn_without_history_has_nothing_to_inject() -> None:
+    assert split("agent") == ([], [])
+    assert split("model") == ([], [])
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+def test_a_function_keeps_its_schema_as_the_client_wrote_it() -> None:
+    schema = b'{"type": "object",\n  "properties": {"x": {"type": "number"}}}'
+    sent = dynamic_tool(Tool("f", "does f", msgspec.Raw(schema), strict=True))
+    assert sent == {
+        "type": "function",
+        "name": "f",
+        "description": "does f",
+        "inputSchema": msgspec.Raw(schema),
+    }
+
+
+def test_a_function_without_a_schema_takes_any_object() -> None:
+    assert dynamic_tool(Tool("f"))["inputSchema"] == {"type": "object", "properties": {}}
+
+
+def test_a_custom_tool_is_a_function_of_one_string() -> None:
+    assert dynamic_tool(Tool("patch", kind="custom"))["inputSchema"]["required"] == ["input"]
+
+
+def test_json_that_the_client_laid_out_on_lines_stays_one_line_of_ours() -> None:
+    schema = msgspec.Raw(b'{\n\t"title": "a\\nb",\r\n "type": "object"\n}')
+    line = request("1.1", "thread/start", {"dynamicTools": [dynamic_tool(Tool("f", parameters=schema))]})
+    assert line.count(b"\n") == 1
+    sent = json.loads(line)["params"]["dynamicTools"][0]["inputSchema"]
+    assert sent == {"title": "a\nb", "type": "object"}
