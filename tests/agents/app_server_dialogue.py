@@ -1,0 +1,97 @@
+"""The agent's side of a turn, by hand: what our side asks is kept, to be answered one by one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from codex_proxy.agents.base import Reply, Step
+from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
+from codex_proxy.agents.codex_app_server.messages import decode
+from codex_proxy.core.events import Event, Stop, TurnEnded
+from codex_proxy.core.items import SaidMessage, TextPart, Tool
+from codex_proxy.core.turn import Turn
+
+THREAD, TURN = "T", "U"
+HISTORY = (SaidMessage("developer", (TextPart("Be brief."),)), SaidMessage("user", (TextPart("Hi"),)))
+WEATHER = Tool("get_weather", "w", msgspec.Raw(b'{"type":"object"}'))
+
+
+class Dialogue:
+    """A turn of ours, and the agent played by the test. Requests of ours are kept by method."""
+
+    def __init__(self, **turn: Any) -> None:
+        self.turn = AppServerTurn(1)
+        self.asked: list[str] = []
+        self.sent: list[dict[str, Any]] = []
+        self.ids: dict[str, str] = {}
+        self.events: list[Event] = []
+        given = {"model": "m", "history": HISTORY, "mode": "model", "tools": (WEATHER,)} | turn
+        self.take(self.turn.begin(Turn(**given)))
+
+    def take(self, step: Step) -> list[Event]:
+        for line in step.writes.splitlines():
+            message = json.loads(line)
+            self.sent.append(message)
+            if "method" in message:
+                self.asked.append(message["method"])
+                self.ids[message["method"]] = message["id"]
+        self.events += step.events
+        return step.events
+
+    def says(self, *messages: dict[str, Any]) -> list[Event]:
+        decoded = [decode(json.dumps(message).encode()) for message in messages]
+        return self.take(self.turn.receive([each for each in decoded if each is not None]))
+
+    def answers(self, method: str, result: Any = None) -> list[Event]:
+        return self.says({"id": self.ids[method], "result": {} if result is None else result})
+
+    def refuses(self, method: str, message: str, code: int = -32600) -> list[Event]:
+        return self.says({"id": self.ids[method], "error": {"code": code, "message": message}})
+
+    def tells(self, method: str, **params: Any) -> list[Event]:
+        return self.says({"method": method, "params": {"threadId": THREAD, "turnId": TURN} | params})
+
+    def asks(self, id: int, method: str, **params: Any) -> list[Event]:
+        return self.says(
+            {"id": id, "method": method, "params": {"threadId": THREAD, "turnId": TURN} | params}
+        )
+
+    def replies(self, ask_id: str, reply: Reply) -> Any:
+        step = self.turn.answer(ask_id, reply)
+        self.take(step)
+        return json.loads(step.writes)
+
+    def start_thread(self) -> None:
+        self.answers("thread/start", {"thread": {"id": THREAD, "status": {"type": "idle"}}, "model": "m-1"})
+
+    def start(self) -> Dialogue:
+        self.start_thread()
+        self.answers("thread/inject_items")
+        self.answers("turn/start", {"turn": {"id": TURN, "status": "inProgress"}})
+        return self
+
+    def calls(self, n: int, arguments: str = "{}", *, turn: str = TURN, **item: Any) -> list[Event]:
+        call = {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": "get_weather"}
+        return self.tells(
+            "rawResponseItem/completed", turnId=turn, item=call | {"arguments": arguments} | item
+        )
+
+    def completes(self) -> list[Event]:
+        usage = {"inputTokens": 10, "cachedInputTokens": 4, "outputTokens": 2, "reasoningOutputTokens": 1}
+        return self.tells("rawResponse/completed", usage=usage)
+
+    def ends(self, status: str = "completed", **turn: Any) -> list[Event]:
+        return self.tells("turn/completed", turn={"id": TURN, "status": status} | turn)
+
+    @property
+    def end(self) -> TurnEnded:
+        [end] = [event for event in self.events if isinstance(event, TurnEnded)]
+        return end
+
+    def failure(self) -> str:
+        assert self.end.stop == Stop.FAILED
+        assert self.end.failure is not None
+        return self.end.failure.kind
