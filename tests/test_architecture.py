@@ -1,0 +1,308 @@
+"""The shape of the project, read off its source: layers, sans-IO, budgets, and where the world comes in."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "core": frozenset(),
+    "agents": frozenset({"core"}),
+    "surfaces": frozenset({"core"}),
+    "tools": frozenset({"core"}),
+    "process": frozenset({"core"}),
+    "store": frozenset({"core"}),
+    "mcp": frozenset({"core"}),
+    "runs": frozenset({"process", "agents", "tools", "core"}),
+    "http": frozenset({"runs", "store", "surfaces", "core"}),
+}
+"""The layers of docs/architecture.md. Modules beside these packages (`app`, `cli`, ...) may import everything,
+and nothing below imports them."""
+
+STAND_ALONE = ("agents", "surfaces")
+"""Layers whose own packages (one per dialect, one per API) do not know each other."""
+
+SANS_IO = frozenset({"core", "agents", "surfaces", "tools"})
+DOES_IO = frozenset(
+    {
+        *(
+            "asyncio",
+            "time",
+            "os",
+            "uuid",
+            "random",
+            "secrets",
+            "subprocess",
+            "socket",
+            "select",
+            "selectors",
+            "ssl",
+        ),
+        *(
+            "pathlib",
+            "shutil",
+            "tempfile",
+            "glob",
+            "threading",
+            "multiprocessing",
+            "concurrent",
+            "sqlite3",
+            "fcntl",
+        ),
+        *("resource", "pwd", "sys", "io", "aiohttp", "urllib", "http", "click"),
+    }
+)
+"""Top-level modules that a sans-IO layer does without: bytes, time, names and chance come in as arguments."""
+IO_CALLS = frozenset({"open", "input", "print", "breakpoint"})
+CLOCKS = frozenset({"now", "utcnow", "today"})
+
+READS_THE_WORLD = frozenset(
+    {"codex_proxy.cli", "codex_proxy.app", "codex_proxy.config", "fake_proto.__main__"}
+)
+PROGRAMS = frozenset({"codex_proxy.process.warden"})
+"""Started by their path, as programs of their own: they may read their arguments, and nothing else."""
+
+LONGEST_MODULE, LONGEST_FUNCTION = 400, 60
+
+
+class Module:
+    """One module's source, with its dotted name."""
+
+    def __init__(self, name: str, source: str, *, package: bool = False) -> None:
+        self.name = name
+        self.source = source
+        self.tree = ast.parse(source)
+        self.package = package
+
+    @property
+    def layer(self) -> str:
+        """The package of the project that it is in; empty for the modules beside the layers."""
+        parts = self.name.split(".")
+        inside = len(parts) > 2 or (self.package and len(parts) == 2)
+        return parts[1] if inside and parts[0] == "codex_proxy" else ""
+
+    def nodes(self) -> Iterator[ast.AST]:
+        return ast.walk(self.tree)
+
+    def imports(self) -> Iterator[str]:
+        """Every module that it imports, dotted and absolute; `from a import b` may mean `a.b`."""
+        for node in self.nodes():
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = self._base(node)
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+
+    def _base(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = self.name.split(".")
+        kept = parts[: len(parts) - node.level + self.package]
+        return ".".join([*kept, *([node.module] if node.module else [])])
+
+
+# --- the rules: each gives what is wrong with a module --------------------------------------------
+
+
+def layering(module: Module) -> list[str]:
+    """Imports go down only, and only as the table says."""
+    wrong = []
+    for target in module.imports():
+        parts = target.split(".")
+        if parts[0] == "fake_proto" and module.layer:
+            wrong.append(f"{module.layer} imports {target}")
+        if parts[0] != "codex_proxy" or not module.layer:
+            continue
+        layer = parts[1] if len(parts) > 1 else ""
+        if layer != module.layer and layer not in MAY_IMPORT.get(module.layer, ()) and layer != "__version__":
+            wrong.append(f"{module.layer} imports {target}")
+    return wrong
+
+
+def standing_alone(module: Module) -> list[str]:
+    """Dialects do not import each other, nor do surfaces."""
+    own = module.name.split(".")[1:3]
+    if module.layer not in STAND_ALONE or not is_package(module.layer, own[-1]):
+        return []
+    wrong = []
+    for target in module.imports():
+        parts = target.split(".")
+        if parts[:2] == ["codex_proxy", module.layer] and len(parts) > 2:
+            other = parts[2]
+            if other != own[-1] and is_package(module.layer, other):
+                wrong.append(f"{module.layer}.{own[-1]} imports {target}")
+    return wrong
+
+
+def is_package(layer: str, name: str) -> bool:
+    return (ROOT / "codex_proxy" / layer / name).is_dir()
+
+
+def sans_io(module: Module) -> list[str]:
+    """Core, agents, surfaces and tools touch neither the operating system nor the clock."""
+    if module.layer not in SANS_IO:
+        return []
+    wrong = [f"imports {name}" for name in module.imports() if name.split(".")[0] in DOES_IO]
+    for node in module.nodes():
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name) and node.func.id in IO_CALLS:
+            wrong.append(f"calls {node.func.id}")
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in CLOCKS and not node.args:
+            wrong.append(f"calls {node.func.attr}")
+    return wrong
+
+
+def world(module: Module) -> list[str]:
+    """The environment and the arguments are read in one place."""
+    if module.name in READS_THE_WORLD:
+        return []
+    read = [name for name in module.imports() if name in ("os.environ", "os.getenv", "sys.argv")]
+    read += [
+        f"{node.value.id}.{node.attr}"
+        for node in module.nodes()
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if (node.value.id, node.attr) in (("os", "environ"), ("os", "getenv"), ("sys", "argv"))
+    ]
+    return [f"reads {name}" for name in read if not (module.name in PROGRAMS and name == "sys.argv")]
+
+
+def alone(module: Module) -> list[str]:
+    """The fake agent is a program of its own: it imports nothing of the proxy."""
+    if not module.name.startswith("fake_proto"):
+        return []
+    return [f"imports {name}" for name in module.imports() if name.split(".")[0] == "codex_proxy"]
+
+
+def budgets(module: Module) -> list[str]:
+    wrong = []
+    lines = module.source.count("\n")
+    if lines > LONGEST_MODULE:
+        wrong.append(f"{lines} lines")
+    for node in module.nodes():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > LONGEST_FUNCTION:
+                wrong.append(f"{node.name} has {length} lines")
+    return wrong
+
+
+def words(module: Module) -> list[str]:
+    wrong = [f"a {word}" for word in re.findall(r"\b(TODO|FIXME|XXX)\b", module.source)]
+    documented = ast.get_docstring(module.tree) or not module.tree.body  # an empty file decides nothing
+    return wrong if documented else [*wrong, "no docstring"]
+
+
+RULES: tuple[Callable[[Module], list[str]], ...] = (
+    *(layering, standing_alone, sans_io, world, alone, budgets, words),
+)
+
+
+# --- the project ----------------------------------------------------------------------------------
+
+
+def python_files() -> list[Path]:
+    files = [path for tree in ("codex_proxy", "fake_proto") for path in (ROOT / tree).rglob("*.py")]
+    scripts = [path for path in (ROOT / "scripts").rglob("*") if path.is_file()]
+    files += [
+        path
+        for path in scripts
+        if path.suffix == ".py" or b"python" in path.read_bytes()[:40].split(b"\n")[0]
+    ]
+    return sorted(path for path in files if "__pycache__" not in path.parts)
+
+
+def module_at(path: Path) -> Module:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    package = parts[-1] == "__init__"
+    return Module(".".join(parts[:-1] if package else parts), path.read_text(), package=package)
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_keeps_to_the_shape_of_the_project(path: Path) -> None:
+    module = module_at(path)
+    assert [complaint for rule in RULES for complaint in rule(module)] == []
+
+
+def test_every_package_of_the_project_has_a_place_in_the_table() -> None:
+    packages = {path.parent.name for path in (ROOT / "codex_proxy").glob("*/__init__.py")}
+    assert packages <= set(MAY_IMPORT)
+
+
+def test_the_table_has_no_circles() -> None:
+    for layer, below in MAY_IMPORT.items():
+        for other in below:
+            assert layer not in MAY_IMPORT[other]
+
+
+LONG = '"""Long."""\n' + "x = 1\n" * LONGEST_MODULE
+LONG_FUNCTION = '"""Long."""\ndef long() -> None:\n' + "    x = 1\n" * LONGEST_FUNCTION
+D = '"""A docstring."""\n'
+
+BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
+    (layering, "core.rules", "import codex_proxy.agents.base", "core imports codex_proxy.agents.base"),
+    (layering, "agents.base", "from codex_proxy.surfaces import x", "agents imports codex_proxy.surfaces.x"),
+    (layering, "surfaces.chat.render", "from ...runs import run", "surfaces imports codex_proxy.runs.run"),
+    (
+        layering,
+        "process.child",
+        "from codex_proxy.agents.lines import f",
+        "process imports codex_proxy.agents.lines.f",
+    ),
+    (layering, "runs.run", "from codex_proxy import app", "runs imports codex_proxy.app"),
+    (layering, "http.sse", "from codex_proxy.agents import base", "http imports codex_proxy.agents.base"),
+    (layering, "runs.run", "import fake_proto.loop", "runs imports fake_proto.loop"),
+    (
+        *(
+            standing_alone,
+            "agents.codex_proto.dialect",
+            "from codex_proxy.agents.codex_app_server import native",
+        ),
+        "agents.codex_proto imports codex_proxy.agents.codex_app_server.native",
+    ),
+    (sans_io, "core.rules", "import asyncio", "imports asyncio"),
+    (sans_io, "agents.base", "from os import path", "imports os.path"),
+    (sans_io, "tools.policy", "def f():\n    import time", "imports time"),
+    (sans_io, "surfaces.models", "x = open('y')", "calls open"),
+    (sans_io, "surfaces.models", "x = datetime.datetime.now()", "calls now"),
+    (world, "runs.manager", "import os\nx = os.environ['HOME']", "reads os.environ"),
+    (world, "runs.manager", "from os import getenv", "reads os.getenv"),
+    (world, "process.warden", "import os\nx = os.environ", "reads os.environ"),
+    (world, "http.sse", "import sys\nx = sys.argv", "reads sys.argv"),
+    (budgets, "core.rules", LONG, f"{LONGEST_MODULE + 1} lines"),
+    (budgets, "core.rules", LONG_FUNCTION, f"long has {LONGEST_FUNCTION + 1} lines"),
+    (words, "core.rules", D + "x = 1  # TODO: more", "a TODO"),
+    (words, "core.rules", "x = 1", "no docstring"),
+]
+
+
+@pytest.mark.parametrize(("rule", "name", "source", "complaint"), BAD)
+def test_a_rule_finds_what_it_forbids(
+    rule: Callable[[Module], list[str]], name: str, source: str, complaint: str
+) -> None:
+    assert rule(Module(f"codex_proxy.{name}", source)) == [complaint]
+
+
+def test_the_fake_agent_may_not_import_the_proxy() -> None:
+    assert alone(Module("fake_proto.loop", "import codex_proxy.core")) == ["imports codex_proxy.core"]
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("runs.run", "from codex_proxy.process.child import Child\nimport asyncio, time"),
+        ("http.sse", "from codex_proxy.runs.run import Run\nfrom codex_proxy.surfaces import base"),
+        ("agents.codex_proto.dialect", "from codex_proxy.agents.base import Step\nfrom . import wire"),
+        ("app", "import os\nfrom codex_proxy.http import sse\nx = os.environ"),
+        ("process.warden", "import sys\nx = sys.argv"),
+    ],
+)
+def test_what_the_table_allows_passes(name: str, source: str) -> None:
+    module = Module(f"codex_proxy.{name}", D + source)
+    assert [complaint for rule in RULES for complaint in rule(module)] == []
