@@ -21,6 +21,7 @@ CATALOG = ModelCatalog(
     aliases=(("gpt-4o", "codex-5"),),
 )
 DEFAULTS = ChatSettings()
+STRUCTURED = ChatSettings(structured_output=True)
 NO_HINTS = RequestHints()
 
 

@@ -1,0 +1,169 @@
+"""Limits of what a turn may say: cut exactly there, wherever the deltas have their borders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    ReasoningDelta,
+    RefusalDelta,
+    StepCompleted,
+    TextDelta,
+)
+from codex_proxy.core.items import Message, Reasoning, ToolCall
+from codex_proxy.core.limits import LETTERS_PER_TOKEN, MaxTokens, StopSequences
+
+TEXT = st.text("abc", max_size=12)
+STOPS = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+def told(text: str, cuts: Sequence[int], id: str = "m") -> list[Event]:
+    """A message of this text, cut into deltas."""
+    borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[start:end] for start, end in pairwise(borders)]
+    return [ItemStarted(Message(id)), *[TextDelta(id, piece) for piece in pieces if piece], ItemEnded(id)]
+
+
+def text_of(events: Sequence[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+def expected(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
+    """The text before the sequence that is complete first, read letter by letter."""
+    for end in range(1, len(text) + 1):
+        met = [stop for stop in stops if text[:end].endswith(stop)]
+        if met:
+            longest = max(met, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
+
+
+@settings(deadline=None)
+@given(TEXT, STOPS, st.lists(st.integers(0, 12), max_size=6))
+def test_a_message_is_cut_exactly_before_the_stop_sequence_that_is_complete_first(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    events, hit = StopSequences(stops).feed(told(text, cuts))
+    assert (text_of(events), hit) == expected(text, stops)
+
+
+@settings(deadline=None)
+@given(TEXT, STOPS, st.lists(st.integers(0, 12), max_size=6))
+def test_no_delta_is_empty_and_every_item_is_closed_once(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    events, _ = StopSequences(stops).feed(told(text, cuts))
+    assert all(event.text for event in events if isinstance(event, TextDelta))
+    assert [event for event in events if not isinstance(event, TextDelta)] == [
+        ItemStarted(Message("m")),
+        ItemEnded("m"),
+    ]
+
+
+def test_what_may_be_the_beginning_of_a_stop_sequence_is_held_back_and_nothing_more() -> None:
+    limit = StopSequences(["STOP"])
+    assert limit.feed([ItemStarted(Message("m")), TextDelta("m", "go ST")])[0][1:] == [TextDelta("m", "go ")]
+    assert limit.feed([TextDelta("m", "AY")])[0] == [TextDelta("m", "STAY")]
+
+
+def test_what_was_held_back_comes_out_when_the_message_ends() -> None:
+    limit = StopSequences(["STOP"])
+    limit.feed([ItemStarted(Message("m")), TextDelta("m", "ST")])
+    assert limit.feed([ItemEnded("m")]) == ([TextDelta("m", "ST"), ItemEnded("m")], None)
+
+
+def test_a_stop_sequence_does_not_span_two_messages() -> None:
+    events, hit = StopSequences(["STOP"]).feed([*told("ST", [], "a"), *told("OP", [], "b")])
+    assert (text_of(events), hit) == ("STOP", None)
+
+
+def test_only_what_the_assistant_says_is_searched() -> None:
+    events: list[Event] = [
+        ItemStarted(Reasoning("r")),
+        ReasoningDelta("r", "STOP"),
+        ItemEnded("r"),
+        ItemStarted(ToolCall("t", "call_1", "f")),
+        ArgumentsDelta("t", "STOP"),
+        ItemEnded("t"),
+    ]
+    assert StopSequences(["STOP"]).feed(events) == (events, None)
+
+
+def test_a_hit_closes_every_open_item_and_lets_nothing_more_pass() -> None:
+    limit = StopSequences(["STOP"])
+    events, hit = limit.feed(
+        [
+            ItemStarted(Message("other")),
+            TextDelta("other", "S"),
+            ItemStarted(Message("m")),
+            TextDelta("m", "xSTOPy"),
+            ItemEnded("m"),
+            StepCompleted(),
+        ]
+    )
+    assert hit == "STOP"
+    assert events[2:] == [
+        TextDelta("m", "x"),
+        TextDelta("other", "S"),
+        ItemEnded("other"),
+        ItemEnded("m"),
+    ]
+    assert limit.feed([ItemStarted(Message("n"))]) == ([], "STOP")
+
+
+ROOM = 2 * LETTERS_PER_TOKEN
+
+
+@pytest.mark.parametrize("over", [1, 100])
+def test_what_goes_beyond_the_limit_is_cut_exactly_there(over: int) -> None:
+    limit = MaxTokens(2)
+    events, hit = limit.feed(
+        [ItemStarted(Message("m")), TextDelta("m", "x" * (ROOM + over)), StepCompleted()]
+    )
+    assert hit == "length"
+    assert events[1:] == [TextDelta("m", "x" * ROOM), ItemEnded("m", "incomplete")]
+    assert limit.feed([ItemStarted(Message("n"))]) == ([], "length")
+
+
+def test_what_just_fits_is_not_cut() -> None:
+    events = told("x" * ROOM, [3])
+    assert MaxTokens(2).feed(events) == (events, None)
+
+
+def test_a_delta_that_finds_no_room_at_all_is_left_out() -> None:
+    events, hit = MaxTokens(2).feed(
+        [ItemStarted(Message("m")), TextDelta("m", "x" * ROOM), TextDelta("m", "y")]
+    )
+    assert hit == "length"
+    assert events[2:] == [ItemEnded("m", "incomplete")]
+
+
+def test_a_refusal_counts_and_arguments_do_not() -> None:
+    call: list[Event] = [
+        ItemStarted(ToolCall("t", "call_1", "f")),
+        ArgumentsDelta("t", "x" * 99),
+        ItemEnded("t"),
+    ]
+    assert MaxTokens(2).feed(call) == (call, None)
+    assert MaxTokens(2).feed([ItemStarted(Message("m")), RefusalDelta("m", "x" * 99)])[1] == "length"
+
+
+def test_every_choice_has_room_of_its_own() -> None:
+    events: list[Event] = []
+    for choice in (0, 1):
+        id = str(choice)
+        events += [ItemStarted(Message(id, choice)), TextDelta(id, "x" * ROOM), ItemEnded(id)]
+    assert MaxTokens(2).feed(events) == (events, None)
+
+
+def test_several_messages_share_the_room_of_their_choice() -> None:
+    assert MaxTokens(2).feed([*told("x" * ROOM, [], "a"), *told("y", [], "b")])[1] == "length"

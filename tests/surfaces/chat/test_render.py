@@ -1,0 +1,230 @@
+"""What the contract's seed leaves open: several messages, activity, refusals, forms of calls, estimates."""
+
+from __future__ import annotations
+
+import pytest
+
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    OutputDelta,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    Usage,
+)
+from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
+from tests.surfaces.chat.answering import deltas, frames, message, renderer, streamed, whole
+from tests.surfaces.chat.turns import called, counted, did, said, stepped, thought, turn
+
+
+def test_several_messages_are_joined_by_a_blank_line() -> None:
+    assert message(turn(said("One.", id="a"), said("Two.", " Still two.", id="b")))["content"] == (
+        "One.\n\nTwo. Still two."
+    )
+
+
+def test_a_message_without_a_word_leaves_no_blank_line() -> None:
+    assert (
+        message(turn(said("One.", id="a"), said(id="b"), said("Two.", id="c")))["content"] == "One.\n\nTwo."
+    )
+
+
+def test_two_messages_that_come_interleaved_are_told_one_after_the_other() -> None:
+    events: list[Event] = [
+        ItemStarted(Message("a")),
+        ItemStarted(Message("b")),
+        TextDelta("a", "On"),
+        TextDelta("b", "Tw"),
+        TextDelta("a", "e."),
+        TextDelta("b", "o."),
+        ItemEnded("b"),
+        ItemEnded("a"),
+    ]
+    assert message(turn(events))["content"] == "One.\n\nTwo."
+
+
+def test_an_answer_without_any_word_is_the_empty_string() -> None:
+    assert deltas(turn()) == [{"content": ""}]
+    assert message(turn())["content"] == ""
+
+
+def test_parts_of_a_reasoning_summary_are_separated_by_a_blank_line() -> None:
+    told = message(turn(thought("First.", "Second.", id="a"), thought("Third.", id="b")))
+    assert told["reasoning_content"] == "First.\n\nSecond.\n\nThird."
+
+
+def test_raw_reasoning_is_not_shown_and_does_not_begin_the_answer() -> None:
+    answer = renderer(stream=True)
+    raw: list[Event] = [ItemStarted(Reasoning("r")), ReasoningDelta("r", "secret", kind="raw")]
+    assert answer.feed(raw) == b""
+    assert not answer.visible
+
+
+def test_what_the_agent_does_is_one_line_each_among_its_thoughts() -> None:
+    told = message(turn(did("ls -la", id="a"), thought("Hm."), did("cat <<E\nx\nE", id="b"), said("Done.")))
+    assert told["reasoning_content"] == "[command] ls -la\nHm.\n[command] cat <<E x E\n"
+    assert told["content"] == "Done."
+
+
+def test_activity_can_be_switched_off() -> None:
+    assert "reasoning_content" not in message(turn(did("ls"), said("Done.")), show_activity=False)
+
+
+def test_what_a_command_prints_is_not_shown() -> None:
+    item = ItemStarted(Activity("c", "command", "ls"))
+    assert message(turn([item, OutputDelta("c", "README.md")]))["reasoning_content"] == "[command] ls\n"
+
+
+def test_a_refusal_is_a_refusal_and_the_content_is_null() -> None:
+    refusal: list[Event] = [
+        ItemStarted(Message("m")),
+        RefusalDelta("m", "I "),
+        RefusalDelta("m", "will not."),
+    ]
+    assert deltas(turn(refusal)) == [{"refusal": "I "}, {"refusal": "will not."}]
+    told = message(turn(refusal))
+    assert (told["content"], told["refusal"]) == (None, "I will not.")
+
+
+def test_calls_that_come_interleaved_are_serialised_call_after_call() -> None:
+    events: list[Event] = [
+        ItemStarted(ToolCall("a", "call_a", "f")),
+        ItemStarted(ToolCall("b", "call_b", "g")),
+        ArgumentsDelta("b", "[1,"),
+        ArgumentsDelta("a", "{"),
+        ArgumentsDelta("a", "}"),
+        ItemEnded("a"),
+        ArgumentsDelta("b", "2]"),
+        ItemEnded("b"),
+    ]
+    pieces = [delta["tool_calls"][0] for delta in deltas(turn(events))]
+    assert [(piece["index"], piece.get("id"), piece["function"]["arguments"]) for piece in pieces] == [
+        (0, "call_a", ""),
+        (0, None, "{"),
+        (0, None, "}"),
+        (1, "call_b", ""),
+        (1, None, "[1,"),
+        (1, None, "2]"),
+    ]
+
+
+def test_whole_calls_keep_the_order_in_which_they_were_opened() -> None:
+    events: list[Event] = [
+        ItemStarted(ToolCall("a", "call_a", "f")),
+        ItemStarted(ToolCall("b", "call_b", "g")),
+        ItemEnded("b"),
+        ItemEnded("a"),
+    ]
+    calls = message(turn(events), whole_calls=True)["tool_calls"]
+    assert [call["id"] for call in calls] == ["call_a", "call_b"]
+
+
+def test_the_legacy_form_streams_a_function_call_and_ends_with_its_reason() -> None:
+    events = turn(called('{"a":', "1}"))
+    assert deltas(events, legacy_function_call=True) == [
+        {"function_call": {"name": "get_weather", "arguments": ""}},
+        {"function_call": {"arguments": '{"a":'}},
+        {"function_call": {"arguments": "1}"}},
+    ]
+    choice = whole(events, legacy_function_call=True)["choices"][0]
+    assert choice["message"]["function_call"] == {"name": "get_weather", "arguments": '{"a":1}'}
+    assert choice["finish_reason"] == "function_call"
+    assert "tool_calls" not in choice["message"]
+
+
+def test_the_legacy_form_has_room_for_one_call() -> None:
+    events = turn(called("{}", id="a"), called("[]", id="b", name="other"))
+    assert message(events, legacy_function_call=True)["function_call"]["name"] == "get_weather"
+
+
+def test_a_custom_tool_call_carries_its_input() -> None:
+    events: list[Event] = [
+        ItemStarted(ToolCall("t", "call_1", "sql", kind="custom")),
+        ArgumentsDelta("t", "select 1"),
+        ItemEnded("t"),
+    ]
+    assert deltas(turn(events)) == [
+        {
+            "tool_calls": [
+                {"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "sql", "input": ""}}
+            ]
+        },
+        {"tool_calls": [{"index": 0, "custom": {"input": "select 1"}}]},
+    ]
+    assert message(turn(events))["tool_calls"] == [
+        {"id": "call_1", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason"),
+    [
+        ("stop", "tool_calls"),
+        ("interrupted", "tool_calls"),
+        ("function_call", "tool_calls"),
+        ("length", "length"),
+    ],
+)
+def test_a_turn_with_calls_ends_as_calls_do_unless_it_was_cut(stop: str, reason: str) -> None:
+    assert whole(turn(called("{}"), stop=stop))["choices"][0]["finish_reason"] == reason
+
+
+@pytest.mark.parametrize("stop", ["stop", "interrupted", "tool_calls", "function_call"])
+def test_a_turn_without_calls_does_not_end_as_calls_do(stop: str) -> None:
+    assert whole(turn(said("x"), stop=stop))["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_choice_without_the_call_of_its_sibling_stops() -> None:
+    events = turn(called("{}", choice=0), said("x", choice=1), stop="tool_calls")
+    assert [choice["finish_reason"] for choice in whole(events, choices=2)["choices"]] == [
+        "tool_calls",
+        "stop",
+    ]
+
+
+def test_a_lone_surrogate_becomes_the_replacement_character_streamed_and_whole() -> None:
+    events = turn(said("a\ud83db", "\ude00"))
+    assert [delta["content"] for delta in deltas(events)] == ["a\ufffdb", "\ufffd"]
+    assert message(events)["content"] == "a\ufffdb\ufffd"
+
+
+def test_line_separators_of_unicode_do_not_break_a_frame() -> None:
+    assert [delta["content"] for delta in deltas(turn(said("a\u2028b\x85c\nd")))] == ["a\u2028b\x85c\nd"]
+
+
+def test_the_first_keepalive_brings_the_role_along_once() -> None:
+    answer = renderer(stream=True, choices=2)
+    opened = frames(answer.open())
+    assert [chunk["choices"][0]["delta"] for chunk in opened] == [{"role": "assistant"}] * 2
+    assert answer.visible
+    assert answer.open() == b""
+    assert b"role" not in answer.feed(turn(said("Hi")))
+
+
+def test_usage_that_nobody_told_is_an_estimate_and_says_so() -> None:
+    usage = whole(turn(said("x" * 40)), choices=2, prompt_letters=100)["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["estimated"]) == (25, 20, True)
+    assert usage["total_tokens"] == 45
+
+
+def test_an_estimate_is_at_least_one_token_each() -> None:
+    usage = whole(turn())["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (1, 1)
+
+
+def test_usage_that_was_told_is_not_marked() -> None:
+    assert "estimated" not in whole(turn(said("x"), counted()))["usage"]
+
+
+def test_the_last_total_counts_and_steps_count_only_without_one() -> None:
+    steps = whole(turn(stepped(Usage(1, 0, 2, 0)), stepped(None), stepped(Usage(3, 0, 4, 0))))["usage"]
+    assert (steps["prompt_tokens"], steps["completion_tokens"]) == (4, 6)
+    both = whole(turn(counted(), stepped(Usage(1, 0, 2, 0)), counted(Usage(20, 0, 30, 0))))["usage"]
+    assert (both["prompt_tokens"], both["completion_tokens"]) == (20, 30)
+
+
+def test_a_stream_never_ends_without_done() -> None:
+    assert streamed(turn(said("x")))[-1] == "[DONE]"
