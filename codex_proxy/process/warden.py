@@ -28,8 +28,11 @@ import time
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 # Given by POSIX; the signal module would cost each child 3 ms (it imports enum).
-SIGKILL, SIGPIPE, SIGTERM = 9, 13, 15
+SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGPIPE, SIGTERM = 1, 2, 3, 9, 13, 15
 SIGXFSZ = 25  # Linux and macOS alike
+# What the child could inherit as ignored: from Python (PIPE, XFSZ), from a proxy started by `nohup` (HUP) or in
+# the background by a script (INT, QUIT). A shell cannot even trap a signal that was ignored at its start.
+RESET_SIGNALS = (SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGXFSZ)
 
 # A killed process is gone in milliseconds; one that is stuck in the kernel for longer cannot be helped.
 SWEEP_SECONDS = 5.0
@@ -62,8 +65,8 @@ def become(command: list[str], libc: ctypes.CDLL, lifeline: int, warden: int) ->
             libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
         if os.getppid() != warden:  # it died before the line above could tell us so
             os._exit(128 + SIGKILL)
-        for ignored_by_python in (SIGPIPE, SIGXFSZ):
-            libc.signal(ignored_by_python, None)
+        for signum in RESET_SIGNALS:
+            libc.signal(signum, None)  # SIG_DFL
         os.close(lifeline)
         os.execv(command[0], command)
     except OSError as fault:

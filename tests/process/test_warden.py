@@ -149,9 +149,15 @@ def _ignores(pid: int, signum: int) -> bool:
     return bool(int(ignored.split()[1], 16) >> (signum - 1) & 1)
 
 
-async def test_the_child_gets_the_signals_as_a_shell_would_have_them(start: Start) -> None:
-    # Python ignores SIGPIPE; a child that inherits that never ends when its reader has gone
-    _, recorder = await start(shell("grep -E 'Sig(Ign|Blk)' /proc/self/status"))
+async def test_the_child_ignores_no_signal_whatever_python_or_the_proxy_ignore(start: Start) -> None:
+    # Python ignores SIGPIPE, a script ignores SIGINT and SIGQUIT for what it starts in the background
+    ignored = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in ignored}
+    try:
+        _, recorder = await start(shell("grep -E 'Sig(Ign|Blk)' /proc/self/status"))
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
     await recorder.exit()
     assert [int(line.split()[1], 16) for line in recorder.data.decode().splitlines()] == [0, 0]
 
