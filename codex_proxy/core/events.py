@@ -148,12 +148,15 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolAsked(msgspec.Struct, frozen=True, gc=False):
-    """The child waits for the output of a call (`answer(ask_id, ...)`)."""
+    """The child waits for the output of a call (`answer(ask_id, ...)`). All of a step's come before its
+    `StepCompleted`. `name` is the client's; `arguments` the model's exact text."""
 
     ask_id: str
     call_id: str
     name: str
     arguments: str
+    item_id: str = ""
+    kind: Literal["function", "custom"] = "function"
 
 
 class ApprovalAsked(msgspec.Struct, frozen=True, gc=False):

@@ -1,0 +1,51 @@
+"""Names of the client's tools that the agent forbids or swallows, there and back.
+
+The agent takes `[A-Za-z0-9_-]{1,128}`, reserves `mcp__`, and accepts `exec_command` and `shell_command` only to
+leave them out of the model's request. Source: experiments with 0.163 and 0.169.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+TAKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+SWALLOWED = frozenset({"exec_command", "shell_command", "functions"})
+RESERVED_PREFIX = "mcp__"
+OURS = "client_"
+"""What is put in front of a name that is not taken. A name of the client's that begins so is renamed too, so
+that no two names meet."""
+
+LONGEST_KEPT = 100
+"""Characters of a renamed name; the digest behind it tells apart what was cut or replaced."""
+
+
+def agent_name(name: str) -> str:
+    """The name under which the agent is offered a tool. The same name always gives the same one."""
+    if not _must_change(name):
+        return name
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:LONGEST_KEPT]
+    if safe == name and len(name) <= LONGEST_KEPT:
+        return OURS + name
+    return f"{OURS}{safe}_{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def _must_change(name: str) -> bool:
+    reserved = name in SWALLOWED or name.startswith((RESERVED_PREFIX, OURS))
+    return reserved or TAKEN.fullmatch(name) is None
+
+
+class ToolNames:
+    """The way back, for the tools of one turn."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._client = {agent_name(name): name for name in names}
+
+    def offered(self, name: str) -> bool:
+        """Whether the agent's name is that of a tool that was offered."""
+        return name in self._client
+
+    def client_name(self, name: str) -> str:
+        """The client's name of the tool that the agent calls so."""
+        return self._client.get(name, name)
