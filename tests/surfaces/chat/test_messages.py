@@ -127,6 +127,10 @@ def test_an_output_without_any_call_is_400(before: list[dict[str, Any]]) -> None
     assert wrong(*before, answer())[0] == f"messages[{len(before)}].role"
 
 
+def test_a_tool_message_does_not_answer_a_function_call() -> None:
+    assert wrong(ASKS_FUNCTION, answer("call_legacy_0"))[0] == "messages[1].role"
+
+
 def test_an_output_of_another_call_is_400() -> None:
     assert wrong(asks(call("a")), answer("a"), answer("z"))[0] == "messages[2].tool_call_id"
 

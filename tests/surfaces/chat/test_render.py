@@ -56,6 +56,15 @@ def test_parts_of_a_reasoning_summary_are_separated_by_a_blank_line() -> None:
     assert told["reasoning_content"] == "First.\n\nSecond.\n\nThird."
 
 
+def test_pieces_of_one_part_are_joined_as_they_are() -> None:
+    pieces: list[Event] = [
+        ItemStarted(Reasoning("r")),
+        ReasoningDelta("r", "Fi"),
+        ReasoningDelta("r", "rst."),
+    ]
+    assert message(turn(pieces))["reasoning_content"] == "First."
+
+
 def test_raw_reasoning_is_not_shown_and_does_not_begin_the_answer() -> None:
     answer = renderer(stream=True)
     raw: list[Event] = [ItemStarted(Reasoning("r")), ReasoningDelta("r", "secret", kind="raw")]
@@ -64,8 +73,16 @@ def test_raw_reasoning_is_not_shown_and_does_not_begin_the_answer() -> None:
 
 
 def test_what_the_agent_does_is_one_line_each_among_its_thoughts() -> None:
-    told = message(turn(did("ls -la", id="a"), thought("Hm."), did("cat <<E\nx\nE", id="b"), said("Done.")))
-    assert told["reasoning_content"] == "[command] ls -la\nHm.\n[command] cat <<E x E\n"
+    told = message(
+        turn(
+            did("ls -la", id="a"),
+            thought("Hm.", id="b"),
+            did("cat <<E\nx\nE", id="c"),
+            thought("So.", id="d"),
+            said("Done."),
+        )
+    )
+    assert told["reasoning_content"] == "[command] ls -la\nHm.\n[command] cat <<E x E\nSo."
     assert told["content"] == "Done."
 
 
@@ -138,6 +155,7 @@ def test_the_legacy_form_streams_a_function_call_and_ends_with_its_reason() -> N
 def test_the_legacy_form_has_room_for_one_call() -> None:
     events = turn(called("{}", id="a"), called("[]", id="b", name="other"))
     assert message(events, legacy_function_call=True)["function_call"]["name"] == "get_weather"
+    assert len(deltas(events, legacy_function_call=True)) == 2
 
 
 def test_a_custom_tool_call_carries_its_input() -> None:
