@@ -49,6 +49,15 @@ def test_the_calls_of_a_response_that_is_tried_again_are_forgotten() -> None:
     assert ids == ["fc_2"]
 
 
+def test_outputs_of_the_step_before_stay_when_a_response_is_tried_again() -> None:
+    talk = Dialogue().start()
+    for item in ({"type": "function_call_output", "call_id": "c"}, {"type": "reasoning", "id": "rs_1"}):
+        talk.tells("rawResponseItem/completed", item=item)
+    talk.tells("error", error={"message": "Reconnecting... 1/5"}, willRetry=True)
+    kept = [event.type for event in talk.completes() if isinstance(event, ev.RawItem)]
+    assert kept == ["function_call_output"]
+
+
 def test_a_retry_says_why_and_with_which_status() -> None:
     info = {"responseStreamDisconnected": {"httpStatusCode": 429}}
     error = {

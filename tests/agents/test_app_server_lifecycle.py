@@ -294,3 +294,27 @@ def test_a_child_that_dies_ends_the_turn_once_in_every_state(state: str) -> None
             "The agent was ended by SIGKILL before it finished the answer. It said: ERROR boom [link]"
         )
     assert talk.turn.eof(Ended()) == NOTHING
+
+
+def test_the_last_words_of_a_dead_child_are_its_last_line_with_words_in_it() -> None:
+    talk = Dialogue()
+    talk.take(talk.turn.eof(Ended(code=3, stderr_tail="first\n\x1b[31mboom\x1b[0m\n\x1b[0m\n")))
+    assert talk.end.failure is not None
+    assert talk.end.failure.message == (
+        "The agent exited with status 3 before it finished the answer. It said: boom"
+    )
+
+
+def test_a_message_that_a_retry_left_open_is_no_refusal() -> None:
+    talk = Dialogue().start()
+    talk.tells("item/started", item={"type": "agentMessage", "id": "msg_1"})
+    talk.tells("error", error={"message": "Reconnecting... 1/5"}, willRetry=True)
+    talk.tells("item/agentMessage/delta", itemId="msg_2", delta="Hello")
+    assert talk.ends() == [TurnEnded(Stop.STOP)]
+
+
+def test_a_message_that_said_something_and_was_never_completed_is_no_refusal() -> None:
+    talk = Dialogue().start()
+    talk.tells("item/started", item={"type": "agentMessage", "id": "msg_1"})
+    talk.tells("item/agentMessage/delta", itemId="msg_1", delta="Hello")
+    assert talk.ends() == [TurnEnded(Stop.STOP)]

@@ -308,3 +308,43 @@ BAD_LOGS: dict[str, list[Event]] = {
 @pytest.mark.parametrize("complaint", BAD_LOGS)
 def test_the_checker_finds_what_it_looks_for(complaint: str) -> None:
     assert violations(BAD_LOGS[complaint], ended=False) == [complaint]
+
+
+def test_a_message_that_is_started_twice_while_it_is_repeated_takes_no_other_ones_place() -> None:
+    log = repaired(
+        *(
+            TextDelta("a", "One."),
+            ItemEnded("a"),
+            TextDelta("b", "Two."),
+            ItemEnded("b"),
+            ev.Retrying("again"),
+        ),
+        *(ItemStarted(Message("c")), ItemStarted(Message("c")), TextDelta("c", "One."), ItemEnded("c")),
+        *(ItemStarted(Message("d")), TextDelta("d", "Two."), ItemEnded("d"), END),
+    )
+    assert texts(log) == {"a": "One.", "b": "Two."}
+    assert log[-1] == END
+
+
+def test_the_late_end_of_a_broken_message_does_not_keep_the_next_try_from_going_on() -> None:
+    log = repaired(TextDelta("a", "Hel"), ev.Retrying("again"), ItemEnded("a"), TextDelta("b", "Hello"), END)
+    assert texts(log) == {"a": "Hello"}
+    assert log[-1] == END
+
+
+def test_a_whole_text_that_revises_what_was_repeated_is_not_mixed_with_it() -> None:
+    log = repaired(
+        *(TextDelta("a", "abcdef"), ev.Retrying("again"), TextDelta("b", "abc")),
+        *(TextWhole("b", "xyzdef!"), ItemEnded("b"), END),
+    )
+    assert texts(log) == {"a": "abcdef"}
+    assert failure_kind(log) == "upstream_disconnected"
+
+
+def test_a_late_delta_after_a_repeated_step_is_noticed_and_no_fault() -> None:
+    log = repaired(
+        *(TextDelta("a", "One."), ItemEnded("a"), ev.Retrying("again"), TextDelta("b", "One.")),
+        *(ev.StepCompleted(), TextDelta("b", " More."), END),
+    )
+    assert texts(log) == {"a": "One."}
+    assert log[-2:] == [ev.Noticed("late_delta", "Message"), END]
