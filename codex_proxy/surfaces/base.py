@@ -6,8 +6,9 @@ bytes for them, so they become U+FFFD here; a pair whose two halves meet in one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -37,6 +38,11 @@ def raw_text(text: str) -> msgspec.Raw:
     return msgspec.Raw(json_text(text))
 
 
+def schema_json(schema: Any) -> msgspec.Raw:
+    """A client's own JSON, as JSON. The standard library's encoder, since it may hold integers of any size."""
+    return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
+
+
 class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
     """What a request says outside of its body. Header values as they came, None where there was none."""
 
@@ -44,3 +50,14 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
     """`X-Codex-Mode`: `model` or `agent`."""
     workdir: str | None = None
     """`X-Codex-Workdir`: a folder for this request."""
+
+
+WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
+
+
+def workdir_of(headers: RequestHints, metadata: Mapping[str, str]) -> tuple[str | None, WorkdirParam]:
+    """The folder that a request names, and who named it: for the 400 of whoever looks at the disk."""
+    if headers.workdir:
+        return headers.workdir, "X-Codex-Workdir"
+    folder = metadata.get("workdir")
+    return folder, "metadata.workdir" if folder else None

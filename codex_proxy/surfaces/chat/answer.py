@@ -6,13 +6,12 @@ with `param` for what this server does not give. Source: seed 001 ("Parameters",
 
 from __future__ import annotations
 
-from typing import Final, Literal
-
-import msgspec
+from typing import Final
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.surfaces.chat.tools import schema_json
+from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.chat.wire import ChatRequest
+from codex_proxy.surfaces.text_format import Format
 
 UNSUPPORTED: Final = "unsupported_value"
 
@@ -26,13 +25,6 @@ IGNORED: Final = (
     "prediction",
 )
 """Validated and accepted; no agent has a knob for them."""
-
-
-class Format(msgspec.Struct, frozen=True):
-    """The format of the answer's text; `schema` where the client gave one."""
-
-    kind: Literal["text", "json_object", "json_schema"] = "text"
-    schema: msgspec.Raw | None = None
 
 
 def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:

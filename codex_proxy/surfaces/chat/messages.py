@@ -8,14 +8,11 @@ second output, and for parts that no agent takes. Sources: seed 003 (roles and p
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from typing import Final
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import (
     HistoryItem,
-    ImagePart,
     Part,
     PastCall,
     PastOutput,
@@ -23,9 +20,7 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.surfaces.chat import wire
-
-_DATA_IMAGE: Final = re.compile(r"data:image/[a-z0-9.+-]+;base64,\S", re.IGNORECASE)
-_WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
+from codex_proxy.surfaces.images import image_part
 
 
 def history_of(messages: Iterable[wire.AnyMessage]) -> tuple[HistoryItem, ...]:
@@ -190,10 +185,4 @@ def _shown_part(part: wire.ShownPart, place: str) -> Part:
         raise bad_request(
             f"The agent cannot take a part of type '{part.type}': accepted are 'text' and 'image_url'.", place
         )
-    url = part.image_url.url
-    if not (_DATA_IMAGE.match(url) or _WEB_IMAGE.match(url)):
-        raise bad_request(
-            "Invalid image: expected a 'data:image/<type>;base64,' URL or an https URL.",
-            f"{place}.image_url.url",
-        )
-    return ImagePart(url, part.image_url.detail)
+    return image_part(part.image_url.url, part.image_url.detail, f"{place}.image_url.url")

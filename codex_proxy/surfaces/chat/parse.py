@@ -7,15 +7,13 @@ off). What the chosen agent cannot do is checked elsewhere. Sources: seeds 001 a
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
-from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, SaidMessage, TextPart
 from codex_proxy.core.turn import Sandbox, Turn
-from codex_proxy.surfaces.base import RequestHints
+from codex_proxy.surfaces.base import RequestHints, WorkdirParam, workdir_of
 from codex_proxy.surfaces.chat.answer import (
-    Format,
     choices_of,
     format_of,
     ignored_by_us,
@@ -27,13 +25,11 @@ from codex_proxy.surfaces.chat.tools import offered_by
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
 from codex_proxy.surfaces.mode import BuiltinTools, mode_of
 from codex_proxy.surfaces.models import ModelCatalog, resolve
+from codex_proxy.surfaces.text_format import told
+from codex_proxy.surfaces.usage import letters_in
 
 DEFAULT_NAME: Final = "codex-5"
 """What a request without a model is answered as."""
-
-JSON_OBJECT_WORDS: Final = (
-    "Answer with exactly one JSON object: no text before or after it, and no code fence around it."
-)
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +60,7 @@ class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...]
     metadata: dict[str, str]
     user: str | None
-    workdir_param: Literal["X-Codex-Workdir", "metadata.workdir"] | None
+    workdir_param: WorkdirParam
     """Who named the folder, for the 400 of whoever looks at the disk."""
     json_object: bool
     """The answer's text must be one JSON object; the model has been told."""
@@ -89,10 +85,10 @@ def parse(body: bytes, *, settings: ChatSettings, catalog: ModelCatalog, headers
         client_acts=bool(offered.tools) or wanted.kind != "text" or has_instructions(request.messages),
     )
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
-    workdir = headers.workdir or metadata.get("workdir")
+    workdir, workdir_param = workdir_of(headers, metadata)
     turn = Turn(
         model=resolved.agent_model,
-        history=_told(history, wanted),
+        history=told(history, wanted),
         mode=mode,
         effort=_effort(request) or resolved.effort,
         summary=request.reasoning.summary if request.reasoning else None,
@@ -119,33 +115,12 @@ def parse(body: bytes, *, settings: ChatSettings, catalog: ModelCatalog, headers
         stop=turn.stop,
         metadata=metadata,
         user=request.user or request.safety_identifier,
-        workdir_param=_workdir_param(headers, workdir),
+        workdir_param=workdir_param,
         json_object=wanted.kind == "json_object",
-        prompt_letters=sum(map(_letters, turn.history)),
+        prompt_letters=letters_in(turn.history),
     )
 
 
 def _effort(request: ChatRequest) -> str | None:
     """Two fields say it; the newer, flat one wins."""
     return request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)
-
-
-def _told(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
-    """For a JSON object there is no knob: the model is told first of all."""
-    if wanted.kind != "json_object":
-        return history
-    return (SaidMessage("developer", (TextPart(JSON_OBJECT_WORDS),)), *history)
-
-
-def _workdir_param(
-    headers: RequestHints, workdir: str | None
-) -> Literal["X-Codex-Workdir", "metadata.workdir"] | None:
-    if headers.workdir:
-        return "X-Codex-Workdir"
-    return "metadata.workdir" if workdir else None
-
-
-def _letters(item: HistoryItem) -> int:
-    if isinstance(item, SaidMessage | PastOutput):
-        return sum(len(part.text) for part in item.parts if isinstance(part, TextPart))
-    return len(item.arguments) if isinstance(item, PastCall) else 0

@@ -29,8 +29,9 @@ from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import Activity, Item, Message, ToolCall
 from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
-from codex_proxy.surfaces.chat.usage import Measure, Spent, StreamMetrics
+from codex_proxy.surfaces.chat.usage import Measure, StreamMetrics, chat_usage
 from codex_proxy.surfaces.errors import error_frame
+from codex_proxy.surfaces.usage import Spent
 
 DONE: Final = b"data: [DONE]\n\n"
 NOT_MEASURED: Final = StreamMetrics()
@@ -201,7 +202,8 @@ class ChatRenderer:
     # --- usage ----------------------------------------------------------------------------------
 
     def _figures(self) -> dict[str, Any]:
-        return self.spent.figures(
+        return chat_usage(
+            self.spent,
             copies=1 if self._routed else len(self._choices),
             prompt_letters=self._prompt_letters,
             answer_letters=sum(choice.length() for choice in self._choices),

@@ -7,15 +7,14 @@ seed 003 ("tool_choice"), OpenAI's wire rules.
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import msgspec
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import NamedTools, ToolChoice
+from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.chat import wire
+from codex_proxy.surfaces.offers import grammar_words, known_tool, refuse_duplicates
 
 
 class Offered(msgspec.Struct, frozen=True):
@@ -35,23 +34,18 @@ def offered_by(request: wire.ChatRequest) -> Offered:
         return _functions(request.functions or [], request.function_call)
     tools = [_tool(tool) for tool in request.tools or ()]
     fields = [f"tools[{i}].{tool.kind}.name" for i, tool in enumerate(tools)]
-    _refuse_duplicates(tools, fields)
+    refuse_duplicates(tools, fields)
     if request.function_call not in (None, "auto", "none"):
         raise bad_request("'function_call' is only allowed when 'functions' are given.", "function_call")
     return Offered(tuple(tools), _choice(request.tool_choice, tools), legacy=False)
 
 
-def schema_json(schema: dict[str, Any]) -> msgspec.Raw:
-    """A schema as JSON. The standard library's encoder, since a schema may hold integers of any size."""
-    return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
-
-
 def _functions(definitions: list[wire.FunctionDefinition], choice: wire.LegacyChoice | None) -> Offered:
     tools = [_function(definition) for definition in definitions]
-    _refuse_duplicates(tools, [f"functions[{i}].name" for i in range(len(tools))])
+    refuse_duplicates(tools, [f"functions[{i}].name" for i in range(len(tools))])
     if not isinstance(choice, wire.Named):
         return Offered(tuple(tools), "none" if choice == "none" else "auto", legacy=True)
-    named = _known(choice.name, "function", tools, "function_call.name")
+    named = known_tool(choice.name, "function", tools, "function_call.name")
     return Offered(tuple(tools), NamedTools((named,), required=True), legacy=True)
 
 
@@ -71,21 +65,9 @@ def _function(definition: wire.FunctionDefinition) -> Tool:
 
 
 def _custom_description(definition: wire.CustomDefinition) -> str:
-    """An agent has no place for a grammar, so the model is told of it in words."""
     description = definition.description or ""
     grammar = definition.format.grammar if definition.format else None
-    if grammar is None:
-        return description
-    words = f"The input must follow this {grammar.syntax} grammar:\n{grammar.definition}"
-    return f"{description}\n\n{words}" if description else words
-
-
-def _refuse_duplicates(tools: list[Tool], fields: list[str]) -> None:
-    names: set[str] = set()
-    for tool, field in zip(tools, fields, strict=True):
-        if tool.name in names:
-            raise bad_request(f"The tool name '{tool.name}' is given twice.", field)
-        names.add(tool.name)
+    return description if grammar is None else grammar_words(description, grammar.syntax, grammar.definition)
 
 
 def _choice(choice: wire.ToolChoice | None, tools: list[Tool]) -> ToolChoice:
@@ -106,11 +88,4 @@ def _choice(choice: wire.ToolChoice | None, tools: list[Tool]) -> ToolChoice:
 
 def _chosen(choice: wire.ChosenTool, tools: list[Tool], place: str) -> str:
     name = choice.custom.name if isinstance(choice, wire.ChosenCustom) else choice.function.name
-    return _known(name, choice.type, tools, f"{place}.{choice.type}.name")
-
-
-def _known(name: str, kind: str, tools: list[Tool], param: str) -> str:
-    if any(tool.name == name and tool.kind == kind for tool in tools):
-        return name
-    given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"
-    raise bad_request(f"No {kind} '{name}' was given; there are: {given}.", param)
+    return known_tool(name, choice.type, tools, f"{place}.{choice.type}.name")

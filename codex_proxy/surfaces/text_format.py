@@ -1,0 +1,27 @@
+"""The format of the answer's text that a client wants, and what the model is told of it."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from codex_proxy.core.items import HistoryItem, SaidMessage, TextPart
+
+JSON_OBJECT_WORDS: Final = (
+    "Answer with exactly one JSON object: no text before or after it, and no code fence around it."
+)
+
+
+class Format(msgspec.Struct, frozen=True):
+    """The format of the answer's text; `schema` where the client gave one."""
+
+    kind: Literal["text", "json_object", "json_schema"] = "text"
+    schema: msgspec.Raw | None = None
+
+
+def told(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
+    """For a JSON object there is no knob: the model is told first of all."""
+    if wanted.kind != "json_object":
+        return history
+    return (SaidMessage("developer", (TextPart(JSON_OBJECT_WORDS),)), *history)
