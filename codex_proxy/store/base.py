@@ -1,0 +1,389 @@
+"""What a store takes, gives and promises, and its values. It knows no database; importing it is cheap.
+
+Promises that every implementation keeps:
+
+- A write that returned is on disk and every later read sees it. A write whose caller was cancelled, or that
+  raised `StoreUnavailable`, is either there as a whole or not at all.
+- Every object has an owner. What another owner made does not exist: reads give None or nothing, writes raise
+  `NotStored`.
+- Order is the order of writing. Times and ids come from the caller or the injected clock.
+
+Errors: `StoreUnavailable` (now it cannot; nothing that was acknowledged is lost), `NotStored`, `StoreConflict`,
+and when a store is opened `StoreRefused`. Anything else that a method raises is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Literal, Protocol, TypeAlias
+
+import msgspec
+
+Order = Literal["asc", "desc"]
+ToolMemory = Literal["disk", "ram", "off"]
+
+UNFINISHED: Final = frozenset({"queued", "in_progress"})
+"""Statuses of a response that is still being made; one in the background is taken up after a restart."""
+
+MAX_METADATA_KEYS: Final = 16
+"""OpenAI's limit. It is kept here because it holds for the metadata after the merge, which only we see."""
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+class StoreError(Exception):
+    """A store's answer that is not a value. The message is for a person."""
+
+
+class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
+    """It cannot now: locked by another process, disk full, closed, too far behind. Later it may."""
+
+
+class StoreRefused(StoreError):  # noqa: N818
+    """The file may not be used: damaged, made by a newer version, not ours. It was not touched."""
+
+
+class NotStored(StoreError):  # noqa: N818
+    """The object does not exist, or not for this owner. `kind` says which object of the call is meant."""
+
+    def __init__(self, kind: Literal["response", "conversation", "item"], id: str) -> None:
+        super().__init__(f"there is no {kind} {id!r}")
+        self.kind = kind
+        self.id = id
+
+
+class StoreConflict(StoreError):  # noqa: N818
+    """The write contradicts what is there: an id is taken, a version has moved on, metadata has too many keys."""
+
+    def __init__(self, reason: Literal["id_taken", "version", "too_many_keys"], message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is kept; None is no limit. What goes first is what was touched longest ago.
+
+    A response goes only when nothing continues it: a chain that is still used never loses its beginning.
+    """
+
+    age: float | None = 30 * 86400.0
+    """Seconds for responses; 30 days as at OpenAI."""
+    conversation_age: float | None = None
+    """Seconds since a conversation was last touched; OpenAI keeps them until they are deleted."""
+    frames_age: float = 86400.0
+    """Seconds for which the stream of a finished background response can be read again."""
+    max_responses: int | None = 100_000
+    """Some hundred MB of ordinary turns."""
+    max_bytes: int | None = 4 << 30
+    """What a person will not miss on a disk; images make most of it."""
+    spared: float = 3600.0
+    """Seconds for which count and size spare an object: what is being worked on is never cut."""
+
+
+class StepMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Where steps are remembered and how many. On disk they are bounded by age and by `Retention.max_bytes`."""
+
+    kind: ToolMemory = "disk"
+    age: float = 86400.0
+    """Seconds; a client that has not answered a call for a day will not."""
+    max_entries: int = 100
+    """In RAM; `MAX_CONVERSATION_HISTORY`."""
+    max_bytes: int = 64 << 20
+    """In RAM, values only: encrypted reasoning is some KiB, an image in an output up to some MiB."""
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+class StepEntry(msgspec.Struct, frozen=True):
+    """What the model needs to see again of one step. The key is a digest that the caller makes."""
+
+    key: bytes
+    value: bytes
+    created: float = 0.0
+    """Seconds since 1970; the store's clock says it when the entry is written."""
+
+
+class StoredItem(msgspec.Struct, frozen=True):
+    """One item of a response or conversation. The id is unique within each of them."""
+
+    id: str
+    json: bytes
+    """As the client sees it; empty for what only the model sees (hidden calls and their outputs)."""
+    raw: bytes = b""
+    """As the model must see it again; empty where that is `json`."""
+    created: float = 0.0
+
+    @property
+    def for_model(self) -> bytes:
+        return self.raw or self.json
+
+    @property
+    def visible(self) -> bool:
+        return bool(self.json)
+
+
+class ItemReference(msgspec.Struct, frozen=True):
+    """An item of the same owner that exists already, in whatever response or conversation."""
+
+    id: str
+
+
+class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A response without its items. `json` is the whole object as the client gets it."""
+
+    owner: str
+    id: str
+    status: str
+    created: float
+    json: bytes
+    previous_id: str | None = None
+    conversation_id: str | None = None
+    background: bool = False
+    recovery: bytes = b""
+    """Whatever the caller needs to take a background run up again; means nothing to the store."""
+
+
+class ChainTurn(msgspec.Struct, frozen=True):
+    """One turn of a chain: what went in, what came out."""
+
+    response_id: str
+    input: tuple[StoredItem, ...]
+    output: tuple[StoredItem, ...]
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One event of a background stream."""
+
+    number: int
+    """Its `sequence_number`."""
+    data: bytes
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    owner: str
+    id: str
+    created: float
+    metadata: dict[str, str] = {}
+    version: int = 0
+    """Grows with every change of the items; a turn that was begun at one version can ask to end at it."""
+
+
+class Append(msgspec.Struct, frozen=True):
+    """Both sides of the turn go to this conversation, with the response or not at all."""
+
+    conversation_id: str
+    version: int | None = None
+    """The version at which the turn was begun: another one raises `StoreConflict`. None takes any."""
+
+
+class ConversationContext(msgspec.Struct, frozen=True):
+    """All items, hidden ones too, oldest first, and the version at which that was so."""
+
+    version: int
+    items: tuple[StoredItem, ...]
+
+
+class PageRequest(msgspec.Struct, frozen=True):
+    """A part of a list: at most `limit` items, those behind the item `after` in this order."""
+
+    limit: int = 20
+    order: Order = "desc"
+    after: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    items: tuple[StoredItem, ...]
+    has_more: bool
+
+
+class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
+    location: str
+    schema_version: int
+    bytes_used: int
+    bytes_free: int
+    """In the file but empty; `vacuum` gives them back."""
+    responses: int
+    unfinished: int
+    conversations: int
+    items: int
+    frames: int
+    steps: int
+    oldest: float | None
+    """When the oldest response was made."""
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """How many objects went."""
+
+    responses: int = 0
+    conversations: int = 0
+    frames: int = 0
+    steps: int = 0
+
+
+NewItem: TypeAlias = StoredItem | ItemReference
+
+
+# --- the interface ------------------------------------------------------------------------------
+
+
+class Steps(Protocol):
+    """What the agent's model needs to see again of a step, for a day."""
+
+    async def remember(self, owner: str, entries: Sequence[StepEntry], *, durable: bool = True) -> None:
+        """Keeps the entries; one with a known key replaces it. `durable=False`: in RAM only, never on disk."""
+        ...
+
+    async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, StepEntry]:
+        """Those of the keys that are known and not too old."""
+        ...
+
+
+class Responses(Protocol):
+    """Responses, their items, and the event frames of those that run in the background."""
+
+    async def add_response(
+        self,
+        response: StoredResponse,
+        *,
+        input: Sequence[StoredItem] = (),
+        output: Sequence[StoredItem] = (),
+        append: Append | None = None,
+    ) -> None:
+        """Saves a response with its items, and appends both sides to a conversation where asked.
+
+        Items whose id the conversation has already are not appended again. Raises `NotStored` where
+        `previous_id` or the conversation does not exist, `StoreConflict` where an id is taken.
+        """
+        ...
+
+    async def update_response(
+        self,
+        owner: str,
+        id: str,
+        *,
+        status: str,
+        json: bytes,
+        output: Sequence[StoredItem] | None = None,
+        recovery: bytes | None = None,
+        append: Append | None = None,
+        only_from: Collection[str] | None = None,
+    ) -> bool:
+        """Replaces status and object, and where given the output items. The stored input and the output go to
+        the conversation where asked.
+
+        False, and nothing changed, when the response is gone or its status is not in `only_from`: what was
+        cancelled never completes later.
+        """
+        ...
+
+    async def response(self, owner: str, id: str) -> StoredResponse | None: ...
+
+    async def delete_response(self, owner: str, id: str) -> bool:
+        """False when there is none. Responses that continue it keep their context; nothing else shows it."""
+        ...
+
+    async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
+        """Visible input items. Raises `NotStored` for the response, or for the item `after`."""
+        ...
+
+    async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
+        """The chain that ends with this response, its root first. Raises `NotStored`."""
+        ...
+
+    async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
+        """Visible items by id, in any response or conversation of the owner; the newest where there are several."""
+        ...
+
+    async def unfinished_responses(self) -> list[StoredResponse]:
+        """Every background response, of all owners, whose status is in `UNFINISHED`, oldest first."""
+        ...
+
+    async def append_frames(self, owner: str, response_id: str, frames: Sequence[Frame]) -> None:
+        """Adds events of the response's stream. Raises `NotStored`, and `StoreConflict` for a known number."""
+        ...
+
+    async def frames(
+        self, owner: str, response_id: str, *, after: int = -1, limit: int = 1000
+    ) -> list[Frame]:
+        """At most `limit` events with a number above `after`, in order. Raises `NotStored`."""
+        ...
+
+
+class Conversations(Protocol):
+    """Conversations and their items. Items that several conversations and responses hold exist once."""
+
+    async def add_conversation(
+        self, conversation: Conversation, items: Sequence[NewItem] = ()
+    ) -> tuple[StoredItem, ...]:
+        """Makes it, with its first items, and gives these. Raises as `append_items` does."""
+        ...
+
+    async def conversation(self, owner: str, id: str) -> Conversation | None: ...
+
+    async def update_conversation(
+        self, owner: str, id: str, changes: Mapping[str, str | None]
+    ) -> Conversation:
+        """Merges the metadata; None deletes a key. Raises `NotStored`, `StoreConflict` for too many keys."""
+        ...
+
+    async def delete_conversation(self, owner: str, id: str) -> bool:
+        """False when there is none. Items that others hold stay there."""
+        ...
+
+    async def append_items(
+        self, owner: str, conversation_id: str, items: Sequence[NewItem], *, version: int | None = None
+    ) -> tuple[StoredItem, ...]:
+        """Appends all of them or none, and gives them with references resolved.
+
+        Raises `NotStored` (the conversation, or a referenced item) and `StoreConflict` (an id that the
+        conversation has; a version other than the one given).
+        """
+        ...
+
+    async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
+        """Visible items. Raises `NotStored` for the conversation, or for the item `after`."""
+        ...
+
+    async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
+        """A visible item. Raises `NotStored` for the conversation."""
+        ...
+
+    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Conversation:
+        """Takes it out of this conversation only. Raises `NotStored` for either of them."""
+        ...
+
+    async def conversation_context(self, owner: str, id: str) -> ConversationContext:
+        """What the model needs to see of it. Raises `NotStored`."""
+        ...
+
+
+class Maintenance(Protocol):
+    """For the operator, and for the task that keeps a store small."""
+
+    async def stats(self) -> StoreStats: ...
+
+    async def prune(self, now: float | None = None) -> Pruned:
+        """Removes what `Retention` and the step memory's age no longer keep, in small writes."""
+        ...
+
+    async def export(self, write: Callable[[bytes], object]) -> int:
+        """Calls `write` with one line of JSON (with its line feed) per response and conversation; their number."""
+        ...
+
+    async def vacuum(self) -> int:
+        """Gives empty pages back to the file system, in small steps; how many bytes."""
+        ...
+
+    async def close(self) -> None:
+        """Ends what was begun, then lets go of the file. Again is harmless."""
+        ...
+
+
+class Store(Steps, Responses, Conversations, Maintenance, Protocol):
+    """All of it. Take the narrowest part that does."""
