@@ -45,11 +45,9 @@ class Lane:
         heard: list[tuple[str, str]] = []
         while self._waiting and self.speaker is None:
             next_id = next(iter(self._waiting))
-            if next_id in self._ended:
-                self._ended.discard(next_id)
-            elif self._whole:
-                break
-            else:
+            if next_id not in self._ended:
+                if self._whole:
+                    break
                 self.speaker = next_id
             heard.append((next_id, "".join(self._waiting.pop(next_id))))
         return heard

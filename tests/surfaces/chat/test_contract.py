@@ -170,7 +170,7 @@ def test_choices_that_the_agent_reports_itself_go_to_their_index_each_with_its_o
         said("one", id="a", choice=0),
         said("two", id="b", choice=1),
         said("nobody asked", id="c", choice=2),
-        said("nobody can ask", id="d", choice=-1),
+        said("nobody can ask", id="d", choice=-2),
         choice_stops={1: "length"},
     )
     choices = whole(events, choices=2)["choices"]

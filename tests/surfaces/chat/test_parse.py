@@ -29,6 +29,7 @@ SYSTEM = {"role": "system", "content": "be brief"}
         ("logit_bias", []),
         ("logprobs", "yes"),
         ("logprobs", 1.5),
+        ("logprobs", ""),
         ("max_tokens", 0),
         ("max_tokens", 10**30),
         ("max_completion_tokens", 1.5),

@@ -132,11 +132,16 @@ def test_whole_calls_keep_the_order_in_which_they_were_opened() -> None:
     events: list[Event] = [
         ItemStarted(ToolCall("a", "call_a", "f")),
         ItemStarted(ToolCall("b", "call_b", "g")),
+        ArgumentsDelta("b", "B"),
         ItemEnded("b"),
+        ArgumentsDelta("a", "A"),
         ItemEnded("a"),
     ]
     calls = message(turn(events), whole_calls=True)["tool_calls"]
-    assert [call["id"] for call in calls] == ["call_a", "call_b"]
+    assert [(call["id"], call["function"]["arguments"]) for call in calls] == [
+        ("call_a", "A"),
+        ("call_b", "B"),
+    ]
 
 
 def test_the_legacy_form_streams_a_function_call_and_ends_with_its_reason() -> None:
