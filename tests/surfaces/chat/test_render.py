@@ -142,6 +142,7 @@ def test_whole_calls_keep_the_order_in_which_they_were_opened() -> None:
         ("call_a", "A"),
         ("call_b", "B"),
     ]
+    assert len(deltas(turn(events), whole_calls=True)) == 2
 
 
 def test_the_legacy_form_streams_a_function_call_and_ends_with_its_reason() -> None:
