@@ -70,11 +70,16 @@ def limits_of(settings: Settings) -> Limits:
 async def _app_server(
     program: str, settings: Settings, environ: Mapping[str, str], clock: Clock
 ) -> AppServerAgent:
-    settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise misconfigured(f"the state folder {settings.state_dir} cannot be made: {error}") from error
     places = CodexPlaces(program, str(settings.codex_home), str(settings.state_dir), str(settings.workdir))
-    if not settings.codex_home.is_dir():
+    # The default home may be missing: nobody has used Codex here yet, and it makes its home itself.
+    if "codex_home" in settings.model_fields_set and not settings.codex_home.is_dir():
         raise misconfigured(
-            f"{settings.codex_home} does not exist: run `codex login` first, or name Codex's home with --codex-home"
+            f"Codex's home {settings.codex_home} is not a folder: make it and run `codex login`, or name another "
+            "one with --codex-home."
         )
     setup = await prepare_app_server(places, environ, split_list(settings.child_env), settings.codex_lite)
     processes = AppServerProcesses(
@@ -85,6 +90,7 @@ async def _app_server(
         empty_folder=setup.empty_folder,
         models=tuple(_model(model) for model in setup.models),
         any_model=setup.provider.custom,
+        sign_in_file=str(settings.codex_home / "auth.json"),
     )
     warm_plain = settings.builtin_tools == "never"
     return AppServerAgent(processes, limits_of(settings), clock, warm_plain=warm_plain)

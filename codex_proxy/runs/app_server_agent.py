@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -19,6 +21,9 @@ from codex_proxy.runs.pool import Pool
 
 START_SECONDS = 20.0
 """How long a process may take to greet us: 70 ms as a rule, 0.5 s in a fresh home, more on a cold disk."""
+
+RECHECK_SECONDS = 10.0
+"""A sign-in that is kept in the system's keyring changes no file: how often a new process is asked about it."""
 
 CLIENT_NAME = "codex_openai_proxy"
 
@@ -39,6 +44,24 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     empty_folder: str
     models: tuple[AgentModel, ...]
     any_model: bool
+    sign_in_file: str = ""
+    """The file that changes when somebody signs in."""
+
+
+class _Start(msgspec.Struct, frozen=True):
+    """When a process was started, and what the sign-in's file looked like then."""
+
+    at: float
+    stamp: tuple[int, int, int] | None
+
+
+def _stamp(file: str) -> tuple[int, int, int] | None:
+    """What changes with a file's content; None where there is no such file."""
+    try:
+        stat = os.stat(file)
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 class AppServerAgent:
@@ -64,20 +87,25 @@ class AppServerAgent:
         self.any_model = processes.any_model
         self._models = processes.models
         self._empty = processes.empty_folder
+        self._sign_in_file = processes.sign_in_file
+        self._starts: WeakKeyDictionary[Hub, _Start] = WeakKeyDictionary()
+        self._clock = clock
         self._plain = self._pool(processes.plain, limits, clock)
         self._agent = self._plain
         if processes.agent is not None:
             self._agent = self._pool(processes.agent, limits, clock)
         self._warm_plain = warm_plain
 
-    @staticmethod
-    def _pool(command: Command, limits: Limits, clock: Clock) -> Pool:
+    def _pool(self, command: Command, limits: Limits, clock: Clock) -> Pool:
         async def start(hub: Hub) -> None:
+            self._starts[hub] = _Start(clock.monotonic(), _stamp(self._sign_in_file))
             await hub.start(command, within=START_SECONDS)
 
         return Pool(lambda: Hub(CLIENT_NAME, __version__), start, limits, clock)
 
-    def _pools(self) -> tuple[Pool, ...]:
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pool of plain-model turns and that of agent turns, or the one that serves both."""
         return (self._plain,) if self._plain is self._agent else (self._plain, self._agent)
 
     async def start(self) -> None:
@@ -93,15 +121,21 @@ class AppServerAgent:
     async def _signed_in_lane(self, pool: Pool) -> HubLane:
         """A lane on a process that is signed in. A sign-in since its start takes a new process to be seen."""
         lane = await pool.lane()
-        if lane.hub.connection.signed_in:
-            return lane
-        pool.retire(lane.hub)
-        await pool.release(lane, settled=True)
-        lane = await pool.lane()
+        if not lane.hub.connection.signed_in and self._may_have_changed(lane.hub):
+            pool.retire(lane.hub)
+            await pool.release(lane, settled=True)
+            lane = await pool.lane()
         if lane.hub.connection.signed_in:
             return lane
         await pool.release(lane, settled=True)
         raise Fault(NOT_SIGNED_IN)
+
+    def _may_have_changed(self, hub: Hub) -> bool:
+        """Whether somebody may have signed in since this process was started."""
+        start = self._starts.get(hub)
+        if start is None or start.stamp != _stamp(self._sign_in_file):
+            return True
+        return self._clock.monotonic() - start.at > RECHECK_SECONDS
 
     async def release(self, opened: Opened, *, settled: bool) -> None:
         assert isinstance(opened.lane, HubLane)
@@ -112,17 +146,17 @@ class AppServerAgent:
         return self._models
 
     def trouble(self) -> Failure | None:
-        for pool in self._pools():
+        for pool in self.pools:
             if pool.last_failure is not None:
                 return pool.last_failure
-        hubs = [hub for pool in self._pools() for hub in pool.hubs]
+        hubs = [hub for pool in self.pools for hub in pool.hubs]
         if hubs and not any(hub.connection.signed_in for hub in hubs):
             return NOT_SIGNED_IN
         return None
 
     async def close(self) -> None:
-        await asyncio.gather(*(pool.close() for pool in self._pools()))
+        await asyncio.gather(*(pool.close() for pool in self.pools))
 
     def kill(self) -> None:
-        for pool in self._pools():
+        for pool in self.pools:
             pool.kill()

@@ -8,24 +8,40 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import shutil
+import sys
 from pathlib import Path
 
 NATIVE_PATTERNS = (
-    "vendor/*/codex/codex",
-    "vendor/*/bin/codex",
-    "node_modules/@openai/codex-*/vendor/*/codex/codex",
-    "../codex-*/vendor/*/codex/codex",
+    "vendor/{machine}-*/codex/codex",
+    "vendor/{machine}-*/bin/codex",
+    "node_modules/@openai/codex-*/vendor/{machine}-*/codex/codex",
+    "node_modules/@openai/codex-*/vendor/{machine}-*/bin/codex",
+    "../codex-*/vendor/{machine}-*/codex/codex",
+    "../codex-*/vendor/{machine}-*/bin/codex",
 )
-"""Where npm's packages keep the native binary, seen from the package's folder."""
+"""Where npm's packages keep the native binary, seen from the package's folder. Older ones bring the binaries of
+every machine along, in folders such as `x86_64-unknown-linux-musl`."""
+
+SYSTEMS = {"linux": "linux", "darwin": "apple"}
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def find_codex(named: str | None, search_path: str) -> str | None:
     """The program to start, or None. `named` wins and is not checked here: its fault is told when it starts."""
     if named:
-        return native_of(os.path.expanduser(named))
+        program = os.path.expanduser(named)
+        if os.sep not in program:
+            program = shutil.which(program, path=search_path) or program
+        return native_of(_absolute(program))
     found = shutil.which("codex", path=search_path)
-    return native_of(found) if found else bundled_codex()
+    return native_of(_absolute(found)) if found else bundled_codex()
+
+
+def _absolute(program: str) -> str:
+    """A path from here made absolute, since children are started in other folders; a bare name stays one."""
+    return os.path.abspath(program) if os.sep in program else program
 
 
 def bundled_codex() -> str | None:
@@ -45,15 +61,24 @@ def native_of(program: str) -> str:
     path = Path(os.path.realpath(program))
     if not path.is_file() or not _is_node_program(path):
         return program
-    package = path.parent.parent
+    package, machine, system = path.parent.parent, _machine(), SYSTEMS.get(sys.platform, "")
     for pattern in NATIVE_PATTERNS:
-        for native in sorted(package.glob(pattern)):
-            if os.access(native, os.X_OK):
-                return str(native)
+        for native in sorted(package.glob(pattern.format(machine=machine))):
+            if system in native.parent.parent.name and native.is_file() and os.access(native, os.X_OK):
+                return os.path.abspath(native)
     return program
 
 
+def _machine() -> str:
+    """The machine as Rust names it."""
+    name = platform.machine().lower()
+    return MACHINES.get(name, name)
+
+
 def _is_node_program(path: Path) -> bool:
-    with path.open("rb") as file:
-        first = file.readline(200)
+    try:
+        with path.open("rb") as file:
+            first = file.readline(200)
+    except OSError:  # it may be executed but not read: then it is no script
+        return False
     return first.startswith(b"#!") and b"node" in first

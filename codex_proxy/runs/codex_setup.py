@@ -8,7 +8,6 @@ writes nothing to the user's own home.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import tempfile
@@ -32,11 +31,15 @@ from codex_proxy.agents.codex_app_server.shadow_home import (
     plan_shadow_home,
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.process.child import Command
+from codex_proxy.process.child import Command, Exit, SpawnError, spawn
 from codex_proxy.process.environment import child_environment
 
 ASK_SECONDS = 20.0
 """How long the binary may take to tell its version or its models: 0.1 s as a rule, seconds on a cold disk."""
+
+
+ANSWER_BYTES = 64 << 20
+"""More than any catalog (0.2 MB); what comes after that is not kept."""
 
 
 class CodexSetup(msgspec.Struct, frozen=True):
@@ -53,7 +56,11 @@ class CodexSetup(msgspec.Struct, frozen=True):
 
 
 class CodexPlaces(msgspec.Struct, frozen=True):
-    """Where things are: the binary, the user's home of it, our state folder, and the workspace."""
+    """Where things are: the binary, the user's home of it, our state folder, and the workspace.
+
+    A home that does not exist is one that Codex has yet to make: it does at its first start, where nobody
+    names it to it.
+    """
 
     program: str
     codex_home: str
@@ -79,8 +86,11 @@ async def prepare_app_server(
     fault = refusal("codex-app-server", version)
     if fault is not None:
         raise misconfigured(fault)
-    bundled = _kept_catalog(places, version) or await _ask_for_catalog(places, base)
-    return _lay_out(places, environment, child_env, lite, version, bundled)
+    try:
+        bundled = _kept_catalog(places, version) or await _ask_for_catalog(places, base)
+        return _lay_out(places, environment, child_env, lite, version, bundled)
+    except OSError as error:
+        raise misconfigured(f"the state folder {places.state} cannot be used: {error}") from error
 
 
 def _lay_out(
@@ -103,12 +113,15 @@ def _lay_out(
         places.program, plain=True, catalog_path=str(catalog), provider=shadow.provider
     )
     agent_argv = app_server_argv(places.program, plain=False, provider=shadow.provider)
+    agent_env = {name: value for name, value in env.items() if name != "CODEX_HOME"}
+    if Path(places.codex_home).is_dir():
+        agent_env["CODEX_HOME"] = places.codex_home
     return CodexSetup(
         version=version,
         provider=shadow.provider,
         models=models,
         plain=Command(plain_argv, env | {"CODEX_HOME": str(home)}, str(empty)),
-        agent=Command(agent_argv, env | {"CODEX_HOME": places.codex_home}, places.workdir),
+        agent=Command(agent_argv, agent_env, places.workdir),
         empty_folder=str(empty),
         notices=shadow.notices,
     )
@@ -148,7 +161,12 @@ def _kept_catalog(places: CodexPlaces, version: Version) -> bytes:
     """What this version said of its models before; empty where it was not asked yet."""
     _make_private(Path(places.state) / "catalogs")
     file = _bundled_file(places, version)
-    return file.read_bytes() if file.exists() else b""
+    try:
+        kept = file.read_bytes()
+        published_models(kept)
+    except (FileNotFoundError, CatalogError):
+        return b""
+    return kept
 
 
 async def _ask_for_catalog(places: CodexPlaces, base: Mapping[str, str]) -> bytes:
@@ -177,34 +195,42 @@ def _catalog(
     return patched_file, models
 
 
+class _Said:
+    """A child's sink that keeps what it prints, up to a limit."""
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+
+    def received(self, chunk: bytes) -> None:
+        if len(self.out) < ANSWER_BYTES:
+            self.out += chunk
+
+    def ended(self, exit: Exit) -> None:
+        self.exit.set_result(exit)
+
+
 async def _ask(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """What a short-lived command prints. Raises `Fault` where it fails or hangs."""
+    """What a short-lived command prints. Raises `Fault` where it fails or hangs; leaves no process."""
+    said = _Said()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
-    except OSError as error:
-        message = f"{command[0]} cannot be started: {error.strerror}. Give the right path with --codex-bin."
+        child = await spawn(Command(command, environment, os.getcwd()), said)
+    except SpawnError as error:
+        message = f"{error}. Give the right path of Codex with --codex-bin."
         raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=message)) from error
+    child.close_stdin()
     try:
         async with asyncio.timeout(ASK_SECONDS):
-            out, err = await process.communicate()
+            exit = await asyncio.shield(said.exit)
     except TimeoutError:
         raise misconfigured(f"{' '.join(command)} did not answer within {ASK_SECONDS:g} s") from None
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, 9)
-            await process.wait()
-    if process.returncode != 0:
-        said = err.decode(errors="replace").strip().splitlines()[-1:]
-        raise misconfigured(f"{' '.join(command)} failed: {said[0] if said else process.returncode}")
-    return out
+        await child.end(grace=0)
+    if exit.code != 0:
+        last = exit.stderr_tail.strip().splitlines()[-1:]
+        why = last[0] if last else f"exit code {exit.code}" if exit.code else f"signal {exit.signal}"
+        raise misconfigured(f"{' '.join(command)} failed: {why}")
+    return bytes(said.out)
 
 
 def _make_private(folder: Path) -> None:
@@ -221,8 +247,10 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _link(target: Path, link: Path) -> None:
-    """A symbolic link; one to nothing yet is right too, for a sign-in that comes later."""
+    """A symbolic link, replaced in one step; one to nothing yet is right too, for a sign-in that comes later."""
     if link.is_symlink() and Path(os.readlink(link)) == target.absolute():
         return
-    link.unlink(missing_ok=True)
-    link.symlink_to(target.absolute())
+    with tempfile.TemporaryDirectory(dir=link.parent, prefix=".new-") as folder:
+        new = Path(folder, link.name)
+        new.symlink_to(target.absolute())
+        new.replace(link)

@@ -44,6 +44,7 @@ class DeadlineWatch:
         self._expired = expired
         self._began = self._last = scheduler.time()
         self._visible = False
+        self._held = False
         self._timer: TimerHandle | None = None
         self._arm()
 
@@ -52,17 +53,29 @@ class DeadlineWatch:
         self._last = self._scheduler.time()
         self._visible = self._visible or visible
 
+    def hold(self) -> None:
+        """The agent is made to wait: its silence is not its fault. The other deadlines go on."""
+        self._held = True
+
+    def go_on(self) -> None:
+        """The agent may speak again, and has as long for it as after any sign of life."""
+        self._held = False
+        self._last = self._scheduler.time()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._arm()
+
     def stop(self) -> None:
+        """Nothing expires any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _next(self) -> tuple[float, str, float]:
         limits = self._deadlines
-        candidates = [
-            (self._began + limits.total, "the whole answer", limits.total),
-            (self._last + limits.idle, "the next sign of life", limits.idle),
-        ]
+        candidates = [(self._began + limits.total, "the whole answer", limits.total)]
+        if not self._held:
+            candidates.append((self._last + limits.idle, "the next sign of life", limits.idle))
         if not self._visible:
             candidates.append((self._began + limits.first, "the first word", limits.first))
         return min(candidates)

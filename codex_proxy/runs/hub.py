@@ -7,6 +7,7 @@ pool's affair.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from codex_proxy.agents.base import Ended
@@ -16,6 +17,7 @@ from codex_proxy.agents.lines import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 from codex_proxy.runs.lane import LaneReader, broken_protocol
+from codex_proxy.runs.strays import children_of, since_boot
 
 
 class Hub:
@@ -26,14 +28,18 @@ class Hub:
         self.exit: Exit | None = None
         """How it ended, once it has."""
         self.served = 0
-        self.on_end: Callable[[], None] | None = None
-        """Who wants to know that the process is gone."""
+        self.on_change: Callable[[], None] | None = None
+        """Who wants to know that the process is gone, or not to be used any more."""
         self.suspect = False
-        """A turn on it did not settle, so it takes no further one."""
+        """It broke its protocol, or a turn on it did not settle: it takes no further one."""
         self._child: Child | None = None
         self._framer = LineFramer()
         self._readers: dict[int, LaneReader] = {}
         self._opened: asyncio.Event = asyncio.Event()
+        self._lanes_since: dict[int, float] = {}
+        """When each open lane was opened, on the clock of `strays`."""
+        self._own: frozenset[int] = frozenset()
+        """What the warden has for children before the first turn: the agent."""
 
     async def start(self, command: Command, *, within: float) -> None:
         """Spawns the process and greets it. A `Fault` where it does not answer `within` seconds."""
@@ -55,6 +61,7 @@ class Hub:
         if self.connection.fault is not None or self.exit is not None:
             await self.end()
             raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=self._why()))
+        self._own = frozenset(children_of(self._child.pid))
 
     def _why(self) -> str:
         if self.connection.fault is not None:
@@ -72,21 +79,36 @@ class Hub:
 
     @property
     def turns(self) -> int:
-        """Lanes that are open now."""
-        return len(self._readers)
+        """Lanes that are open now, also those that nobody reads yet."""
+        return self.connection.lanes
 
     def open_lane(self) -> HubLane:
         self.served += 1
-        return HubLane(self, self.connection.open_lane())
+        number = self.connection.open_lane()
+        self._lanes_since[number] = since_boot()
+        return HubLane(self, number)
+
+    @property
+    def has_strays(self) -> bool:
+        """Whether something still runs that a turn has left behind: it is older than every turn there is."""
+        if self._child is None or not self.alive:
+            return False
+        oldest_turn = min(self._lanes_since.values(), default=math.inf)
+        return any(
+            born < oldest_turn for pid, born in children_of(self._child.pid).items() if pid not in self._own
+        )
 
     def attach(self, lane: int, reader: LaneReader) -> None:
         self._readers[lane] = reader
+        if self.exit is not None:  # it died between the opening of the lane and now
+            asyncio.get_running_loop().call_soon(self._tell_end, lane)
 
     def send(self, lane: int, writes: bytes) -> None:
         self._write(self.connection.send(lane, writes))
 
     def close_lane(self, lane: int) -> None:
         self._readers.pop(lane, None)
+        self._lanes_since.pop(lane, None)
         self._write(self.connection.close_lane(lane))
 
     def ask_account(self) -> None:
@@ -119,22 +141,31 @@ class Hub:
         for lane, messages in heard.lanes:
             reader = self._readers.get(lane)
             if reader is not None:
-                reader.received(messages, len(chunk) if len(heard.lanes) == 1 else len(chunk) // 2)
+                reader.received(messages, len(chunk) * len(messages) // max(1, len(lines)))
         if self.connection.ready or self.connection.fault is not None:
             self._opened.set()
         if broken is not None:
             for reader in list(self._readers.values()):
                 reader.fail(broken)
+            self.suspect = True
             self.kill()
+            self._changed()
 
     def ended(self, exit: Exit) -> None:
         self.exit = exit
         self._opened.set()
-        ended = Ended(exit.code, exit.signal, exit.stderr_tail)
-        for reader in list(self._readers.values()):
-            reader.ended(ended)
-        if self.on_end is not None:
-            self.on_end()
+        for lane in list(self._readers):
+            self._tell_end(lane)
+        self._changed()
+
+    def _tell_end(self, lane: int) -> None:
+        reader, exit = self._readers.get(lane), self.exit
+        if reader is not None and exit is not None:
+            reader.ended(Ended(exit.code, exit.signal, exit.stderr_tail))
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
 
 class HubLane:

@@ -24,6 +24,9 @@ from codex_proxy.runs.run import Run
 log = structlog.get_logger(__name__)
 
 
+STOPPING = Failure(kind=FaultKind.UNAVAILABLE, message="The server is stopping.", retry_after=5)
+
+
 class RunLimits(msgspec.Struct, frozen=True):
     """How many turns run at once, how many wait for that, and how long (seconds)."""
 
@@ -55,6 +58,8 @@ class RunManager:
         self._idle.set()
         self._clean_ups: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._stopped = False
+        """The time of grace is over: what begins now ends at once."""
 
     @property
     def running(self) -> int:
@@ -84,18 +89,20 @@ class RunManager:
             lambda settled: self._over(run, slot, opened, settled),
         )
         self._runs.add(run)
-        self._idle.clear()
         opened.lane.attach(run)
         run.begin()
+        if self._stopped:
+            run.fail(STOPPING)
         return run
 
     # --- slots ----------------------------------------------------------------------------------
 
     async def _slot(self) -> _Slot:
         if self._draining:
-            raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message="The server is stopping.", retry_after=5))
+            raise Fault(STOPPING)
         if self._running < self._limits.running and not self._queue:
             self._running += 1
+            self._idle.clear()
             return _Slot()
         if len(self._queue) >= self._limits.waiting:
             raise Fault(
@@ -136,6 +143,8 @@ class RunManager:
                 waiter.set_result(None)  # the slot goes on to who waited longest
                 return
         self._running -= 1
+        if not self._running:
+            self._idle.set()
 
     # --- the end of a run -----------------------------------------------------------------------
 
@@ -143,8 +152,6 @@ class RunManager:
         if not settled:
             log.warning("agent_did_not_settle", agent=self.agent.name)
         self._runs.discard(run)
-        if not self._runs:
-            self._idle.set()
         self._give_back(slot)
         self._clean_up(self.agent.release(opened, settled=settled))
 
@@ -154,24 +161,29 @@ class RunManager:
         task.add_done_callback(self._clean_ups.discard)
 
     async def drain(self, within: float) -> None:
-        """Takes no new turn, lets the running ones finish for `within` seconds, then interrupts them."""
+        """Takes no new turn, lets those that have a slot finish for `within` seconds, then fails them.
+
+        Not an interruption, which is whose client has left: a client that is there has to see that its answer
+        is not whole.
+        """
         self._draining = True
         while self._queue:
             waiter = self._queue.popleft()
             if not waiter.done():
-                waiter.set_exception(
-                    Fault(Failure(kind=FaultKind.UNAVAILABLE, message="The server is stopping."))
-                )
+                waiter.set_exception(Fault(STOPPING))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._idle.wait()
+        self._end_runs()
+
+    def _end_runs(self) -> None:
+        self._draining = self._stopped = True
         for run in list(self._runs):
-            run.interrupt()
+            run.fail(STOPPING)
 
     async def close(self) -> None:
         """Ends the agent's children and waits for every clean-up."""
-        for run in list(self._runs):
-            run.interrupt()
+        self._end_runs()
         await self.agent.close()
         if self._clean_ups:
             await asyncio.gather(*self._clean_ups, return_exceptions=True)

@@ -20,8 +20,18 @@ from codex_proxy.runs.hub import Hub, HubLane
 
 log = structlog.get_logger(__name__)
 
+STOPPING = Failure(kind=FaultKind.UNAVAILABLE, message="The server is stopping.", retry_after=5)
+
+BROKEN_START = Failure(
+    kind=FaultKind.INTERNAL, message="The agent could not be started. The server's log has the reason."
+)
+
 TEND_SECONDS = 30.0
 """How often the pool looks at itself when nothing happens: ages pass slowly."""
+
+
+STRAY_SECONDS = 1.0
+"""How long after a turn what it has left running is looked for: the agent ends its own commands in less."""
 
 
 class _Place:
@@ -32,6 +42,8 @@ class _Place:
         self.hub = hub
         self.born = born
         self.state = State.STARTING
+        self.leaving = False
+        """Somebody sees to its end already."""
 
 
 class Pool:
@@ -69,7 +81,7 @@ class Pool:
     async def lane(self) -> HubLane:
         """A lane on the least busy process; waits for one that is starting. A `Fault` where there is none."""
         if self._closed:
-            raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message="The server is stopping."))
+            raise Fault(STOPPING)
         decision = place(self._seats(), self._limits, len(self._waiting))
         if isinstance(decision, Use):
             lane = self._places[decision.key].hub.open_lane()
@@ -94,6 +106,7 @@ class Pool:
         """Gives a lane back."""
         await lane.release(settled=settled)
         self._changed()
+        self._look_again(STRAY_SECONDS)  # the agent's own clean-up takes a moment
 
     @property
     def hubs(self) -> list[Hub]:
@@ -112,12 +125,13 @@ class Pool:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        stopping = Failure(kind=FaultKind.UNAVAILABLE, message="The server is stopping.")
-        self._fail_waiting(stopping)
-        await asyncio.gather(*(each.hub.end() for each in self._places.values()))
+        self._fail_waiting(STOPPING)
+        hubs = [each.hub for each in self._places.values()]
+        # First what may still start a process, then the processes: in the other order one could be missed.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(hub.end() for hub in hubs))
 
     def kill(self) -> None:
         """Ends every process at once, without waiting."""
@@ -139,8 +153,8 @@ class Pool:
             if each.state is not State.STARTING and not each.hub.alive:
                 del self._places[each.key]
                 self.restarts += each.state is State.READY
-            elif each.state is State.READY and each.hub.suspect:
-                each.state = State.DRAINING
+            elif each.state is State.READY and (each.hub.suspect or each.hub.has_strays):
+                each.state = State.DRAINING  # its warden ends whatever a turn has left
         while self._waiting:
             decision = place(self._seats(), self._limits, len(self._waiting) - 1)
             if not isinstance(decision, Use):
@@ -157,15 +171,27 @@ class Pool:
         for key in upkeep.drain:
             self._places[key].state = State.DRAINING
         for key in upkeep.retire:
-            self._places[key].state = State.DRAINING
-            self._spawn(self._end(self._places[key]))
+            leaving = self._places[key]
+            leaving.state = State.DRAINING
+            if not leaving.leaving:
+                leaving.leaving = True
+                self._spawn(self._end(leaving))
         if upkeep.start:
             self._next_key += 1
             starting = _Place(self._next_key, self._new_hub(), self._clock.monotonic())
             self._places[starting.key] = starting
             self._spawn(self._start(starting))
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TEND_SECONDS, self._tick)
+        self._look_again(TEND_SECONDS)
+
+    def _look_again(self, seconds: float) -> None:
+        if self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        when = loop.time() + seconds
+        if self._timer is None or when < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(when, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -178,14 +204,18 @@ class Pool:
             del self._places[starting.key]
             self.last_failure = fault.failure
             log.warning("agent_start_failed", reason=fault.failure.message)
-            self._fail_waiting(fault.failure)
+            # Others may still come and take who waits; whether to start one more is the next turn's affair.
+            if not any(each.state is not State.DRAINING for each in self._places.values()):
+                self._fail_waiting(fault.failure)
             return
         except BaseException:
+            starting.hub.kill()
             self._places.pop(starting.key, None)
+            self._fail_waiting(BROKEN_START)
             raise
         self.last_failure = None
         starting.state = State.READY
-        starting.hub.on_end = self._changed
+        starting.hub.on_change = self._changed
         self._changed()
 
     async def _end(self, leaving: _Place) -> None:

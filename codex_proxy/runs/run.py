@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import structlog
+
 from codex_proxy.agents.base import Decision, Dialect, Ended, Step
 from codex_proxy.core.events import (
     VISIBLE,
@@ -18,7 +20,7 @@ from codex_proxy.core.events import (
     Stop,
     TurnEnded,
 )
-from codex_proxy.core.faults import Failure
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.limits import MaxTokens, StopSequences
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
@@ -26,10 +28,21 @@ from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, Scheduler, Time
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.lane import Lane
 
+log = structlog.get_logger(__name__)
+
 SETTLE_SECONDS = 5.0
 """How long an agent may take to forget a turn that is over: it takes milliseconds unless it hangs."""
 
 NO = Decision(approve=False)
+
+TOO_SLOW = Failure(
+    kind=FaultKind.TIMED_OUT,
+    message=f"The client left {CUT_WATER >> 20} MiB of the answer unread. Read faster, or ask for less.",
+)
+OUR_FAULT = Failure(
+    kind=FaultKind.INTERNAL,
+    message="The server failed in an unforeseen way. Its log has the reason under this request's id.",
+)
 
 
 class Run:
@@ -61,16 +74,28 @@ class Run:
         self._watch = DeadlineWatch(deadlines, scheduler, self.fail)
 
     def begin(self) -> None:
-        """Starts the turn."""
-        self._take(self._dialect.begin(self.turn), 0)
+        """Starts the turn. Never raises: whatever goes wrong from here on ends the log."""
+        try:
+            self._take(self._dialect.begin(self.turn), 0)
+        except Exception:
+            log.exception("turn_broke")
+            self._broke()
 
     # --- what the child says --------------------------------------------------------------------
 
     def received(self, messages: Sequence[Any], size: int) -> None:
-        self._take(self._dialect.receive(messages), size)
+        try:
+            self._take(self._dialect.receive(messages), size)
+        except Exception:  # a fault of ours in one turn must not reach the others on the same child
+            log.exception("turn_broke")
+            self._broke()
 
     def ended(self, ended: Ended) -> None:
-        self._take(self._dialect.eof(ended), 0)
+        try:
+            self._take(self._dialect.eof(ended), 0)
+        except Exception:
+            log.exception("turn_broke")
+            self._broke()
         self._let_go(settled=True)
 
     # --- what others want -----------------------------------------------------------------------
@@ -105,19 +130,23 @@ class Run:
             elif kind is ApprovalAsked or kind is InputAsked:
                 self._decline(event)  # type: ignore[arg-type]
         self._watch.alive(visible=visible)
+        self._append(events, size)
+
+    def _append(self, events: list[Event], size: int) -> None:
+        """Logs what the limits let through. One that is hit has closed the open items; the turn ends there.
+
+        Every limit sees what the one before it let through, so the last that is hit came first in the text.
+        """
+        stop: Stop | None = None
         for limit in self._limits:
             events, hit = limit.feed(events)
             if hit is not None:
                 stop = Stop.STOP if isinstance(limit, StopSequences) else Stop.LENGTH
-                self._cut(events, size, stop)
-                return
+        if stop is not None:
+            self._rules.feed([TurnEnded(stop)])
+            events = [*events, TurnEnded(stop, "provider")]
         if events:
             self.log.append(events, size, ended=type(events[-1]) is TurnEnded)
-
-    def _cut(self, events: list[Event], size: int, stop: Stop) -> None:
-        """A limit was hit: it has closed the open items itself, and the turn ends here."""
-        self._rules.feed([TurnEnded(stop)])
-        self.log.append([*events, TurnEnded(stop, "provider")], size, ended=True)
 
     def _decline(self, ask: ApprovalAsked | InputAsked) -> None:
         """The policy `never`: the agent is told no at once, and its turn goes on."""
@@ -127,11 +156,14 @@ class Run:
 
     def _end(self, ended: TurnEnded) -> None:
         """Ends the turn from outside: closes the log first, then tells the agent."""
-        events = self._rules.feed([ended])
-        for limit in self._limits:
-            events, _ = limit.feed(events)
-        self.log.append(events, 0, ended=True)
+        self._append(self._rules.feed([ended]), 0)
         self._stop_agent()
+
+    def _broke(self) -> None:
+        """After a fault of ours nothing is known of the agent's state: the lane is not used again."""
+        if not self.log.ended:
+            self.log.append(self._rules.feed([TurnEnded(Stop.FAILED, "provider", OUR_FAULT)]), 0, ended=True)
+        self._let_go(settled=False)
 
     def _stop_agent(self) -> None:
         """The turn is over for us; an agent that does not know it yet is told."""
@@ -167,13 +199,15 @@ class Run:
         if self._lane.alone:
             if size > HIGH_WATER and not self._paused:
                 self._paused = True
+                self._watch.hold()
                 self._lane.pause()
             elif size < LOW_WATER:
                 self._resume()
         elif size > CUT_WATER:
-            self.interrupt()
+            self.fail(TOO_SLOW)
 
     def _resume(self) -> None:
         if self._paused:
             self._paused = False
+            self._watch.go_on()
             self._lane.resume()

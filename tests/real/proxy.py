@@ -1,0 +1,182 @@
+"""The proxy under test, in this process or as a process of its own, and the official SDK as its client.
+
+Its agent is the real binary with a home of the tests, its provider the scripted model server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from openai import AsyncOpenAI
+
+from codex_proxy.app import Server, make_server
+from codex_proxy.config import Settings
+from codex_proxy.runs.app_server_agent import AppServerAgent
+from codex_proxy.runs.hub import Hub
+from codex_proxy.runs.pool import Pool
+from tests.real.codex_home import MODEL, CodexHome, codex_path
+
+PATIENCE = 20.0
+"""Seconds for whatever takes milliseconds: a start of the real binary on a busy machine is the longest."""
+
+ADDRESS = re.compile(r"serves on (http://\S+)/v1")
+
+
+def client_of(base_url: str) -> AsyncOpenAI:
+    """The official SDK. It retries nothing: a test wants the first answer."""
+    return AsyncOpenAI(base_url=f"{base_url}/v1", api_key="no key", max_retries=0, timeout=PATIENCE)
+
+
+def settings_of(home: CodexHome, **more: Any) -> Settings:
+    """Settings for a proxy whose every file is beside this home."""
+    given: dict[str, Any] = {
+        "agent": "codex-app-server",
+        "codex_bin": str(codex_path()),
+        "codex_home": home.path,
+        "workdir": home.workdir,
+        "state_dir": home.path.parent / "state",
+        "port": 0,
+        "drain_ms": 0,
+    }
+    return Settings(**(given | more))
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A server in this process, and a client of it."""
+
+    server: Server
+    client: AsyncOpenAI
+    url: str
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools of the agent: the plain one, then that of agent turns."""
+        agent = self.server.agent
+        assert isinstance(agent, AppServerAgent)
+        return agent.pools
+
+    @property
+    def hubs(self) -> list[Hub]:
+        """Every process that is ready, of both kinds."""
+        return [hub for pool in self.pools for hub in pool.hubs]
+
+    @property
+    def idle(self) -> bool:
+        """No turn runs, none waits, and no lane is open on any process."""
+        manager = self.server.manager
+        return manager.running == 0 and manager.queued == 0 and not any(hub.turns for hub in self.hubs)
+
+
+@asynccontextmanager
+async def proxy(
+    home: CodexHome, environment: Mapping[str, str] | None = None, **settings: Any
+) -> AsyncIterator[Proxy]:
+    """A running proxy in this process; `environment` is added to the home's own."""
+    server = await make_server(settings_of(home, **settings), home.environment(environment))
+    try:
+        await server.start()
+        url = f"http://127.0.0.1:{server.port}"
+        async with client_of(url) as client:
+            yield Proxy(server, client, url)
+    finally:
+        await server.stop()
+
+
+@dataclass
+class ProxyProcess:
+    """A proxy that is a process of its own, so that it can be killed."""
+
+    process: asyncio.subprocess.Process
+    url: str
+    client: AsyncOpenAI
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def family(self) -> list[int]:
+        """Every descendant there is now, wherever it hangs in the tree."""
+        return [each.pid for each in psutil.Process(self.pid).children(recursive=True)]
+
+    async def exit(self, within: float = PATIENCE) -> int:
+        """Its exit status, as soon as there is one."""
+        async with asyncio.timeout(within):
+            while self.process.returncode is None:
+                await asyncio.sleep(0.005)
+        return self.process.returncode
+
+
+@asynccontextmanager
+async def proxy_process(
+    home: CodexHome, *arguments: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[ProxyProcess]:
+    """A proxy started by its command line. It is killed at the end, if it is still there."""
+    env = home.environment(
+        {
+            "PROXY_STATE_DIR": str(home.path.parent / "state"),
+            "CODEX_BIN": str(codex_path()),
+            "XDG_CONFIG_HOME": str(home.user),
+            **(environment or {}),
+        }
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "codex_proxy", "serve", "--port", "0", "--workdir", str(home.workdir)),
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=env,
+        cwd=Path(__file__).parents[2],
+        start_new_session=True,
+    )
+    said: list[str] = []
+    reading: asyncio.Task[None] | None = None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            url = await _address(process, said)
+        reading = asyncio.create_task(_read(process, said))
+        async with client_of(url) as client:
+            yield ProxyProcess(process, url, client, said)
+    finally:
+        if process.returncode is None:
+            os.kill(process.pid, signal.SIGKILL)
+        if reading is not None:
+            await reading
+        await process.wait()
+
+
+async def _address(process: asyncio.subprocess.Process, said: list[str]) -> str:
+    """The address that the banner tells."""
+    assert process.stdout is not None
+    async for line in process.stdout:
+        said.append(line.decode())
+        found = ADDRESS.search(said[-1])
+        if found:
+            return found[1]
+    raise AssertionError("the proxy ended before it served:\n" + "".join(said))
+
+
+async def _read(process: asyncio.subprocess.Process, said: list[str]) -> None:
+    assert process.stdout is not None
+    said.extend([line.decode() async for line in process.stdout])
+
+
+def ask(prompt: str, **more: Any) -> dict[str, Any]:
+    """The arguments of a request that says this; a plain-model turn where `system` is given."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
+    system = more.pop("system", None)
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
+    return {"model": MODEL, "messages": messages, **more}
