@@ -1,0 +1,100 @@
+# What start, test, lock and bench share: a Python that fits, and the environment in .venv. Sourced, never run.
+# shellcheck shell=bash
+
+root="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
+venv="$root/.venv"
+
+say() {
+  printf '%s\n' "$*" >&2
+}
+
+fail() {
+  say "$(basename -- "$0"): $*"
+  exit 1
+}
+
+# Prints the first Python that is new enough and can make environments; ends with a sentence if there is none.
+find_python() {
+  local candidate old=""
+  for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python; do
+    command -v "$candidate" >/dev/null 2>&1 || continue
+    if ! "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+      old="$candidate"
+    elif ! "$candidate" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+      fail "$candidate cannot make environments: its venv module is missing (on Debian and Ubuntu: apt install python3-venv)."
+    else
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+  [[ -z "$old" ]] || fail "Python 3.11 or newer is needed, and $old is $("$old" -V 2>&1 || true). Install a newer one, or name one with PYTHON=/path/to/python3."
+  fail "no python3 on PATH. Install Python 3.11 or newer, or name one with PYTHON=/path/to/python3."
+}
+
+# A number that changes with whatever the environment is made from: the locks, the metadata, the place itself.
+environment_key() {
+  { cat "$root"/requirements/{runtime,codex,dev}.txt "$root/pyproject.toml"; printf '%s\n' "$venv"; } | cksum | tr -d ' '
+}
+
+# The locks contain each other: everything of runtime is in codex, everything of codex in dev.
+rank() {
+  case "$1" in
+    dev) echo 3 ;;
+    codex) echo 2 ;;
+    runtime) echo 1 ;;
+    *) echo 0 ;;
+  esac
+}
+
+pip_in_venv() {
+  PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 "$venv/bin/python" -m pip "$@"
+}
+
+# make_environment LOCK: .venv with at least what requirements/LOCK.txt pins, and this package, editable.
+# Nothing is done when the last one still fits; what an earlier call has added stays.
+make_environment() {
+  local wanted="$1" stamp="$venv/.codex-proxy" key has_key="" has=""
+  key="$(environment_key)"
+  if [[ -f "$stamp" ]]; then
+    read -r has_key has <"$stamp" || true
+  fi
+  if (($(rank "$has") > $(rank "$wanted"))); then
+    wanted="$has"
+  fi
+  if [[ "$has_key" == "$key" && "$has" == "$wanted" ]] && "$venv/bin/python" -c '' 2>/dev/null; then
+    return
+  fi
+  make_venv
+  say "Installing the locked packages of requirements/$wanted.txt (the first time takes a minute) ..."
+  pip_in_venv install --progress-bar off -r "$root/requirements/$wanted.txt" | show_progress ||
+    fail "pip could not install requirements/$wanted.txt: the lines above say why. Is there a network? Start again when it is mended."
+  say "Installing this package ..."
+  pip_in_venv install --quiet --no-deps --editable "$root" ||
+    fail "pip could not install this package: the lines above say why."
+  printf '%s %s\n' "$key" "$wanted" >"$stamp"
+}
+
+make_venv() {
+  if pip_in_venv --version >/dev/null 2>&1 &&
+    "$venv/bin/python" -c 'import os, sys; sys.exit(sys.version_info < (3, 11) or not os.path.samefile(sys.prefix, sys.argv[1]))' "$venv"; then
+    return
+  fi
+  local python
+  python="$(find_python)" || exit 1
+  say "Making the environment $venv with $("$python" -V) ..."
+  "$python" -m venv --clear "$venv" || fail "$python -m venv failed: the lines above say why."
+}
+
+# One line per package, of all that pip tells.
+show_progress() {
+  local line
+  while IFS= read -r line; do
+    case "$line" in
+      Collecting\ *)
+        line="${line#Collecting }"
+        say "  ${line%% *}"
+        ;;
+      Downloading\ *MB\)*) say "    ${line#*Downloading }" ;;
+    esac
+  done
+}
