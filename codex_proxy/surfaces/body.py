@@ -9,7 +9,7 @@ here they are left out again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -56,9 +56,10 @@ def by_kind(
     text: str | None = None,
     array: str | None = None,
     other: str | None = None,
+    untyped: Callable[[dict[str, Any]], str | None] | None = None,
 ) -> Discriminator:
     """Tells the members of a union apart: by the word in `field` of an object (`other`: an object without
-    such a word), or by being text or an array."""
+    such a word; `untyped` looks at one that has no `field`), or by being text or an array."""
 
     def tag(value: Any) -> str | None:
         if isinstance(value, str):
@@ -68,6 +69,8 @@ def by_kind(
         if not isinstance(value, dict):
             return None
         kind = value.get(field)
+        if kind is None and untyped is not None:
+            return untyped(value)
         return tags.get(kind, other) if isinstance(kind, str) else other
 
     shapes = {"a string": text, "an array": array, "an object": tags or other}
