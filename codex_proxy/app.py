@@ -77,10 +77,14 @@ class Server:
         await self.agent.start()
         # A handler must end when its client leaves, or nobody tells the agent.
         self._runner = web.AppRunner(
-            application(self._service()), access_log=None, handler_cancellation=True, keepalive_timeout=75
+            application(self._service()),
+            access_log=None,
+            handler_cancellation=True,
+            keepalive_timeout=75,
+            shutdown_timeout=LAST_WORDS_SECONDS / 2,  # then handlers are cancelled, and have as long again
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.settings.host, self.settings.port, shutdown_timeout=0)
+        site = web.TCPSite(self._runner, self.settings.host, self.settings.port)
         try:
             await site.start()
         except OSError as error:
