@@ -110,8 +110,7 @@ class Child:
         A pause outlives the child's exit; only the end of an `end` lifts it, for the last bytes in the pipe.
         """
         self._paused = True
-        if self._alive or not self._ending:
-            self._stdout.pause()
+        self._stdout.pause()
         self._settle()
 
     def resume(self) -> None:
@@ -205,7 +204,6 @@ class Child:
     def _exited(self, code: int) -> None:
         self._alive = False
         self._code = code
-        self._stdin.close()
         self._settle()
 
     def _settle(self) -> None:

@@ -1,5 +1,6 @@
 """Every child of these tests is held to the rules of a sink, and to leaving no descriptor behind."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -14,6 +15,8 @@ Start = Callable[[Command], Awaitable[tuple[Child, Recorder]]]
 async def start() -> AsyncIterator[Start]:
     """Starts children, ends those that are left, and looks for what none of them may leave."""
     children: list[tuple[Child, Recorder]] = []
+    faults: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
     before = open_descriptors()
 
     async def start_one(command: Command) -> tuple[Child, Recorder]:
@@ -27,4 +30,5 @@ async def start() -> AsyncIterator[Start]:
         await child.end(grace=0)
         assert len(recorder.exits) == 1, "told its end exactly once"
         assert not recorder.late, "nothing received after the end"
+    assert not faults, "no callback failed"
     await eventually(lambda: open_descriptors() == before, within=5)

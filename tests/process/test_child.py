@@ -120,6 +120,31 @@ async def test_what_a_child_says_last_is_heard_before_its_end(start: Start) -> N
     assert len(recorder.data) == size
 
 
+LAST_WORDS = """
+import fcntl, os, sys
+to = int(sys.argv[1])
+fcntl.fcntl(to, fcntl.F_SETPIPE_SZ, 1024 * 1024)
+os.write(to, b"".join(b"%07d\\n" % n for n in range(64_000)))
+"""
+
+
+@pytest.mark.parametrize("drain", [0, 60])
+async def test_a_busy_loop_hears_all_of_what_a_dead_child_left_in_the_pipe(
+    start: Start, monkeypatch: pytest.MonkeyPatch, drain: float
+) -> None:
+    monkeypatch.setattr(child_module, "DRAIN_SECONDS", drain)
+    child, recorder = await start(python(LAST_WORDS, "1"))
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # blocks the loop until all has happened
+    await recorder.exit()
+    assert recorder.data == b"".join(b"%07d\n" % n for n in range(64_000))
+
+
+async def test_a_busy_loop_hears_the_very_last_words_on_stderr(start: Start) -> None:
+    child, recorder = await start(python(LAST_WORDS, "2"))
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert (await recorder.exit()).stderr_tail.endswith("0063999\n")
+
+
 async def test_a_single_line_of_ten_megabytes_arrives_whole(start: Start) -> None:
     size = 10 * 1024 * 1024
     _, recorder = await start(python(f"import sys; sys.stdout.write('x' * {size} + '\\n')"))
@@ -168,7 +193,10 @@ async def test_a_pause_outlives_the_exit_and_the_rest_comes_after_it(start: Star
     assert recorder.data == b"rest\n"
 
 
-async def test_an_end_does_not_wait_for_an_owner_who_has_paused(start: Start) -> None:
+async def test_an_end_does_not_wait_for_an_owner_who_has_paused(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "DRAIN_SECONDS", 60)
     child, recorder = await start(shell("echo rest; exit 2"))
     child.pause()
     async with asyncio.timeout(5):

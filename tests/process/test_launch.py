@@ -66,7 +66,9 @@ async def test_too_long_arguments_are_told_as_the_system_tells_them() -> None:
 async def test_a_program_is_found_on_the_path_of_the_child(start: Start, tmp_path: Path) -> None:
     (tmp_path / "agent").write_text('#!/bin/sh\necho "$0 $1 $(pwd)"\n')
     (tmp_path / "agent").chmod(0o755)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "agent").write_text("not executable")
+    env = {"PATH": f"{tmp_path}/other:{tmp_path}:/usr/bin:/bin"}
     _, recorder = await start(Command(argv=("agent", "--flag"), env=env, cwd="/"))
     await recorder.exit()
     assert recorder.data.decode() == f"{tmp_path}/agent --flag /\n"

@@ -1,0 +1,40 @@
+"""The ends of a pipe leave the loop alone when they have nothing to do."""
+
+import asyncio
+import os
+
+from codex_proxy.process.pipes import PipeReader, PipeWriter
+from tests.process.children import eventually
+
+
+async def test_a_writer_that_has_sent_everything_no_longer_wakes_the_loop() -> None:
+    loop = asyncio.get_running_loop()
+    read_end, write_end = os.pipe()
+    received = bytearray()
+    reader = PipeReader(loop, read_end, received.extend, lambda: None)
+    writer = PipeWriter(loop, write_end)
+    writer.write(b"x" * 1_000_000)
+    assert writer.unsent > 0
+    await eventually(lambda: len(received) == 1_000_000, within=5)
+    assert writer.unsent == 0
+    assert not loop.remove_writer(write_end), "nothing was registered any more"
+    writer.close()
+    reader.close()
+
+
+async def test_a_reader_tells_the_end_once_and_not_when_it_was_closed_from_here() -> None:
+    loop = asyncio.get_running_loop()
+    ends: list[str] = []
+    read_end, write_end = os.pipe()
+    ended = PipeReader(loop, read_end, lambda _: None, lambda: ends.append("of the writer"))
+    os.close(write_end)
+    await eventually(lambda: ended.at_end, within=5)
+    ended.take(100)
+    ended.close()
+
+    read_end, write_end = os.pipe()
+    closed = PipeReader(loop, read_end, lambda _: None, lambda: ends.append("from here"))
+    closed.close()
+    closed.resume()
+    os.close(write_end)
+    assert ends == ["of the writer"]
