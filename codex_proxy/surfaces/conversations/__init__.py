@@ -1,0 +1,1 @@
+"""OpenAI's Conversations: bodies in, objects out. Sans-IO."""

@@ -1,0 +1,224 @@
+"""Items, stored or just given, become the history of a turn.
+
+In: items in the form of `items.normalised` or of a response's output, oldest first, references resolved. Out:
+`HistoryItem`s. Raises `Fault` INVALID_REQUEST for an output without its call and for a call without its output.
+
+System becomes developer. An output that comes before its call is put behind it; a second output of a call, and a
+call that is told again, are left out (seed 004, "Message validation"); an output that brings its call's name and
+arguments is made whole with them (seed 004, "function_call_output input handling"). Reasoning that nobody
+encrypted tells the model nothing and is left out, as are lists of MCP tools and approvals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.items import (
+    HistoryItem,
+    ImagePart,
+    Part,
+    PastCall,
+    PastOutput,
+    PastRaw,
+    Role,
+    SaidMessage,
+    TextPart,
+)
+from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.responses.compaction import unsealed
+from codex_proxy.surfaces.responses.items import ItemDict
+
+SUMMARY_WORDS: Final = "What was said before, in a summary:\n"
+_ROLES: Final[dict[str, Role]] = {"user": "user", "assistant": "assistant"}
+_OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+_CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
+
+
+def history_of(items: Sequence[ItemDict], *, earlier: int = 0) -> tuple[HistoryItem, ...]:
+    """The history that these items tell. The first `earlier` of them are not of this request: a fault there
+    names `input`, one in the others names the item."""
+    reader = _Reader(items, earlier)
+    for index, item in enumerate(items):
+        reader.read(item, index)
+    reader.settle()
+    return tuple(reader.history)
+
+
+class _Reader:
+    """The history so far, and which of its calls have their outputs."""
+
+    def __init__(self, items: Sequence[ItemDict], earlier: int) -> None:
+        self.history: list[HistoryItem] = []
+        self._earlier = earlier
+        self._announced = {item["call_id"] for item in items if item["type"] in _CALLS}
+        self._calls: dict[str, PastCall] = {}
+        self._waiting: dict[str, ItemDict] = {}
+        """Outputs that came before their calls."""
+        self._answered: set[str] = set()
+        self._cut: set[str] = set()
+        """Calls whose turn was cut off in the middle of them: nobody could answer those."""
+        self._seen: set[str] = set()
+
+    def read(self, item: ItemDict, index: int) -> None:
+        kind = item["type"]
+        if kind in _CALLS:
+            self._call(item, index)
+        elif kind in _OUTPUTS:
+            self._output(item, index)
+        elif kind in _OTHERS:
+            self.history += _OTHERS[kind](item, self._seen)
+        else:
+            raise bad_request(f"The agent cannot take an item of type '{kind}'.", self._place(index))
+
+    def settle(self) -> None:
+        """Every call must have its output by now."""
+        for call_id in self._calls:
+            if call_id not in self._answered:
+                if call_id not in self._cut:
+                    raise bad_request(f"No tool output found for function call {call_id}.", "input")
+                self.history.remove(self._calls[call_id])
+
+    def _place(self, index: int) -> str:
+        return "input" if index < self._earlier else f"input[{index - self._earlier}]"
+
+    def _call(self, item: ItemDict, index: int) -> None:
+        call = _past_call(item)
+        known = self._calls.get(call.call_id)
+        if known is None:
+            self._calls[call.call_id] = call
+            self.history.append(call)
+            if item.get("status") == "incomplete":
+                self._cut.add(call.call_id)
+            if call.call_id in self._waiting:
+                self._answer(self._waiting.pop(call.call_id))
+        elif (known.name, known.arguments) != (call.name, call.arguments):
+            raise bad_request(
+                f"Two different calls have the call_id '{call.call_id}'.", f"{self._place(index)}.call_id"
+            )
+
+    def _output(self, item: ItemDict, index: int) -> None:
+        call_id = item["call_id"]
+        if call_id in self._answered or call_id in self._waiting:
+            return
+        if call_id not in self._announced:
+            self._make_whole(item, index)
+        if call_id in self._calls:
+            self._answer(item)
+        else:
+            self._waiting[call_id] = item
+
+    def _make_whole(self, item: ItemDict, index: int) -> None:
+        call_id, name, arguments = item["call_id"], item.get("name"), item.get("arguments")
+        if name is None or arguments is None:
+            raise _orphan(call_id, f"{self._place(index)}.call_id")
+        kind = "custom" if item["type"].startswith("custom") else "function"
+        self._announced.add(call_id)
+        self._calls[call_id] = PastCall(call_id, name, arguments, kind)  # type: ignore[arg-type]
+        self.history.append(self._calls[call_id])
+
+    def _answer(self, item: ItemDict) -> None:
+        call = self._calls[item["call_id"]]
+        self._answered.add(call.call_id)
+        self.history.append(PastOutput(call.call_id, _output_parts(item["output"]), call.kind))
+
+
+def _orphan(call_id: str, place: str) -> Fault:
+    return bad_request(f"No tool call found for function call output with call_id {call_id}.", place)
+
+
+def _past_call(item: ItemDict) -> PastCall:
+    field = _CALLS[item["type"]]
+    id = item.get("id") or ""
+    return PastCall(
+        item["call_id"],
+        item["name"],
+        item[field],
+        "custom" if field == "input" else "function",
+        id if id.startswith(("fc_", "ctc_")) else None,
+    )
+
+
+def _output_parts(output: Any) -> tuple[Part, ...]:
+    if isinstance(output, str):
+        return (TextPart(output),)
+    return tuple(_part(part) for part in output)
+
+
+def _part(part: ItemDict) -> Part:
+    if part["type"] == "input_image":
+        return ImagePart(part["image_url"], part.get("detail"))
+    return TextPart(part["refusal"] if part["type"] == "refusal" else part["text"])
+
+
+# --- items that stand alone ---------------------------------------------------------------------
+
+
+def _said(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+    role = _ROLES.get(item["role"], "developer")
+    parts = tuple(_part(part) for part in item["content"])
+    if role == "assistant":
+        parts = tuple(part for part in parts if not (isinstance(part, TextPart) and not part.text))
+    if not parts:
+        return []
+    id = item.get("id") or ""
+    # Providers take ids of their own form only, and need none of what people said.
+    own = id if role == "assistant" and id.startswith("msg_") else None
+    return [SaidMessage(role, parts, item.get("phase"), own)]
+
+
+def _reasoned(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+    id = item.get("id") or ""
+    if not item.get("encrypted_content") or (id and id in seen):
+        return []
+    seen.add(id)
+    fields = ("summary", "content", "encrypted_content")
+    raw = {"type": "reasoning"} | ({"id": id} if id.startswith("rs_") else {})
+    return _raw(raw | {field: item[field] for field in fields if field in item})
+
+
+def _compacted(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+    summary = unsealed(item["encrypted_content"])
+    if summary is None:
+        return _raw({"type": "compaction", "encrypted_content": item["encrypted_content"]})
+    return [SaidMessage("developer", (TextPart(SUMMARY_WORDS + summary),))]
+
+
+def _mcp_called(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+    """The agent has no MCP calls of ours: to the model each is a call of a function that was answered."""
+    output, error = item.get("output"), item.get("error")
+    if output is None and error is None:
+        return []
+    if output is None:
+        output = error if isinstance(error, str) else bytes(schema_json(error)).decode()
+    call_id = (item.get("id") or f"mcp_{len(seen)}")[:64]
+    seen.add(call_id)
+    call = PastCall(call_id, item["name"], item["arguments"])
+    return [call, PastOutput(call_id, (TextPart(output),))]
+
+
+def _as_it_came(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+    return _raw(item)
+
+
+def _nothing(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+    return []
+
+
+def _raw(item: ItemDict) -> list[HistoryItem]:
+    return [PastRaw(bytes(schema_json(item)))]
+
+
+_OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
+    "message": _said,
+    "reasoning": _reasoned,
+    "compaction": _compacted,
+    "mcp_call": _mcp_called,
+    "mcp_list_tools": _nothing,
+    "mcp_approval_request": _nothing,
+    "mcp_approval_response": _nothing,
+    "web_search_call": _as_it_came,
+    "image_generation_call": _as_it_came,
+    "local_shell_call": _as_it_came,
+}

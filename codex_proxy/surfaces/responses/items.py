@@ -1,0 +1,221 @@
+"""Items of a client's, brought into the one form in which they are stored, listed and shown.
+
+In: validated items (`wire_items`). Out: plain dicts: content always as parts, `input_text` where people speak
+and `output_text` where the assistant does, a status, and no field that is not the wire's. Ids come later, by
+`with_ids`, since nothing here may invent any. Raises `Fault` INVALID_REQUEST for parts that no agent takes and for
+references that lead nowhere. Source: OpenAI's wire rules ("Lists and stored objects").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from codex_proxy.core.faults import bad_request
+from codex_proxy.core.ids import IdSource
+from codex_proxy.surfaces.images import image_part
+from codex_proxy.surfaces.responses import wire_items as wire
+
+ItemDict: TypeAlias = dict[str, Any]
+
+PREFIXES: Final = {
+    "message": "msg_",
+    "reasoning": "rs_",
+    "function_call": "fc_",
+    "function_call_output": "fco_",
+    "custom_tool_call": "ctc_",
+    "custom_tool_call_output": "ctco_",
+    "mcp_call": "mcp_",
+    "mcp_list_tools": "mcpl_",
+    "mcp_approval_request": "mcpr_",
+    "mcp_approval_response": "mcpa_",
+    "compaction": "cmp_",
+    "web_search_call": "ws_",
+    "image_generation_call": "ig_",
+    "local_shell_call": "lsh_",
+}
+"""How the id of an item begins, by its type; `item_` for a type that is not here."""
+
+_STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
+
+
+def normalised(given: str | Sequence[wire.AnyItem], field: str = "input") -> tuple[ItemDict, ...]:
+    """The items of `field`; a string is what the user says."""
+    if isinstance(given, str):
+        return (_message("user", [{"type": "input_text", "text": given}]),)
+    return tuple(_FORMS[type(item)](item, f"{field}[{index}]") for index, item in enumerate(given))
+
+
+def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
+    """The items, each with an id: its own, or a new one that begins as its type's do. References keep theirs."""
+    return [
+        item if item.get("id") else {"id": ids.new(PREFIXES.get(item["type"], "item_")), **item}
+        for item in items
+    ]
+
+
+def references_of(items: Iterable[ItemDict]) -> tuple[str, ...]:
+    """The ids of stored items that these items refer to."""
+    return tuple(item["id"] for item in items if item["type"] == "item_reference")
+
+
+def resolved(
+    items: Iterable[ItemDict], found: Mapping[str, ItemDict], field: str = "input"
+) -> tuple[ItemDict, ...]:
+    """The items, with what they refer to in the references' place."""
+    whole = []
+    for index, item in enumerate(items):
+        if item["type"] == "item_reference":
+            if item["id"] not in found:
+                raise bad_request(
+                    f"Item with id '{item['id']}' not found. Items are not kept when 'store' is false.",
+                    f"{field}[{index}].id",
+                    "item_not_found",
+                )
+            item = found[item["id"]]
+        whole.append(item)
+    return tuple(whole)
+
+
+# --- one form per kind of item ------------------------------------------------------------------
+
+
+def _message(role: str, content: list[ItemDict], status: str = "completed") -> ItemDict:
+    return {"type": "message", "role": role, "content": content, "status": status}
+
+
+def _status(item: wire.Item) -> str:
+    return item.status if item.status in _STATUSES else "completed"
+
+
+def _kept(item: ItemDict, **optional: Any) -> ItemDict:
+    """The item with those of the optional fields that are there."""
+    return item | {key: value for key, value in optional.items() if value is not None}
+
+
+def _message_form(item: wire.MessageItem, place: str) -> ItemDict:
+    said = item.role == "assistant"
+    content = _parts(item.content, f"{place}.content", said=said)
+    return _kept(_message(item.role, content, _status(item)), id=item.id, phase=item.phase)
+
+
+def _parts(content: wire.Content, place: str, *, said: bool) -> list[ItemDict]:
+    """`said`: by the assistant."""
+    if isinstance(content, str):
+        return [_text(content, said=said)]
+    return [_part(part, f"{place}[{index}]", said=said) for index, part in enumerate(content)]
+
+
+def _text(text: str, *, said: bool) -> ItemDict:
+    if said:
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "input_text", "text": text}
+
+
+def _part(part: wire.AnyPart, place: str, *, said: bool) -> ItemDict:
+    if isinstance(part, wire.TextPart):
+        return _text(part.text, said=said)
+    if isinstance(part, wire.RefusalPart):
+        return {"type": "refusal", "refusal": part.refusal} if said else _text(part.refusal, said=False)
+    if isinstance(part, wire.UnheardPart) or said:
+        raise bad_request(
+            f"The agent cannot take a part of type '{part.type}' here: accepted are "
+            + ("'output_text' and 'refusal'." if said else "'input_text' and 'input_image'."),
+            place,
+        )
+    if part.image_url is None:
+        raise bad_request(
+            "An image has to be given by 'image_url': files cannot be uploaded here.", f"{place}.image_url"
+        )
+    image_part(part.image_url, part.detail, f"{place}.image_url")
+    return {"type": "input_image", "image_url": part.image_url, "detail": part.detail or "auto"}
+
+
+def _reference_form(item: wire.ItemReference, place: str) -> ItemDict:
+    return {"type": "item_reference", "id": item.id}
+
+
+def _reasoning_form(item: wire.ReasoningItem, place: str) -> ItemDict:
+    summary = [{"type": "summary_text", "text": part.text} for part in item.summary or ()]
+    content = [{"type": "reasoning_text", "text": part.text} for part in item.content or ()]
+    return _kept(
+        {"type": "reasoning", "summary": summary, "status": _status(item)},
+        id=item.id,
+        content=content or None,
+        encrypted_content=item.encrypted_content,
+    )
+
+
+def _call_form(item: wire.FunctionCallItem, place: str) -> ItemDict:
+    call = {"type": item.type, "call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+    return _kept(call | {"status": _status(item)}, id=item.id)
+
+
+def _custom_call_form(item: wire.CustomCallItem, place: str) -> ItemDict:
+    call = {"type": item.type, "call_id": item.call_id, "name": item.name, "input": item.input}
+    return _kept(call | {"status": _status(item)}, id=item.id)
+
+
+def _output_form(item: wire.CallOutputItem, place: str) -> ItemDict:
+    output = item.output
+    if not isinstance(output, str):
+        output = _parts(output, f"{place}.output", said=False)  # type: ignore[assignment]
+    return _kept(
+        {"type": item.type, "call_id": item.call_id, "output": output, "status": _status(item)},
+        id=item.id,
+        name=item.name,
+        arguments=item.arguments,
+    )
+
+
+def _mcp_tools_form(item: wire.McpListToolsItem, place: str) -> ItemDict:
+    listed = {"type": item.type, "server_label": item.server_label, "tools": item.tools}
+    return _kept(listed, id=item.id, error=item.error)
+
+
+def _mcp_call_form(item: wire.McpCallItem, place: str) -> ItemDict:
+    call = {
+        "type": item.type,
+        "server_label": item.server_label,
+        "name": item.name,
+        "arguments": item.arguments,
+        "output": item.output,
+        "error": item.error,
+        "status": item.status or "completed",
+    }
+    return _kept(call, id=item.id, approval_request_id=item.approval_request_id)
+
+
+def _mcp_request_form(item: wire.McpApprovalRequestItem, place: str) -> ItemDict:
+    asked = {"type": item.type, "server_label": item.server_label, "name": item.name}
+    return _kept(asked | {"arguments": item.arguments}, id=item.id)
+
+
+def _mcp_response_form(item: wire.McpApprovalResponseItem, place: str) -> ItemDict:
+    answer = {"type": item.type, "approval_request_id": item.approval_request_id, "approve": item.approve}
+    return _kept(answer, id=item.id, reason=item.reason)
+
+
+def _compaction_form(item: wire.CompactionItem, place: str) -> ItemDict:
+    return _kept({"type": item.type, "encrypted_content": item.encrypted_content}, id=item.id)
+
+
+def _native_form(item: wire.NativeItem, place: str) -> ItemDict:
+    own = {"type": item.type, "id": item.id, "status": item.status}
+    return _kept({}, **own, **(item.model_extra or {}))
+
+
+_FORMS: Final[dict[type, Callable[[Any, str], ItemDict]]] = {
+    wire.MessageItem: _message_form,
+    wire.ItemReference: _reference_form,
+    wire.ReasoningItem: _reasoning_form,
+    wire.FunctionCallItem: _call_form,
+    wire.CustomCallItem: _custom_call_form,
+    wire.CallOutputItem: _output_form,
+    wire.McpListToolsItem: _mcp_tools_form,
+    wire.McpCallItem: _mcp_call_form,
+    wire.McpApprovalRequestItem: _mcp_request_form,
+    wire.McpApprovalResponseItem: _mcp_response_form,
+    wire.CompactionItem: _compaction_form,
+    wire.NativeItem: _native_form,
+}

@@ -1,0 +1,252 @@
+"""A Responses request becomes a `Turn` without its history, and what the exchange needs to know beside it.
+
+In: the body's bytes, the operator's settings, the catalog, the hints of the headers. Out: `ParsedResponse`; `turn_of`
+makes the turn whole, once the earlier items are known. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND,
+or NOT_ALLOWED (the agent where it is switched off). What the chosen agent cannot do is checked elsewhere.
+Sources: seed 002 ("Request Body", "Validation Errors"), seed 004 ("Reasoning parameter handling").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.items import SaidMessage, TextPart
+from codex_proxy.core.turn import Sandbox, Turn
+from codex_proxy.surfaces.base import RequestHints, WorkdirParam, schema_json, workdir_of
+from codex_proxy.surfaces.mode import BuiltinTools, mode_of
+from codex_proxy.surfaces.models import ModelCatalog, resolve
+from codex_proxy.surfaces.responses.echo import echo_of, summary_of
+from codex_proxy.surfaces.responses.history import history_of
+from codex_proxy.surfaces.responses.items import ItemDict, normalised
+from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, Offered, offered_by
+from codex_proxy.surfaces.responses.wire import (
+    ContextFields,
+    Conversation,
+    JsonSchemaFormat,
+    ResponseRequest,
+    parse_body,
+)
+from codex_proxy.surfaces.text_format import Format, told
+
+UNSUPPORTED: Final = "unsupported_value"
+CONVERSATION_PREFIX: Final = "conv_"
+ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
+_SHOWN: Final = 80  # letters of a client's own words in a message
+
+IGNORED: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+)
+"""Validated and accepted; no agent has a knob for them."""
+
+Activity: TypeAlias = Literal["off", "summaries", "items"]
+"""How the agent's own doing is shown: not at all, as reasoning summaries, or as items of types of our own."""
+
+
+class ResponsesSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator decided, as far as a Responses request depends on it."""
+
+    builtin_tools: BuiltinTools = "auto"
+    show_activity: bool = True
+    sandbox: Sandbox = "read-only"
+    workdir: str = ""
+    """The folder of agent turns that name none."""
+
+
+class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A Responses request, understood. `turn` has no history yet: `turn_of` gives it one."""
+
+    turn: Turn
+    model_asked: str
+    """The name to answer with: as the client wrote it."""
+    input_items: tuple[ItemDict, ...]
+    """Normalised, without ids (`items.with_ids`), references not resolved (`items.resolved`)."""
+    instructions: str | None
+    previous_response_id: str | None
+    conversation: str | None
+    store: bool
+    background: bool
+    stream: bool
+    include: frozenset[str]
+    mcp: tuple[McpOffer, ...]
+    mcp_choice: tuple[McpChoice, ...]
+    web_search: bool
+    max_tool_calls: int | None
+    truncation: Literal["auto", "disabled"]
+    json_object: bool
+    """The answer's text must be one JSON object; the model is told."""
+    activity: Activity
+    echo: dict[str, Any]
+    """The constant fields of the response object."""
+    ignored: tuple[str, ...]
+    """Parameters that were accepted and change nothing, for `x-codex-ignored-params`."""
+    metadata: dict[str, str]
+    user: str | None
+    workdir_param: WorkdirParam
+    """Who named the folder, for the 400 of whoever looks at the disk."""
+
+
+def parse(
+    body: bytes, *, settings: ResponsesSettings, catalog: ModelCatalog, headers: RequestHints
+) -> ParsedResponse:
+    """The whole of one request. The first thing that is wrong is the fault that is raised."""
+    request = parse_body(body)
+    _refuse_unsupported(request)
+    conversation = context_of(request)
+    wanted = format_of(request)
+    offered = offered_by(request.tools, request.tool_choice)
+    items = normalised(request.input)
+    resolved = resolve(request.model, catalog)
+    effort = (request.reasoning.effort if request.reasoning else None) or resolved.effort
+    metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
+    workdir, workdir_param = workdir_of(headers, metadata)
+    turn = Turn(
+        model=resolved.agent_model,
+        history=(),
+        mode=mode_of(
+            by_name=resolved.mode,
+            by_header=headers.mode,
+            server=settings.builtin_tools,
+            client_acts=_client_acts(request, offered, wanted, items),
+        ),
+        effort=effort,
+        summary=summary_of(request),
+        verbosity=request.text.verbosity if request.text else None,
+        service_tier=request.service_tier,
+        tools=offered.tools,
+        tool_choice=offered.choice,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        output_schema=wanted.schema,
+        workdir=workdir or settings.workdir,
+        sandbox=settings.sandbox,
+        stop=_stops_of(request),
+        max_tokens=request.max_output_tokens,
+    )
+    return ParsedResponse(
+        turn=turn,
+        model_asked=request.model,
+        input_items=items,
+        instructions=request.instructions,
+        previous_response_id=request.previous_response_id,
+        conversation=conversation,
+        store=request.store is not False,
+        background=bool(request.background),
+        stream=bool(request.stream),
+        include=frozenset(request.include or ()),
+        mcp=offered.mcp,
+        mcp_choice=offered.mcp_choice,
+        web_search=offered.web_search,
+        max_tool_calls=request.max_tool_calls,
+        truncation=request.truncation or "disabled",
+        json_object=wanted.kind == "json_object",
+        activity=_activity(headers.activity, settings),
+        echo=echo_of(request, offered, effort=effort, metadata=metadata, conversation=conversation),
+        ignored=tuple(name for name in IGNORED if getattr(request, name) is not None),
+        metadata=metadata,
+        user=request.user or request.safety_identifier,
+        workdir_param=workdir_param,
+    )
+
+
+def turn_of(parsed: ParsedResponse, items: Sequence[ItemDict], *, earlier: int = 0) -> Turn:
+    """The turn with its history: instructions, then `items` (the earlier ones, whose count is `earlier`, and
+    those of the request, references resolved). Raises `Fault` for outputs without calls and the like."""
+    history = history_of(items, earlier=earlier)
+    if parsed.instructions:
+        history = (SaidMessage("developer", (TextPart(parsed.instructions),)), *history)
+    wanted = Format("json_object" if parsed.json_object else "text")
+    return msgspec.structs.replace(parsed.turn, history=told(history, wanted))
+
+
+def context_of(request: ContextFields) -> str | None:
+    """The conversation's id. It excludes a previous response, and has a form of its own (seed 002)."""
+    conversation = _conversation_id(request.conversation)
+    if conversation is None:
+        return None
+    if request.previous_response_id is not None:
+        raise bad_request(
+            "Mutually exclusive parameters. Ensure you are only providing one of: 'previous_response_id' or "
+            "'conversation'.",
+            code="mutually_exclusive_parameters",
+        )
+    if not conversation.startswith(CONVERSATION_PREFIX):
+        shown = conversation if len(conversation) <= _SHOWN else conversation[:_SHOWN] + "..."
+        raise bad_request(
+            f"Invalid 'conversation': '{shown}'. Expected an ID that begins with 'conv_'.",
+            "conversation",
+            "invalid_conversation_id",
+        )
+    return conversation
+
+
+def format_of(request: ContextFields) -> Format:
+    """`text.format`."""
+    wanted = request.text.format if request.text else None
+    if isinstance(wanted, JsonSchemaFormat):
+        return Format("json_schema", schema_json(wanted.schema_))
+    return Format("json_object") if wanted and wanted.type == "json_object" else Format()
+
+
+def _conversation_id(given: Conversation | None) -> str | None:
+    return given if given is None or isinstance(given, str) else given.id
+
+
+def _client_acts(
+    request: ResponseRequest, offered: Offered, wanted: Format, items: Sequence[ItemDict]
+) -> bool:
+    """Whether the client is an agent itself: it brings tools, a format, or instructions."""
+    return (
+        bool(offered.tools or offered.mcp or request.instructions)
+        or wanted.kind != "text"
+        or any(item.get("role") in ("system", "developer") for item in items)
+    )
+
+
+def _stops_of(request: ResponseRequest) -> tuple[str, ...]:
+    """Stop sequences. An empty one would stop everywhere, so it means none."""
+    stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    return tuple(dict.fromkeys(sequence for sequence in stop if sequence))
+
+
+def _activity(asked: str | None, settings: ResponsesSettings) -> Activity:
+    if asked is not None and asked.strip().lower() == "items":
+        return "items"
+    return "summaries" if settings.show_activity else "off"
+
+
+def _refuse_unsupported(request: ResponseRequest) -> None:
+    """What would need a different answer, and not only a different sampling."""
+    if request.background and request.store is False:
+        raise bad_request(
+            "A background response has to be stored: leave 'store' out, or set it to true.", "background"
+        )
+    if request.prompt is not None:
+        raise _unsupported("prompt", "Stored prompts are not available: send 'instructions' and 'input'.")
+    if request.top_logprobs:
+        raise _unsupported("top_logprobs", "Log probabilities are not available: leave 'top_logprobs' out.")
+    for index, name in enumerate(request.include or ()):
+        if name == "message.output_text.logprobs":
+            raise _unsupported(
+                f"include[{index}]", f"Log probabilities are not available: leave '{name}' out."
+            )
+    if request.stream_options is not None and not request.stream:
+        raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+    if request.input == [] and request.previous_response_id is None and request.conversation is None:
+        raise bad_request(
+            "'input' is empty, and there is no 'previous_response_id' or 'conversation' to go on from.",
+            "input",
+            "empty_array",
+        )
+
+
+def _unsupported(param: str, message: str) -> Fault:
+    return bad_request(message, param, UNSUPPORTED)

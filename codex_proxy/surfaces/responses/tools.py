@@ -1,0 +1,235 @@
+"""What a Responses request offers to the model: tools of the client, MCP servers, web search, and the choice.
+
+In: a validated request. Out: `Offered`, which also says how the response object shows them. Raises `Fault`
+INVALID_REQUEST for tools that only OpenAI's servers run (by name), for names that are taken twice, and for
+choices that name what is not there. Sources: seed 002 ("Tool Configuration"), OpenAI's wire rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.items import Tool
+from codex_proxy.core.turn import NamedTools, ToolChoice
+from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.offers import grammar_words, known_tool, refuse_duplicates
+from codex_proxy.surfaces.responses import wire_tools as wire
+
+UNSUPPORTED: Final = "unsupported_tool"
+
+
+class McpFilter(msgspec.Struct, frozen=True):
+    """Which tools of a server are meant: those of these names (None: all), or those that only read."""
+
+    names: tuple[str, ...] | None = None
+    read_only: bool | None = None
+
+
+class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """An MCP server whose tools this server is to run. `headers` and `authorization` are secrets."""
+
+    server_label: str
+    server_url: str | None = None
+    description: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    authorization: str | None = None
+    allowed: McpFilter = McpFilter()
+    approval: str = "never"
+    """`always` or `never`, for the tools that neither filter names."""
+    approval_always: McpFilter | None = None
+    approval_never: McpFilter | None = None
+    param: str = "tools"
+    """Where it stands in the request."""
+
+
+class McpChoice(msgspec.Struct, frozen=True):
+    """A choice that names a server's tool, or all of its tools. The names are known once it has listed them."""
+
+    server_label: str
+    name: str | None = None
+    required: bool = False
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the model may use. `shown` and `shown_choice` are for the response object."""
+
+    tools: tuple[Tool, ...]
+    choice: ToolChoice
+    mcp: tuple[McpOffer, ...]
+    mcp_choice: tuple[McpChoice, ...]
+    """Empty: every MCP tool may be called. Else, with `choice`, the only tools that may be."""
+    web_search: bool
+    shown: list[Any]
+    shown_choice: Any
+
+
+def offered_by(given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None) -> Offered:
+    """What the request offers to the model."""
+    given = given or ()
+    for index, tool in enumerate(given):
+        if isinstance(tool, wire.HostedTool):
+            raise _hosted(tool.type, f"tools[{index}]")
+    named = [
+        (_tool(tool), f"tools[{index}].name")
+        for index, tool in enumerate(given)
+        if isinstance(tool, wire.FunctionTool | wire.CustomTool)
+    ]
+    tools = tuple(tool for tool, _ in named)
+    refuse_duplicates(tools, [field for _, field in named])
+    mcp = tuple(
+        _mcp(tool, f"tools[{index}]") for index, tool in enumerate(given) if isinstance(tool, wire.McpServer)
+    )
+    searching = any(isinstance(tool, wire.WebSearchTool) for tool in given)
+    chosen, mcp_choice, search_too = _Chooser(tools, mcp, searching, bool(given)).choose(choice)
+    return Offered(
+        tools=tools,
+        choice=chosen,
+        mcp=mcp,
+        mcp_choice=mcp_choice,
+        web_search=searching and search_too,
+        shown=[_shown(tool) for tool in given],
+        shown_choice=_shown_choice(choice),
+    )
+
+
+def _hosted(kind: str, param: str) -> Fault:
+    return bad_request(
+        f"The tool '{kind}' is run by OpenAI's own servers and is not available here: use 'function', "
+        "'custom', 'mcp' or 'web_search'.",
+        param,
+        UNSUPPORTED,
+    )
+
+
+def _tool(tool: wire.FunctionTool | wire.CustomTool) -> Tool:
+    description = tool.description or ""
+    if isinstance(tool, wire.CustomTool):
+        grammar = tool.format
+        if grammar is not None and grammar.syntax is not None and grammar.definition is not None:
+            description = grammar_words(description, grammar.syntax, grammar.definition)
+        return Tool(tool.name, description, kind="custom")
+    parameters = None if tool.parameters is None else schema_json(tool.parameters)
+    return Tool(tool.name, description, parameters, strict=bool(tool.strict))
+
+
+def _mcp(server: wire.McpServer, param: str) -> McpOffer:
+    if server.server_url is None:
+        if server.connector_id is not None:
+            raise bad_request(
+                "Connectors are OpenAI's own and are not available here: give a 'server_url'.",
+                f"{param}.connector_id",
+                UNSUPPORTED,
+            )
+        raise bad_request(
+            f"Missing required parameter: '{param}.server_url'.",
+            f"{param}.server_url",
+            "missing_required_parameter",
+        )
+    allowed = server.allowed_tools
+    approval = server.require_approval
+    by_filter = approval if isinstance(approval, wire.McpApprovalFilter) else None
+    return McpOffer(
+        server_label=server.server_label,
+        server_url=server.server_url,
+        description=server.server_description or "",
+        headers=tuple((server.headers or {}).items()),
+        authorization=server.authorization,
+        allowed=McpFilter(tuple(allowed)) if isinstance(allowed, list) else _filter(allowed) or McpFilter(),
+        approval=approval if isinstance(approval, str) else "never",
+        approval_always=_filter(by_filter.always) if by_filter else None,
+        approval_never=_filter(by_filter.never) if by_filter else None,
+        param=param,
+    )
+
+
+def _filter(given: wire.McpToolFilter | None) -> McpFilter | None:
+    if given is None:
+        return None
+    return McpFilter(None if given.tool_names is None else tuple(given.tool_names), given.read_only)
+
+
+class _Chooser:
+    """Which of the offered tools may or must be called."""
+
+    def __init__(
+        self, tools: tuple[Tool, ...], mcp: tuple[McpOffer, ...], searching: bool, any_given: bool
+    ) -> None:
+        self._tools = tools
+        self._labels = [server.server_label for server in mcp]
+        self._searching = searching
+        self._any = any_given
+
+    def choose(self, choice: wire.ToolChoice | None) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
+        """The choice among the client's tools, that among MCP tools, and whether web search stays."""
+        if choice is None or choice == "auto":
+            return "auto", (), True
+        if choice == "none":
+            return "none", (), False
+        if not self._any:
+            raise bad_request("'tool_choice' is only allowed when 'tools' are given.", "tool_choice")
+        if choice == "required":
+            return "required", (), True
+        if isinstance(choice, wire.ChosenAllowed):
+            return self._allowed(choice)
+        return self._one(choice, "tool_choice", required=True)
+
+    def _allowed(self, choice: wire.ChosenAllowed) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
+        names: list[str] = []
+        mcp: list[McpChoice] = []
+        search = False
+        required = choice.mode == "required"
+        for index, tool in enumerate(choice.tools):
+            one, servers, searched = self._one(tool, f"tool_choice.tools[{index}]", required=required)
+            names += one.names if isinstance(one, NamedTools) else ()
+            mcp += servers
+            search = search or searched
+        return NamedTools(tuple(dict.fromkeys(names)), required and bool(names)), tuple(mcp), search
+
+    def _one(
+        self, choice: wire.Allowed, place: str, *, required: bool
+    ) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
+        if isinstance(choice, wire.ChosenHosted):
+            raise _hosted(choice.type, place)
+        if isinstance(choice, wire.ChosenTool):
+            name = known_tool(choice.name, choice.type, self._tools, f"{place}.name")
+            return NamedTools((name,), required), (), False
+        if isinstance(choice, wire.ChosenMcp):
+            if choice.server_label not in self._labels:
+                raise bad_request(
+                    f"No MCP server '{choice.server_label}' was given.", f"{place}.server_label"
+                )
+            server = McpChoice(choice.server_label, choice.name, required)
+            return NamedTools(()), (server,), False
+        if not self._searching:
+            raise bad_request(f"No tool '{choice.type}' was given.", f"{place}.type")
+        return NamedTools(()), (), True
+
+
+# --- how the response object shows them ---------------------------------------------------------
+
+
+def _shown(tool: wire.AnyTool) -> dict[str, Any]:
+    if isinstance(tool, wire.FunctionTool):
+        return {
+            "type": "function",
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters,
+            "strict": bool(tool.strict),
+        }
+    if isinstance(tool, wire.McpServer):
+        # Headers and authorization are secrets: they are not shown, and so not stored either.
+        shown = tool.model_dump(exclude={"headers", "authorization"}, exclude_none=True)
+        return {"require_approval": "never"} | shown
+    shown = tool.model_dump(exclude_none=True)
+    return shown | ({"format": shown.get("format", {"type": "text"})} if tool.type == "custom" else {})
+
+
+def _shown_choice(choice: wire.ToolChoice | None) -> Any:
+    if choice is None or isinstance(choice, str):
+        return choice or "auto"
+    return choice.model_dump(exclude_none=True)

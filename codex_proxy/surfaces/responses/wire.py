@@ -1,0 +1,150 @@
+"""The request of `POST /v1/responses`, as it comes: pydantic models, lenient in fields and strict in types.
+
+In: the body's bytes. Out: `ResponseRequest`. Raises `Fault` INVALID_REQUEST with `param`. What depends on
+settings or on several fields at once is checked by the parser, not here. Sources: seed 002 (the table
+of fields, "SGLang Extensions"), OpenAI's own types for the ranges.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, Tag
+
+from codex_proxy.surfaces.body import Wire, by_kind, parse_as
+from codex_proxy.surfaces.responses.wire_items import TEXT_LIMIT, AnyItem
+from codex_proxy.surfaces.responses.wire_tools import AnyTool, Name, ToolChoice
+
+Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Label: TypeAlias = Annotated[str, Field(max_length=512)]
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Summary: TypeAlias = Literal["auto", "concise", "detailed", "none"]
+Include: TypeAlias = Literal[
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+]
+MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
+MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
+Metadata: TypeAlias = Annotated[dict[MetadataKey, MetadataValue | None], Field(max_length=16)]
+
+Input: TypeAlias = Annotated[
+    Annotated[Annotated[str, Field(max_length=TEXT_LIMIT)], Tag("~string")]
+    | Annotated[list[AnyItem], Tag("~items")],
+    by_kind("type", {}, text="~string", array="~items"),
+]
+
+
+class ConversationId(Wire):
+    id: str
+
+
+Conversation: TypeAlias = Annotated[
+    Annotated[str, Tag("~id")] | Annotated[ConversationId, Tag("~object")],
+    by_kind("id", {}, text="~id", other="~object"),
+]
+
+
+class ReasoningOptions(Wire):
+    effort: Effort | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None
+
+
+class TextFormat(Wire):
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Wire):
+    type: Literal["json_object"]
+
+
+class JsonSchemaFormat(Wire):
+    type: Literal["json_schema"]
+    name: Name
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextOptions(Wire):
+    format: (
+        Annotated[
+            Annotated[TextFormat, Tag("~text")]
+            | Annotated[JsonObjectFormat, Tag("~object")]
+            | Annotated[JsonSchemaFormat, Tag("~schema")],
+            by_kind("type", {"text": "~text", "json_object": "~object", "json_schema": "~schema"}),
+        ]
+        | None
+    ) = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class StreamOptions(Wire):
+    include_obfuscation: bool | None = None
+
+
+Stop: TypeAlias = Annotated[
+    Annotated[str, Tag("~one")] | Annotated[Annotated[list[str], Field(max_length=16)], Tag("~many")],
+    by_kind("type", {}, text="~one", array="~many"),
+]
+
+
+class ContextFields(Wire):
+    """What the model gets to see. Counting and compacting take these too."""
+
+    model: Annotated[str, Field(min_length=1)]
+    input: Input | None = None
+    instructions: str | None = None
+    previous_response_id: Label | None = None
+    conversation: Conversation | None = None
+    tools: Annotated[list[AnyTool], Field(max_length=128)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningOptions | None = None
+    text: TextOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+
+class ResponseRequest(ContextFields):
+    """What a client may ask for. Every field that may be absent may be null."""
+
+    input: Input
+    max_output_tokens: Count | None = None
+    max_tool_calls: Count | None = None
+    metadata: Metadata | None = None
+    user: Label | None = None
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    include: list[Include] | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
+    prompt: dict[str, Any] | None = None
+    prompt_cache_key: Label | None = None
+    safety_identifier: Label | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0, le=2)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    stop: Stop | None = None
+
+
+def parse_body(body: bytes) -> ResponseRequest:
+    """The body as a `ResponseRequest`, or a `Fault` that names the field."""
+    return parse_as(ResponseRequest, body)
+
+
+def parse_context(body: bytes) -> ContextFields:
+    """The body of `compact` or `input_tokens`."""
+    return parse_as(ContextFields, body)

@@ -1,0 +1,217 @@
+"""The items of a conversation as clients send them: pydantic models, lenient in fields, strict in types.
+
+Used for the `input` of a response and for the `items` of a conversation. What a text says, or which agent takes
+it, is judged elsewhere. Sources: seed 002 ("Input Formats", "Supported Item Types"), OpenAI's own types.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field, Tag
+
+from codex_proxy.surfaces.body import Wire, by_kind
+
+CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
+ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
+PastName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+Status: TypeAlias = str
+
+TEXT_LIMIT: Final = 10_485_760
+"""Characters of an input that is a string: OpenAI's own limit."""
+
+# --- what a message is made of ------------------------------------------------------------------
+
+
+class TextPart(Wire):
+    """`text` is what the items of a conversation may call it."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+class RefusalPart(Wire):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class ImagePart(Wire):
+    type: Literal["input_image"]
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class UnheardPart(Wire):
+    """A file or audio: known to the protocol, unknown to the agents."""
+
+    type: Literal["input_file", "input_audio"]
+
+
+AnyPart: TypeAlias = Annotated[
+    Annotated[TextPart, Tag("~text")]
+    | Annotated[RefusalPart, Tag("~refusal")]
+    | Annotated[ImagePart, Tag("~image")]
+    | Annotated[UnheardPart, Tag("~unheard")],
+    by_kind(
+        "type",
+        {
+            "input_text": "~text",
+            "output_text": "~text",
+            "text": "~text",
+            "refusal": "~refusal",
+            "input_image": "~image",
+            "input_file": "~unheard",
+            "input_audio": "~unheard",
+        },
+    ),
+]
+Content: TypeAlias = Annotated[
+    Annotated[str, Tag("~string")] | Annotated[list[AnyPart], Tag("~parts")],
+    by_kind("type", {}, text="~string", array="~parts"),
+]
+
+# --- items --------------------------------------------------------------------------------------
+
+
+class Item(Wire):
+    """What every item may carry."""
+
+    id: ItemId | None = None
+    status: Status | None = None
+
+
+class MessageItem(Item):
+    type: Literal["message"] | None = None
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+    phase: Literal["commentary", "final_answer"] | None = None
+
+
+class ItemReference(Wire):
+    type: Literal["item_reference"] | None = None
+    id: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class ReasoningText(Wire):
+    type: Literal["summary_text", "reasoning_text", "text"]
+    text: str
+
+
+class ReasoningItem(Item):
+    type: Literal["reasoning"]
+    summary: list[ReasoningText] | None = None
+    content: list[ReasoningText] | None = None
+    encrypted_content: str | None = None
+
+
+class FunctionCallItem(Item):
+    type: Literal["function_call"]
+    call_id: CallId
+    name: PastName
+    arguments: str
+
+
+class CustomCallItem(Item):
+    type: Literal["custom_tool_call"]
+    call_id: CallId
+    name: PastName
+    input: str
+
+
+class CallOutputItem(Item):
+    """`name` and `arguments` make it whole where the call itself is nowhere (seed 004)."""
+
+    type: Literal["function_call_output", "custom_tool_call_output"]
+    call_id: CallId
+    output: Content
+    name: PastName | None = None
+    arguments: str | None = None
+
+
+class McpListToolsItem(Item):
+    type: Literal["mcp_list_tools"]
+    server_label: str
+    tools: list[dict[str, Any]]
+    error: Any = None
+
+
+class McpCallItem(Item):
+    type: Literal["mcp_call"]
+    server_label: str
+    name: PastName
+    arguments: str
+    output: str | None = None
+    error: Any = None
+    approval_request_id: str | None = None
+
+
+class McpApprovalRequestItem(Item):
+    type: Literal["mcp_approval_request"]
+    server_label: str
+    name: PastName
+    arguments: str
+
+
+class McpApprovalResponseItem(Item):
+    type: Literal["mcp_approval_response"]
+    approval_request_id: str
+    approve: bool
+    reason: str | None = None
+
+
+class CompactionItem(Item):
+    type: Literal["compaction"]
+    encrypted_content: str
+
+
+class NativeItem(Item):
+    """What the model made with a tool of its provider's: it goes back as it came."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    type: Literal["web_search_call", "image_generation_call", "local_shell_call"]
+
+
+def _untyped(value: dict[str, Any]) -> str | None:
+    """A message may leave its type out; so may a reference, which is an id and nothing else."""
+    if "role" in value or "content" in value:
+        return "~message"
+    return "~reference" if "id" in value else None
+
+
+AnyItem: TypeAlias = Annotated[
+    Annotated[MessageItem, Tag("~message")]
+    | Annotated[ItemReference, Tag("~reference")]
+    | Annotated[ReasoningItem, Tag("~reasoning")]
+    | Annotated[FunctionCallItem, Tag("~call")]
+    | Annotated[CustomCallItem, Tag("~custom_call")]
+    | Annotated[CallOutputItem, Tag("~output")]
+    | Annotated[McpListToolsItem, Tag("~mcp_tools")]
+    | Annotated[McpCallItem, Tag("~mcp_call")]
+    | Annotated[McpApprovalRequestItem, Tag("~mcp_request")]
+    | Annotated[McpApprovalResponseItem, Tag("~mcp_response")]
+    | Annotated[CompactionItem, Tag("~compaction")]
+    | Annotated[NativeItem, Tag("~native")],
+    by_kind(
+        "type",
+        {
+            "message": "~message",
+            "item_reference": "~reference",
+            "reasoning": "~reasoning",
+            "function_call": "~call",
+            "function_call_output": "~output",
+            "custom_tool_call": "~custom_call",
+            "custom_tool_call_output": "~output",
+            "mcp_list_tools": "~mcp_tools",
+            "mcp_call": "~mcp_call",
+            "mcp_approval_request": "~mcp_request",
+            "mcp_approval_response": "~mcp_response",
+            "compaction": "~compaction",
+            "web_search_call": "~native",
+            "image_generation_call": "~native",
+            "local_shell_call": "~native",
+        },
+        untyped=_untyped,
+    ),
+]

@@ -1,0 +1,196 @@
+"""The tools of a Responses request, and the choice among them: pydantic models, strict in types.
+
+Sources: seed 002 ("Tool Configuration"), OpenAI's own types for names and forms.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import Field, Tag
+
+from codex_proxy.surfaces.body import Wire, by_kind
+
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
+WebSearch: TypeAlias = Literal[
+    "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"
+]
+Hosted: TypeAlias = Literal[
+    "code_interpreter",
+    "file_search",
+    "image_generation",
+    "computer",
+    "computer_use",
+    "computer_use_preview",
+    "local_shell",
+    "shell",
+    "apply_patch",
+    "namespace",
+    "tool_search",
+    "programmatic_tool_calling",
+]
+
+_WEB_SEARCH_TAGS: Final = {
+    "web_search": "~web_search",
+    "web_search_2025_08_26": "~web_search",
+    "web_search_preview": "~web_search",
+    "web_search_preview_2025_03_11": "~web_search",
+}
+_HOSTED_TAGS: Final = {
+    "code_interpreter": "~hosted",
+    "file_search": "~hosted",
+    "image_generation": "~hosted",
+    "computer": "~hosted",
+    "computer_use": "~hosted",
+    "computer_use_preview": "~hosted",
+    "local_shell": "~hosted",
+    "shell": "~hosted",
+    "apply_patch": "~hosted",
+    "namespace": "~hosted",
+    "tool_search": "~hosted",
+    "programmatic_tool_calling": "~hosted",
+}
+
+
+class FunctionTool(Wire):
+    type: Literal["function"]
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class CustomFormat(Wire):
+    type: Literal["text", "grammar"]
+    syntax: Literal["lark", "regex"] | None = None
+    definition: str | None = None
+
+
+class CustomTool(Wire):
+    type: Literal["custom"]
+    name: Name
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class McpToolFilter(Wire):
+    tool_names: list[str] | None = None
+    read_only: bool | None = None
+
+
+class McpApprovalFilter(Wire):
+    always: McpToolFilter | None = None
+    never: McpToolFilter | None = None
+
+
+class McpServer(Wire):
+    """The tools of an MCP server that this server is to call by itself."""
+
+    type: Literal["mcp"]
+    server_label: Annotated[str, Field(min_length=1, max_length=128)]
+    server_url: Annotated[str, Field(max_length=2048)] | None = None
+    connector_id: str | None = None
+    server_description: str | None = None
+    headers: dict[str, str] | None = None
+    authorization: str | None = None
+    allowed_tools: (
+        Annotated[
+            Annotated[list[str], Tag("~names")] | Annotated[McpToolFilter, Tag("~filter")],
+            by_kind("type", {}, array="~names", other="~filter"),
+        ]
+        | None
+    ) = None
+    require_approval: (
+        Annotated[
+            Annotated[Literal["always", "never"], Tag("~word")]
+            | Annotated[McpApprovalFilter, Tag("~filter")],
+            by_kind("type", {}, text="~word", other="~filter"),
+        ]
+        | None
+    ) = None
+
+
+class WebSearchTool(Wire):
+    type: WebSearch
+    search_context_size: Literal["low", "medium", "high"] | None = None
+    user_location: dict[str, Any] | None = None
+
+
+class HostedTool(Wire):
+    """Tools that OpenAI's own servers run: known by name, to be refused by name."""
+
+    type: Hosted
+
+
+AnyTool: TypeAlias = Annotated[
+    Annotated[FunctionTool, Tag("~function")]
+    | Annotated[CustomTool, Tag("~custom")]
+    | Annotated[McpServer, Tag("~mcp")]
+    | Annotated[WebSearchTool, Tag("~web_search")]
+    | Annotated[HostedTool, Tag("~hosted")],
+    by_kind(
+        "type",
+        {
+            "function": "~function",
+            "custom": "~custom",
+            "mcp": "~mcp",
+            **_WEB_SEARCH_TAGS,
+            **_HOSTED_TAGS,
+        },
+    ),
+]
+
+# --- the choice ---------------------------------------------------------------------------------
+
+
+class ChosenTool(Wire):
+    type: Literal["function", "custom"]
+    name: str
+
+
+class ChosenMcp(Wire):
+    type: Literal["mcp"]
+    server_label: str
+    name: str | None = None
+
+
+class ChosenWebSearch(Wire):
+    type: WebSearch
+
+
+class ChosenHosted(Wire):
+    type: Hosted
+
+
+_CHOSEN_TAGS: Final = {
+    "function": "~tool",
+    "custom": "~tool",
+    "mcp": "~mcp",
+    **_WEB_SEARCH_TAGS,
+    **_HOSTED_TAGS,
+}
+
+Allowed: TypeAlias = Annotated[
+    Annotated[ChosenTool, Tag("~tool")]
+    | Annotated[ChosenMcp, Tag("~mcp")]
+    | Annotated[ChosenWebSearch, Tag("~web_search")]
+    | Annotated[ChosenHosted, Tag("~hosted")],
+    by_kind("type", _CHOSEN_TAGS),
+]
+
+
+class ChosenAllowed(Wire):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[Allowed], Field(min_length=1, max_length=128)]
+
+
+ToolChoice: TypeAlias = Annotated[
+    Annotated[Literal["auto", "none", "required"], Tag("~word")]
+    | Annotated[ChosenTool, Tag("~tool")]
+    | Annotated[ChosenMcp, Tag("~mcp")]
+    | Annotated[ChosenWebSearch, Tag("~web_search")]
+    | Annotated[ChosenHosted, Tag("~hosted")]
+    | Annotated[ChosenAllowed, Tag("~allowed")],
+    by_kind("type", {**_CHOSEN_TAGS, "allowed_tools": "~allowed"}, text="~word"),
+]
