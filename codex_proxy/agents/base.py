@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeVar
 import msgspec
 
 from codex_proxy.core.events import Event
-from codex_proxy.core.items import Part
+from codex_proxy.core.items import HistoryItem, Part
 from codex_proxy.core.turn import Turn
 
 
@@ -64,6 +64,15 @@ class Dialect(Protocol[L_contra]):
 
     def begin(self, turn: Turn) -> Step:
         """Starts the turn. Called once, first."""
+        ...
+
+    @property
+    def resting(self) -> bool:
+        """The turn is over, or waits for outputs of calls, in such a way that `proceed` can take it up."""
+        ...
+
+    def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
+        """Another turn on the thread of a dialect that rests: `fresh` is what is new to it, of `turn.history`."""
         ...
 
     def receive(self, lines: Sequence[L_contra]) -> Step:

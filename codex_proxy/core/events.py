@@ -48,6 +48,15 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
             self.reasoning + other.reasoning,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        """What was spent since `other`, which was spent before."""
+        return Usage(
+            self.input - other.input,
+            self.cached - other.cached,
+            self.output - other.output,
+            self.reasoning - other.reasoning,
+        )
+
 
 class TurnStarted(msgspec.Struct, frozen=True, gc=False):
     thread_id: str = ""

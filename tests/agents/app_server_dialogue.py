@@ -22,8 +22,10 @@ WEATHER = Tool("get_weather", "w", msgspec.Raw(b'{"type":"object"}'))
 class Dialogue:
     """A turn of ours, and the agent played by the test. Requests of ours are kept by method."""
 
-    def __init__(self, **turn: Any) -> None:
+    def __init__(self, *, kept: bool = False, **turn: Any) -> None:
         self.turn = AppServerTurn(1)
+        self.kept = kept
+        """Our side keeps the thread when its turn is over; else it wants no more, as soon as it is."""
         self.asked: list[str] = []
         self.sent: list[dict[str, Any]] = []
         self.ids: dict[str, str] = {}
@@ -39,6 +41,8 @@ class Dialogue:
                 self.asked.append(message["method"])
                 self.ids[message["method"]] = message["id"]
         self.events += step.events
+        if any(isinstance(event, TurnEnded) for event in step.events) and not self.kept:
+            self.take(self.turn.interrupt())
         return step.events
 
     def says(self, *messages: dict[str, Any]) -> list[Event]:

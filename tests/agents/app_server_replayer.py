@@ -16,13 +16,14 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.base import Decision, Ended, Step, ToolReply
+from codex_proxy.agents.base import Decision, Ended, Step
 from codex_proxy.agents.codex_app_server.connection import Connection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
-from codex_proxy.core.events import ApprovalAsked, Event, InputAsked, ToolAsked, TurnEnded
+from codex_proxy.core.events import ApprovalAsked, Event, InputAsked, TurnEnded
 from codex_proxy.core.items import SaidMessage, TextPart, Tool
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
+from codex_proxy.tools.broker import Broker
 
 FOLDER = Path(__file__).parent.parent / "golden" / "recordings" / "app-server"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
@@ -70,7 +71,10 @@ class Played:
 
     connection: Connection
     turn: AppServerTurn
+    broker: Broker
     rules: Rules = field(default_factory=Rules)
+    closed: bool = False
+    """The turn is over and not kept: our side has said that it wants no more."""
     events: list[Event] = field(default_factory=list)
     log: list[Event] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -87,13 +91,14 @@ class Played:
 
     def stepped(self, step: Step) -> None:
         self.events += step.events
-        self.log += self.rules.feed(step.events)
+        self.log += self.rules.feed(self.broker.feed(step.events).events)
         self.written(self.connection.send(1, step.writes))
         for event in step.events:
-            if isinstance(event, ToolAsked):
-                self.stepped(self.turn.answer(event.ask_id, ToolReply((TextPart("sunny"),))))
-            elif isinstance(event, ApprovalAsked | InputAsked):
+            if isinstance(event, ApprovalAsked | InputAsked):
                 self.stepped(self.turn.answer(event.ask_id, Decision()))
+        if self.rules.ended and not self.closed:
+            self.closed = True
+            self.stepped(self.turn.interrupt())
 
     def hears(self, data: bytes) -> None:
         heard = self.connection.receive([data])
@@ -129,7 +134,7 @@ def begun(turn: Turn) -> Played:
     """Our side, with the connection open and the turn begun."""
     connection = Connection("test", "0")
     lane = connection.open_lane()
-    played = Played(connection, AppServerTurn(lane))
+    played = Played(connection, AppServerTurn(lane), Broker(turn))
     played.written(connection.open())
     played.stepped(played.turn.begin(turn))
     return played

@@ -12,8 +12,9 @@ import msgspec
 from codex_proxy.agents.codex_app_server.messages import UNREADABLE
 from codex_proxy.agents.codex_app_server.replies import custom_input
 from codex_proxy.agents.codex_app_server.shapes import RawHead
-from codex_proxy.core.events import ArgumentsWhole, Event, ItemEnded, ItemStarted, RawItem
-from codex_proxy.core.items import Tool, ToolCall
+from codex_proxy.agents.codex_app_server.tool_names import ToolNames
+from codex_proxy.core.events import Event, Noticed, RawItem, ToolAsked
+from codex_proxy.core.items import Tool
 
 REMEMBERED = frozenset(
     {
@@ -35,12 +36,14 @@ OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 
 
 class ModelItems:
-    """The raw items of the model call that is under way. `offered` are the tools that it may call."""
+    """The raw items of the model call that is under way, and the calls in them that wait for an answer."""
 
-    def __init__(self, offered: Sequence[Tool] = ()) -> None:
-        self.offered = offered
-        self.calls: list[RawHead] = []
+    def __init__(self, tools: Sequence[Tool] = (), *, plain: bool = True) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._names = ToolNames(self._tools)
+        self._plain = plain
         self._held: list[Event] = []
+        self._calls: list[RawHead] = []
 
     def add(self, item: msgspec.Raw) -> RawHead | None:
         """Keeps a raw item; its head, or None where it is the agent's own context."""
@@ -48,30 +51,39 @@ class ModelItems:
         if head.type not in REMEMBERED or (head.type == "message" and head.role != "assistant"):
             return None
         self._held.append(RawItem(head.type, bytes(item)))
-        if head.type in ("function_call", "custom_tool_call") and self._is_the_clients(head):
-            self.calls.append(head)
+        if head.type in ("function_call", "custom_tool_call"):
+            self._called(head)
         return head
 
-    def _is_the_clients(self, head: RawHead) -> bool:
-        """Whether the client has to answer: the agent itself answers what does not parse."""
-        return any(tool.name == head.name for tool in self.offered) and (
-            head.type == "custom_tool_call" or _parses(head.arguments)
-        )
+    def _called(self, head: RawHead) -> None:
+        """A call of the client's tool waits for an answer; the agent itself answers one that it cannot pass on."""
+        if not self._names.offered(head.name):
+            if self._plain:  # where the agent works, it has tools of its own
+                self._held.append(Noticed("unoffered_call", head.name))
+        elif head.type == "function_call" and not _parses(head.arguments):
+            self._held.append(Noticed("unreadable_arguments", head.name))
+        else:
+            self._calls.append(head)
 
     def start_anew(self) -> None:
         """A retry: what the model put out will come again."""
-        self.calls.clear()
+        self._calls.clear()
         self._held = [held for held in self._held if isinstance(held, RawItem) and held.type in OUTPUTS]
 
-    def take_raw(self) -> list[Event]:
-        """The raw items, once it is sure that they stay."""
+    def take(self) -> tuple[list[Event], list[ToolAsked]]:
+        """The raw items, once it is sure that they stay, and the calls that wait for an answer."""
         held, self._held = self._held, []
-        return held
+        calls, self._calls = self._calls, []
+        return held, [self._asked(call) for call in calls]
 
-    def take_calls(self) -> list[Event]:
-        """The calls, as events: each one whole, since the agent gives no pieces of it."""
-        calls, self.calls = self.calls, []
-        return [event for call in calls for event in call_events(call, self.offered)]
+    def _asked(self, call: RawHead) -> ToolAsked:
+        """The ask of a whole call: the agent gives no pieces of it. A custom tool's travelled as a function's."""
+        name = self._names.client_name(call.name)
+        text = call.arguments or call.input
+        tool = self._tools[name]
+        if tool.kind == "custom" and call.type == "function_call":
+            text = custom_input(text)
+        return ToolAsked(call.call_id, call.call_id, name, text, call.id or call.call_id, tool.kind)
 
 
 def _parses(arguments: str) -> bool:
@@ -82,17 +94,3 @@ def _parses(arguments: str) -> bool:
     except UNREADABLE:
         return False
     return True
-
-
-def call_events(call: RawHead, tools: Sequence[Tool]) -> list[Event]:
-    """A whole call. A custom tool's call travelled as a function's."""
-    id = call.id or call.call_id
-    custom = any(tool.name == call.name and tool.kind == "custom" for tool in tools)
-    text = call.arguments or call.input
-    if custom and call.type == "function_call":
-        text = custom_input(text)
-    return [
-        ItemStarted(ToolCall(id, call.call_id, call.name, "custom" if custom else "function")),
-        ArgumentsWhole(id, text),
-        ItemEnded(id),
-    ]

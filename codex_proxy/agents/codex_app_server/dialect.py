@@ -1,9 +1,10 @@
-"""One turn over `codex app-server`: what its messages mean, and what to say to it. Sans-IO.
+"""Turns over one thread of `codex app-server`: what its messages mean, and what to say to it. Sans-IO.
 
 A turn is: `thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications
-until `turn/completed`, then `thread/unsubscribe`. Calls of the client's tools are collected from the raw
-items of our own turn and handed out when the model's response ends, which only `rawResponse/completed`
-tells. Source: the recordings of 0.163 and 0.169.
+until `turn/completed`. Calls of the client's tools are collected from the raw items of our own turn and asked
+for when the model's response ends, which only `rawResponse/completed` tells. A thread that rests, between two
+turns or on its calls, can be taken up again; `interrupt` stops what runs and unsubscribes. Source: the
+recordings of 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from codex_proxy.agents.codex_app_server.messages import (
     request,
 )
 from codex_proxy.agents.codex_app_server.native import dynamic_tool, split_input
-from codex_proxy.agents.codex_app_server.replies import decision, tool_content
+from codex_proxy.agents.codex_app_server.pending import PendingCalls
+from codex_proxy.agents.codex_app_server.replies import decision, question
 from codex_proxy.agents.codex_app_server.shapes import (
     ThreadAnswer,
     TokenUsage,
@@ -36,28 +38,25 @@ from codex_proxy.agents.codex_app_server.shapes import (
     TurnError,
     TurnState,
     error_kind,
+    failed_end,
     failure_of_refusal,
-    one_line,
     usage_of,
 )
 from codex_proxy.agents.crash import failure_from_crash
-from codex_proxy.agents.failures import failure_from_text, stop_from_text
 from codex_proxy.core.events import (
-    ApprovalAsked,
     Event,
-    InputAsked,
     Noticed,
     Retrying,
     StepCompleted,
     Stop,
     TextDelta,
-    ToolAsked,
     TurnEnded,
     TurnStarted,
     Usage,
     UsageSeen,
 )
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import HistoryItem, PastOutput
 from codex_proxy.core.turn import Turn
 
 GARBLED = Failure(
@@ -79,31 +78,61 @@ class AppServerTurn:
         self._thread = ""
         self._turn_id: str | None = None
         self._over = False
-        """`TurnEnded` was said; only the clean-up goes on."""
+        """`TurnEnded` was said."""
         self._completed = False
         """The agent's turn runs no more, or was told to stop."""
+        self._sound = False
+        """It ended well, so that its thread can be used again."""
+        self._closing = False
+        """Nobody wants the thread any more; only the clean-up goes on."""
         self._reader = ItemReader()
         self._events: list[Event] = self._reader.events
         """What was gathered since the last step; the reader writes to the same list."""
         self._writes: list[bytes] = []
         self._model = ModelItems()
         self._asks: dict[str, int | str] = {}
+        self._pending = PendingCalls()
         self._usage = Usage()
+        """Of the client's turn that is under way."""
+        self._earlier = Usage()
+        """Of earlier ones on the same thread, whose sum the agent reports."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
     def begin(self, turn: Turn) -> Step:
         self._turn = turn
         model = turn.model or None
+        self._model = ModelItems(turn.tools, plain=turn.mode == "model")
+        tools = [dynamic_tool(tool) for tool in turn.tools]
         if turn.mode == "model":
-            self._model.offered = () if turn.tool_choice == "none" else turn.tools
-            tools = [dynamic_tool(tool) for tool in self._model.offered]
             params = plain_thread_params(turn.workdir, model=model, tools=tools)
         else:
             params = agent_thread_params(turn.workdir, model=model, sandbox=turn.sandbox)
+            params |= {"dynamicTools": tools} if tools else {}
         if turn.verbosity:
             params["config"] = {"model_verbosity": turn.verbosity}
         self._request("thread/start", params, self._thread_started)
+        return self._step()
+
+    @property
+    def resting(self) -> bool:
+        if self._closing or self._waiting or not self._thread:
+            return False
+        return (self._over and self._sound) or bool(self._pending.waiting)
+
+    def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
+        self._turn = turn
+        self._earlier += self._usage
+        self._usage = Usage()
+        self._events.append(TurnStarted(self._thread, turn.model))
+        if self._pending.waiting:
+            for item in fresh:
+                if isinstance(item, PastOutput):
+                    self._writes.append(self._pending.reply(item.call_id, ToolReply(item.parts)))
+        else:
+            self._over = self._completed = self._sound = False
+            self._turn_id = None
+            self._start_turn(turn, fresh)
         return self._step()
 
     def receive(self, lines: Sequence[Message]) -> Step:
@@ -125,19 +154,19 @@ class AppServerTurn:
         return self._step()
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
-        id = self._asks.pop(ask_id, None)
-        if id is None:
-            return NOTHING
         if isinstance(reply, ToolReply):
-            content = [tool_content(part) for part in reply.parts]
-            self._writes.append(answer(id, {"contentItems": content, "success": reply.success}))
-        else:
+            if ask_id in self._pending.waiting:
+                self._writes.append(self._pending.reply(ask_id, reply))
+        elif (id := self._asks.pop(ask_id, None)) is not None:
             self._writes.append(answer(id, decision(ask_id, reply)))
         return self._step()
 
     def interrupt(self) -> Step:
         if not self._over:
             self._end(TurnEnded(Stop.INTERRUPTED))
+        if not self._closing:
+            self._closing = True
+            self._wind_down()
         return self._step()
 
     def eof(self, ended: Ended) -> Step:
@@ -145,7 +174,7 @@ class AppServerTurn:
             failure = failure_from_crash(ended)
             self._over = True
             self._events.append(TurnEnded(Stop.FAILED, "provider", failure))
-        self.settled = True
+        self._closing = self.settled = True
         return Step(self._take_events(), b"")
 
     # --- answers to our requests ----------------------------------------------------------------
@@ -167,7 +196,11 @@ class AppServerTurn:
         turn = self._turn
         assert turn is not None
         self._events.append(TurnStarted(self._thread, started.model or turn.model))
-        injected, given = split_input(turn)
+        self._start_turn(turn, turn.history)
+
+    def _start_turn(self, turn: Turn, history: Sequence[HistoryItem]) -> None:
+        first = len(turn.history) - len(history)
+        injected, given = split_input(turn, history, first=first)
         if injected:
             self._request(
                 "thread/inject_items", {"threadId": self._thread, "items": injected}, self._items_injected
@@ -199,13 +232,15 @@ class AppServerTurn:
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded, *, running: bool = True) -> None:
-        """Says the end, and sees to it that the agent forgets the turn (and stops it, if it is `running`)."""
+        """Says the end. `running`: the agent's own turn goes on until it is told to stop."""
         self._over = True
-        self._events += self._model.take_raw()
+        raw, _ = self._model.take()
+        self._events += raw
         self._events.append(ended)
         self._asks.clear()
+        self._pending.clear()
         self._completed = not running
-        self._wind_down()
+        self._sound = ended.stop == Stop.STOP and not running
 
     def _wind_down(self) -> None:
         """The next step towards forgetting the turn. An answer that is still due takes it up again."""
@@ -256,35 +291,22 @@ class AppServerTurn:
         except UNREADABLE:
             if not self._over:
                 self._end(TurnEnded(Stop.FAILED, "provider", GARBLED))
-        if self._over:
+        if self._closing:
             self._wind_down()
 
     def _asked(self, message: Message, id: int | str) -> None:
-        handler = None if self._over else REQUESTS.get(message.method or "")
-        if handler is None:
-            self._writes.append(refusal(id))
-            if not self._over:
-                self._events.append(Noticed("unknown_request", message.method or ""))
+        if message.method == "item/tool/call" and not self._over:
+            self._writes.append(self._pending.requested(message.params.call_id or "", id))
             return
         ask_id = f"{message.method}:{id}"
-        self._asks[ask_id] = id
-        handler(self, ask_id, message.params)
-
-    def _tool_called(self, ask_id: str, params: Params) -> None:
-        text = bytes(params.arguments).decode() or "{}"
-        self._events.append(ToolAsked(ask_id, params.call_id or "", params.tool or "", text))
-
-    def _command_approval(self, ask_id: str, params: Params) -> None:
-        self._events.append(ApprovalAsked(ask_id, "command", one_line(params.command)))
-
-    def _change_approval(self, ask_id: str, _: Params) -> None:
-        self._events.append(ApprovalAsked(ask_id, "file_change", ""))
-
-    def _elicited(self, ask_id: str, params: Params) -> None:
-        self._events.append(ApprovalAsked(ask_id, "mcp", params.message or ""))
-
-    def _input_asked(self, ask_id: str, _: Params) -> None:
-        self._events.append(InputAsked(ask_id, ""))
+        asked = None if self._over else question(message, ask_id)
+        if asked is not None:
+            self._asks[ask_id] = id
+            self._events.append(asked)
+            return
+        self._writes.append(refusal(id))
+        if not self._over:
+            self._events.append(Noticed("unknown_request", message.method or ""))
 
     def _raw_item(self, params: Params) -> None:
         if params.turn_id is None or params.turn_id != self._turn_id:
@@ -300,16 +322,14 @@ class AppServerTurn:
         if usage is not None:
             self._usage += usage
             self._events.append(UsageSeen(self._usage))
-        self._events += self._model.take_raw()
-        self._events.append(StepCompleted(usage))
-        if self._model.calls:
-            self._events += self._model.take_calls()
-            self._end(TurnEnded(Stop.TOOL_CALLS, "token_count" if usage else "provider"))
+        raw, asks = self._model.take()
+        self._pending.waiting.update(ask.ask_id for ask in asks)
+        self._events += [*raw, *asks, StepCompleted(usage)]
 
     def _tokens_updated(self, params: Params) -> None:
         # More than the model calls said one by one where one of them broke off, or there are no raw events.
-        # The thread is ours alone, so its sum is the turn's.
-        total = msgspec.json.decode(params.token_usage, type=TokenUsage).total.usage()
+        # The thread is ours alone, so its sum, less that of earlier turns, is the turn's.
+        total = msgspec.json.decode(params.token_usage, type=TokenUsage).total.usage() - self._earlier
         if total.input + total.output > self._usage.input + self._usage.output:
             self._usage = total
             self._events.append(UsageSeen(total))
@@ -318,15 +338,13 @@ class AppServerTurn:
         if not params.will_retry:
             return  # turn/completed follows at once and says the same
         error = msgspec.json.decode(params.error, type=TurnError)
-        real = error.additional_details or error.message
-        stop = stop_from_text(real) or stop_from_text(error.message)
-        if stop is not None:
-            self._end(TurnEnded(stop, "provider"))
+        ended = failed_end(error)
+        if ended.failure is None:  # a stop that the agent takes for a fault
+            self._end(ended)
             return
         self._model.start_anew()
         self._reader.start_anew()
-        _, status = error_kind(error.codex_error_info)
-        self._events.append(Retrying(self._failure(error).message, status))
+        self._events.append(Retrying(ended.failure.message, error_kind(error.codex_error_info)[1]))
 
     def _turn_completed(self, params: Params) -> None:
         state = msgspec.json.decode(params.turn, type=TurnState)
@@ -338,23 +356,7 @@ class AppServerTurn:
         elif state.status == "interrupted":
             self._end(TurnEnded(Stop.INTERRUPTED), running=False)
         else:
-            self._failed(state.error)
-
-    def _failed(self, error: TurnError | None) -> None:
-        if error is None:
-            self._end(TurnEnded(Stop.FAILED), running=False)
-            return
-        stop = stop_from_text(error.message) or stop_from_text(error.additional_details or "")
-        if stop is not None:
-            self._end(TurnEnded(stop, "provider"), running=False)
-        else:
-            self._end(TurnEnded(Stop.FAILED, "provider", self._failure(error)), running=False)
-
-    def _failure(self, error: TurnError) -> Failure:
-        kind, status = error_kind(error.codex_error_info)
-        return failure_from_text(
-            error.message, kind=kind, http_status=status, details=error.additional_details
-        )
+            self._end(failed_end(state.error), running=False)
 
     # --- taking what was gathered ---------------------------------------------------------------
 
@@ -383,12 +385,3 @@ NOTIFICATIONS: dict[str, Callable[[AppServerTurn, Params], None]] = {
     "turn/completed": AppServerTurn._turn_completed,
 }
 """What a notification about the turn means."""
-
-REQUESTS: dict[str, Callable[[AppServerTurn, str, Params], None]] = {
-    "item/tool/call": AppServerTurn._tool_called,
-    "item/commandExecution/requestApproval": AppServerTurn._command_approval,
-    "item/fileChange/requestApproval": AppServerTurn._change_approval,
-    "mcpServer/elicitation/request": AppServerTurn._elicited,
-    "item/tool/requestUserInput": AppServerTurn._input_asked,
-}
-"""The requests of the child that have an answer; every other one is refused at once."""

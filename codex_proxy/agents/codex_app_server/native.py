@@ -7,11 +7,14 @@ and 0.169 (`inject_history` among the recordings).
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from codex_proxy.agents.codex_app_server.tool_names import agent_name
 from codex_proxy.core.items import (
     HistoryItem,
     ImagePart,
@@ -29,23 +32,42 @@ MAX_TURN_INPUT = 1_000_000
 """Characters of text in `turn/start.input`: the agent refuses more than 1,048,576, but injects any size."""
 
 
-def native_history(history: Sequence[HistoryItem]) -> list[Any]:
-    """Responses items, in order. Messages with nothing in them are left out: the agent refuses them."""
-    return [item for each in history if (item := _native(each)) is not None]
+PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
 
 
-def _native(item: HistoryItem) -> Any:
+def native_history(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
+    """Responses items, in order. Messages with nothing in them are left out: the agent refuses them.
+
+    An item without an id gets one from its place (the first of these is number `first` of the conversation)
+    and its content: the agent would give it another one each time, and the provider's prompt cache would
+    never see the same prefix twice.
+    """
+    out: list[Any] = []
+    for index, each in enumerate(history, first):
+        if isinstance(each, PastRaw):
+            out.append(msgspec.Raw(each.json))
+        elif (item := _native(each)) is not None:
+            if "id" not in item:
+                item["id"] = PREFIXES[item["type"]] + _digest(index, item)
+            out.append(item)
+    return out
+
+
+def _digest(index: int, item: dict[str, Any]) -> str:
+    content = json.dumps([index, item], ensure_ascii=True).encode()
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _native(item: SaidMessage | PastCall | PastOutput) -> dict[str, Any] | None:
     if isinstance(item, SaidMessage):
         return _message(item)
-    if isinstance(item, PastCall):
-        call: dict[str, Any] = {"type": "function_call", "call_id": item.call_id, "name": item.name}
-        # The agent has no custom tools: there a custom call is a function with one string.
-        call["arguments"] = item.arguments if item.kind == "function" else custom_arguments(item.arguments)
-        return call | ({"id": item.id} if item.id else {})
     if isinstance(item, PastOutput):
         return {"type": "function_call_output", "call_id": item.call_id, "output": _output(item.parts)}
-    assert isinstance(item, PastRaw)
-    return msgspec.Raw(item.json)
+    name = agent_name(item.name)
+    call: dict[str, Any] = {"type": "function_call", "call_id": item.call_id, "name": name}
+    # The agent has no custom tools: there a custom call is a function with one string.
+    call["arguments"] = item.arguments if item.kind == "function" else custom_arguments(item.arguments)
+    return call | ({"id": item.id} if item.id else {})
 
 
 def custom_arguments(text: str) -> str:
@@ -82,20 +104,21 @@ def _output(parts: Sequence[Part]) -> Any:
     return [_part(part, "input_text") for part in parts]
 
 
-def split_input(turn: Turn) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The turn's history as (items to inject, input of `turn/start`).
+def split_input(
+    turn: Turn, history: Sequence[HistoryItem], *, first: int = 0
+) -> tuple[list[Any], list[dict[str, Any]]]:
+    """`history`, all of a turn's or what of it is new to a thread, as (items to inject, input of `turn/start`).
 
     A plain-model turn injects all and starts on nothing: the model then sees exactly the client's items. An
     agent turn gives its newest user message as the turn's input, as a person at the terminal would.
     """
-    history = turn.history
     if turn.mode == "agent" and history:
         last = history[-1]
         if isinstance(last, SaidMessage) and last.role == "user" and last.parts:
             size = sum(len(part.text) for part in last.parts if isinstance(part, TextPart))
             if size <= MAX_TURN_INPUT:
-                return native_history(history[:-1]), [_input(part) for part in last.parts]
-    return native_history(history), []
+                return native_history(history[:-1], first=first), [_input(part) for part in last.parts]
+    return native_history(history, first=first), []
 
 
 def _input(part: Part) -> dict[str, Any]:
@@ -115,4 +138,5 @@ def dynamic_tool(tool: Tool) -> dict[str, Any]:
         }
     else:
         schema = tool.parameters if tool.parameters is not None else {"type": "object", "properties": {}}
-    return {"type": "function", "name": tool.name, "description": tool.description, "inputSchema": schema}
+    name = agent_name(tool.name)
+    return {"type": "function", "name": name, "description": tool.description, "inputSchema": schema}

@@ -1,4 +1,4 @@
-"""What we answer to the agent's own requests: tool outputs and decisions, in its shapes."""
+"""The agent's own requests: what they ask, and what we answer, in its shapes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 
 from codex_proxy.agents.base import Decision
-from codex_proxy.agents.codex_app_server.messages import UNREADABLE
+from codex_proxy.agents.codex_app_server.messages import UNREADABLE, Message
+from codex_proxy.agents.codex_app_server.shapes import one_line
+from codex_proxy.core.events import ApprovalAsked, InputAsked
 from codex_proxy.core.items import Part, TextPart
 
 
@@ -36,3 +38,17 @@ def custom_input(arguments: str) -> str:
         return arguments
     given = value.get("input")
     return given if isinstance(given, str) else arguments
+
+
+def question(message: Message, ask_id: str) -> ApprovalAsked | InputAsked | None:
+    """What the agent asks of a person; None where it is nothing that we know an answer to."""
+    match message.method:
+        case "item/commandExecution/requestApproval":
+            return ApprovalAsked(ask_id, "command", one_line(message.params.command))
+        case "item/fileChange/requestApproval":
+            return ApprovalAsked(ask_id, "file_change", "")
+        case "mcpServer/elicitation/request":
+            return ApprovalAsked(ask_id, "mcp", message.params.message or "")
+        case "item/tool/requestUserInput":
+            return InputAsked(ask_id, "")
+    return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from codex_proxy.agents.codex_app_server.messages import UNREADABLE, RpcError
-from codex_proxy.agents.failures import failure_from_text
-from codex_proxy.core.events import Usage
+from codex_proxy.agents.failures import failure_from_text, stop_from_text
+from codex_proxy.core.events import Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
 
 
@@ -118,3 +118,16 @@ def failure_of_refusal(what: str, error: RpcError) -> Failure:
             kind=FaultKind.AGENT_MISCONFIGURED, message=f"The agent would not {what}: {failure.message}"
         )
     return failure
+
+
+def failed_end(error: TurnError | None) -> TurnEnded:
+    """The end of a turn by an error of the agent's. Some are none: a text that was cut, for the provider's reasons."""
+    if error is None:
+        return TurnEnded(Stop.FAILED)
+    details = error.additional_details
+    stop = stop_from_text(details or error.message) or stop_from_text(error.message)
+    if stop is not None:
+        return TurnEnded(stop, "provider")
+    kind, status = error_kind(error.codex_error_info)
+    failure = failure_from_text(error.message, kind=kind, http_status=status, details=details)
+    return TurnEnded(Stop.FAILED, "provider", failure)

@@ -38,7 +38,7 @@ from codex_proxy.core.events import (
     UsageSeen,
 )
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import PastCall
+from codex_proxy.core.items import HistoryItem, PastCall
 from codex_proxy.core.turn import Turn
 
 SUBMISSION = "1"
@@ -92,6 +92,15 @@ class CodexProto:
     def settled(self) -> bool:
         """With the turn's end everything is said: the child serves one turn, and may be ended."""
         return self._ended
+
+    @property
+    def resting(self) -> bool:
+        """Never: the child serves one turn."""
+        return False
+
+    def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
+        """Nothing."""
+        return NOTHING
 
     def begin(self, turn: Turn) -> Step:
         """Writes the turn at once; only a turn that needs the child's own model's name waits for it."""
