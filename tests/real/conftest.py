@@ -12,6 +12,8 @@ from tests.real.model_server import ModelServer
 from tests.real.model_server import model_server as running_model_server
 from tests.real.outside_sink import OutsideSink
 from tests.real.outside_sink import outside_sink as running_outside_sink
+from tests.real.proxy import Proxy
+from tests.real.proxy import proxy as running_proxy
 
 HERE = Path(__file__).parent
 
@@ -43,3 +45,9 @@ async def outside_sink() -> AsyncIterator[OutsideSink]:
 @pytest.fixture
 def codex_home(tmp_path: Path, model_server: ModelServer) -> CodexHome:
     return make_codex_home(tmp_path, model_server.base_url)
+
+
+@pytest.fixture
+async def proxy(codex_home: CodexHome) -> AsyncIterator[Proxy]:
+    async with running_proxy(codex_home) as running:
+        yield running

@@ -212,10 +212,9 @@ def _json(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
 
 def _refusal(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     part = {"type": "refusal", "refusal": reply.options.get("say", "I cannot help with that.")}
+    item = {"type": "message", "id": f"msg_{reply.number}_0", "role": "assistant", "content": [part]}
     yield from reply.start()
-    yield from reply.item(
-        {"type": "message", "id": f"msg_{reply.number}_0", "role": "assistant", "content": [part]}
-    )
+    yield from reply.item(item, added={"content": []})
     yield from reply.end()
 
 
