@@ -1,0 +1,49 @@
+"""`scripts/bench`: runs the rows, prints the table, writes the JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+from scripts.bench_lib import first_token, startup, stream
+from scripts.bench_lib.figures import Figure, table
+
+ROWS = {"1": first_token.rows, "2": stream.rows, "5": startup.rows}
+SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="only see that it runs; the figures mean nothing"
+    )
+    parser.add_argument("--save", action="store_true", help="write docs/bench.json")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there")
+    parser.add_argument("--only", choices=sorted(ROWS), action="append", help="this row; may be given again")
+    options = parser.parse_args()
+    if options.quick and options.save:
+        parser.error("the figures of --quick mean nothing: they are not saved")
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="codex-proxy-bench-") as folder:
+        for name in options.only or sorted(ROWS):
+            print(f"row {name} ...", file=sys.stderr)
+            figures += ROWS[name](Path(folder) / name, quick=options.quick)
+    print(table(figures))
+    document = {
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "cores": os.cpu_count(),
+        "figures": [figure.as_json() for figure in figures],
+    }
+    for file in (options.json, SAVED if options.save else None):
+        if file is not None:
+            file.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""An agent driven without the proxy, as thinly as it goes: what its first token costs by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from codex_proxy.agents.codex_app_server.launch import agent_thread_params, initialize_params
+from scripts.bench_lib.servers import PATIENCE, BenchError
+
+READ_BYTES = 1 << 20
+PROTO_TURN = b'{"id":"1","op":{"type":"user_input","items":[{"type":"text","text":"Go."}]}}\n'
+PIPE = asyncio.subprocess.PIPE
+
+
+class AppServer:
+    """A running app-server: requests by id, and what is waited for on each thread."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._waiting: dict[Any, asyncio.Future[dict[str, Any]]] = {}
+        self._last = 0
+
+    async def read(self) -> None:
+        assert self._process.stdout is not None
+        rest = b""
+        while chunk := await self._process.stdout.read(READ_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._receive(json.loads(line))
+
+    def _receive(self, line: dict[str, Any]) -> None:
+        method = line.get("method")
+        key = line["id"] if method is None else (method, line.get("params", {}).get("threadId"))
+        future = self._waiting.pop(key, None)
+        if future is not None:
+            future.set_result(line)
+
+    def _wait_for(self, key: Any) -> asyncio.Future[dict[str, Any]]:
+        self._waiting[key] = future = asyncio.get_running_loop().create_future()
+        return future
+
+    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        self._last += 1
+        answer = self._wait_for(self._last)
+        self.send({"id": self._last, "method": method, "params": params})
+        line = await answer
+        if "error" in line:
+            raise BenchError(f"{method}: {line['error']}")
+        result: dict[str, Any] = line["result"]
+        return result
+
+    def send(self, line: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(line).encode() + b"\n")
+
+    async def first_delta(self, prompt: str, cwd: str) -> float:
+        """Seconds from `thread/start` to the turn's first delta. Sees the turn to its end, as the proxy does."""
+        clock = asyncio.get_running_loop().time
+        async with asyncio.timeout(PATIENCE):
+            begun = clock()
+            started = await self.request("thread/start", agent_thread_params(cwd, model=None))
+            thread = started["thread"]["id"]
+            delta = self._wait_for(("item/agentMessage/delta", thread))
+            ended = self._wait_for(("turn/completed", thread))
+            given = [{"type": "text", "text": prompt, "text_elements": []}]
+            await self.request("turn/start", {"threadId": thread, "input": given})
+            await delta
+            took = clock() - begun
+            await ended
+            await self.request("thread/unsubscribe", {"threadId": thread})
+        return took
+
+
+@asynccontextmanager
+async def app_server(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> AsyncIterator[AppServer]:
+    """An app-server that is warm; it ends when its stdin does."""
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL, env=dict(env), cwd=cwd
+    )
+    server = AppServer(process)
+    reader = asyncio.create_task(server.read())
+    try:
+        await server.request("initialize", initialize_params("bench", "0"))
+        server.send({"method": "initialized"})
+        yield server
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await reader
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            raise
+
+
+async def proto_first_delta(env: Mapping[str, str], cwd: str) -> float:
+    """Seconds from the spawn of the fake `codex proto` child to its first delta; then the child is killed."""
+    clock = asyncio.get_running_loop().time
+    begun = clock()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fake_proto", "proto", stdin=PIPE, stdout=PIPE, env=dict(env), cwd=cwd
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            process.stdin.write(PROTO_TURN)
+            seen = b""
+            while b"agent_message_delta" not in seen:
+                chunk = await process.stdout.read(READ_BYTES)
+                if not chunk:
+                    raise BenchError(f"the child ended: {seen!r}")
+                seen += chunk
+            return clock() - begun
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def child_environment() -> dict[str, str]:
+    """What the proxy's own children get of it, near enough."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}

@@ -1,0 +1,41 @@
+"""What a measurement is: samples of two sides, taken in turns, and the ratio of their quantiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table. `ratio` is the proxy's figure over that of `against`."""
+
+    row: str
+    what: str
+    against: str
+    ratio: float
+    goal: str
+    samples: int
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self) | {"ratio": round(self.ratio, 3)}
+
+
+def quantile(samples: Sequence[float], share: float) -> float:
+    """The sample below which this share of all samples lies (nearest rank)."""
+    ranked = sorted(samples)
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """The figures for a person, one per line."""
+    head = ("row", "what", "against", "ratio", "goal", "samples")
+    lines = [head] + [
+        (each.row, each.what, each.against, f"{each.ratio:.2f}", each.goal, str(each.samples))
+        for each in figures
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )

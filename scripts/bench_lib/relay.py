@@ -1,0 +1,123 @@
+"""The two smallest servers that could stand where the proxy stands: one request, one child, one process.
+
+    python -m scripts.bench_lib.relay loop|bytes DIALECT PROGRAM
+
+`loop` reads the pipe, splits, decodes each line, joins template frames and sends one write per read; `bytes`
+sends what it reads. Prints its port, serves one connection, then prints the CPU seconds that this took.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+
+import msgspec
+
+from codex_proxy.agents.lines import LineFramer
+
+READ_BYTES = 64 * 1024
+HEADERS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+BEFORE = (
+    b'data: {"id":"chatcmpl-00000000000000000000000000000000","object":"chat.completion.chunk",'
+    b'"created":1795221139,"model":"bench","choices":[{"index":0,"delta":{"content":'
+)
+AFTER = b'},"finish_reason":null}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+class ProtoMsg(msgspec.Struct):
+    type: str = ""
+    delta: str | None = None
+
+
+class ProtoLine(msgspec.Struct):
+    msg: ProtoMsg
+
+
+class AppParams(msgspec.Struct):
+    delta: str | None = None
+
+
+class AppLine(msgspec.Struct):
+    method: str = ""
+    params: AppParams = msgspec.field(default_factory=AppParams)
+
+
+def requests(dialect: str) -> bytes:
+    """What starts a turn; this child does not read more of it than that."""
+    if dialect == "proto":
+        return b'{"id":"1","op":{"type":"user_input","items":[]}}\n'
+    return b'{"id":1,"method":"turn/start","params":{}}\n'
+
+
+def loop(pipe: int, client: socket.socket, dialect: str) -> None:
+    """Each delta is decoded and framed; nothing else is done."""
+    proto = msgspec.json.Decoder(ProtoLine)
+    app_server = msgspec.json.Decoder(AppLine)
+    encode = msgspec.json.Encoder().encode
+    framer = LineFramer()
+    while chunk := os.read(pipe, READ_BYTES):
+        frames = []
+        ended = False
+        for line in framer.feed(chunk):
+            if dialect == "proto":
+                msg = proto.decode(line).msg
+                kind, delta = msg.type, msg.delta
+            else:
+                message = app_server.decode(line)
+                kind, delta = message.method, message.params.delta
+            if delta is not None:
+                frames.append(BEFORE + encode(delta) + AFTER)
+            elif kind in ("task_complete", "turn/completed"):
+                ended = True
+        client.sendall(b"".join(frames))
+        if ended:
+            client.sendall(DONE)
+            return
+
+
+def plain(pipe: int, client: socket.socket) -> None:
+    """The bytes of the child, unread."""
+    tail = b""
+    while chunk := os.read(pipe, READ_BYTES):
+        client.sendall(chunk)
+        tail = (tail + chunk)[-2000:]
+        if b"task_complete" in tail or b"turn/completed" in tail:
+            client.sendall(DONE)
+            return
+
+
+def spent() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def main(kind: str, dialect: str, program: str) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        subprocess.Popen([program, dialect], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+        print(listener.getsockname()[1], flush=True)
+        client, _ = listener.accept()
+        with client:
+            before = spent()
+            client.recv(READ_BYTES)
+            client.sendall(HEADERS)
+            child.stdin.write(requests(dialect))
+            child.stdin.flush()
+            if kind == "loop":
+                loop(child.stdout.fileno(), client, dialect)
+            else:
+                plain(child.stdout.fileno(), client)
+            used = spent() - before
+        child.kill()
+        print(used, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,155 @@
+"""Processes that a measurement needs, and a client that costs next to nothing: a raw socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+PATIENCE = 60.0
+"""Seconds for whatever should take at most a few; then the run fails."""
+
+ADDRESS = re.compile(r"serves on http://127\.0\.0\.1:(\d+)/v1")
+READ_BYTES = 1 << 20
+DELTA = b'"content":"'
+DONE = b"[DONE]"
+
+
+class BenchError(Exception):
+    """A side of the measurement did not do what it is measured for."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A proxy process that serves."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    def cpu(self) -> float:
+        """CPU seconds of this process so far; its children are not counted."""
+        times = psutil.Process(self.process.pid).cpu_times()
+        return times.user + times.system
+
+
+def clean_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Ours, without what the user has set for a server of their own."""
+    theirs = ("PROXY_", "CODEX_", "FAKE_CODEX_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(theirs)} | dict(more)
+
+
+@contextmanager
+def started(
+    command: Sequence[str], folder: Path, more: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a pipe for its output, which is ended in the end."""
+    with (folder / "stderr").open("wb") as stderr:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=clean_environment(more),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+@contextmanager
+def proxy(root: Path, *flags: str, **variables: str) -> Iterator[Proxy]:
+    """`codex-proxy serve` on a free port, with its files under `root`."""
+    home = root / "proxy"
+    home.mkdir(parents=True, exist_ok=True)
+    codex_home = variables.pop("codex_home", str(home))
+    command = [sys.executable, "-P", "-m", "codex_proxy", "serve", "--port", "0", "--log-level", "error"]
+    more = {"XDG_STATE_HOME": str(home), "XDG_CONFIG_HOME": str(home), "PROXY_DRAIN_MS": "0"} | variables
+    with started([*command, "--codex-home", codex_home, *flags], home, more) as process:
+        assert process.stdout is not None
+        port = port_in(process.stdout)
+        if port is None:
+            raise BenchError(f"the proxy ended before it served: {(home / 'stderr').read_text()[-2000:]}")
+        yield Proxy(process, port)
+
+
+def port_in(banner: IO[bytes]) -> int | None:
+    """The port that a banner tells; None where it ends before that."""
+    for line in banner:
+        found = ADDRESS.search(line.decode())
+        if found is not None:
+            return int(found.group(1))
+    return None
+
+
+def chat_request(prompt: str, mode: str = "agent") -> bytes:
+    """A streamed chat request, ready to be written to a socket."""
+    body = json.dumps(
+        {"model": "codex-5", "stream": True, "messages": [{"role": "user", "content": prompt}]}
+    ).encode()
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"X-Codex-Mode: {mode}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def first_delta(port: int, request: bytes) -> float:
+    """Seconds from the write of a request to its first delta. Reads the answer to its end."""
+    clock = asyncio.get_running_loop().time
+    async with asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        seen, first = b"", 0.0
+        begun = clock()
+        writer.write(request)
+        while DONE not in seen[-200:]:
+            chunk = await reader.read(READ_BYTES)
+            if not chunk:
+                raise BenchError(f"the answer broke off: {seen[-500:]!r}")
+            seen += chunk
+            if not first and DELTA in seen:
+                first = clock() - begun
+        writer.close()
+        await writer.wait_closed()
+    if not first:
+        raise BenchError(f"an answer without a delta: {seen[-500:]!r}")
+    return first
+
+
+async def drain(port: int, request: bytes, *, count: bytes | None) -> int:
+    """Reads a whole stream; gives how often `count` is in it (0 where nobody asks: counting costs time)."""
+    async with asyncio.timeout(PATIENCE * 4):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=READ_BYTES)
+        writer.write(request)
+        counted, tail = 0, b""
+        while DONE not in tail:
+            chunk = await reader.read(READ_BYTES)
+            if not chunk:
+                raise BenchError(f"the answer broke off: {tail!r}")
+            if count is not None:
+                held = len(count) - 1
+                counted += (tail[-held:] + chunk).count(count)
+            tail = (tail + chunk)[-200:]
+        writer.close()
+        await writer.wait_closed()
+    return counted
