@@ -1,0 +1,219 @@
+"""Conversations and their lists of items, as statements on a connection.
+
+A conversation counts its changes (`version`) and hands out positions that are never used again, so that a page
+that was begun stays right when items come or go meanwhile.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from codex_proxy.store.base import (
+    MAX_METADATA_KEYS,
+    Append,
+    Conversation,
+    ConversationContext,
+    ItemReference,
+    NewItem,
+    NotStored,
+    Page,
+    PageRequest,
+    StoreConflict,
+    StoredItem,
+)
+from codex_proxy.store.sqlite.items import COLUMNS, Held, find, forget, item_of, keep, page_of
+
+_metadata = msgspec.json.Decoder(dict[str, str])
+
+
+def add(
+    connection: sqlite3.Connection, conversation: Conversation, items: Sequence[NewItem], now: float
+) -> tuple[StoredItem, ...]:
+    metadata = _checked(conversation.metadata)
+    try:
+        connection.execute(
+            "INSERT INTO conversations (owner, id, created, touched, version, next_position, metadata)"
+            " VALUES (?, ?, ?, ?, 0, 0, ?)",
+            (conversation.owner, conversation.id, conversation.created, now, metadata),
+        )
+    except sqlite3.IntegrityError as error:
+        raise StoreConflict("id_taken", f"there is a conversation {conversation.id!r} already") from error
+    return append(connection, conversation.owner, conversation.id, items, None, now) if items else ()
+
+
+def get(connection: sqlite3.Connection, owner: str, id: str) -> Conversation | None:
+    row = connection.execute(
+        "SELECT created, version, metadata FROM conversations WHERE owner = ? AND id = ?", (owner, id)
+    ).fetchone()
+    if row is None:
+        return None
+    created, version, metadata = row
+    return Conversation(
+        owner=owner, id=id, created=created, version=version, metadata=_metadata.decode(metadata)
+    )
+
+
+def existing(connection: sqlite3.Connection, owner: str, id: str) -> Conversation:
+    """Raises `NotStored`."""
+    found = get(connection, owner, id)
+    if found is None:
+        raise NotStored("conversation", id)
+    return found
+
+
+def row_of(connection: sqlite3.Connection, owner: str, id: str) -> int:
+    """Raises `NotStored`."""
+    row = connection.execute(
+        "SELECT seq FROM conversations WHERE owner = ? AND id = ?", (owner, id)
+    ).fetchone()
+    if row is None:
+        raise NotStored("conversation", id)
+    return int(row[0])
+
+
+def update(
+    connection: sqlite3.Connection, owner: str, id: str, changes: Mapping[str, str | None], now: float
+) -> Conversation:
+    merged = {**existing(connection, owner, id).metadata, **changes}
+    metadata = {key: value for key, value in merged.items() if value is not None}
+    connection.execute(
+        "UPDATE conversations SET metadata = ?, touched = ? WHERE owner = ? AND id = ?",
+        (_checked(metadata), now, owner, id),
+    )
+    return existing(connection, owner, id)
+
+
+def delete(connection: sqlite3.Connection, owner: str, id: str) -> bool:
+    if get(connection, owner, id) is None:
+        return False
+    remove(connection, row_of(connection, owner, id))
+    return True
+
+
+def remove(connection: sqlite3.Connection, row: int) -> None:
+    kept = connection.execute("SELECT item FROM conversation_items WHERE conversation = ?", (row,)).fetchall()
+    connection.execute("DELETE FROM conversations WHERE seq = ?", (row,))
+    forget(connection, (each[0] for each in kept))
+
+
+def append(
+    connection: sqlite3.Connection,
+    owner: str,
+    id: str,
+    items: Sequence[NewItem],
+    version: int | None,
+    now: float,
+) -> tuple[StoredItem, ...]:
+    """Raises `NotStored` and `StoreConflict`; the caller's savepoint takes back what was done before that."""
+    row, position = _at_version(connection, owner, id, version)
+    pairs = [_resolved(connection, owner, item) for item in items]
+    _list(connection, row, position, [held for held, _ in pairs], now)
+    return tuple(item for _, item in pairs)
+
+
+def end_turn(
+    connection: sqlite3.Connection, owner: str, target: Append, held: Iterable[Held], now: float
+) -> None:
+    """Appends both sides of a turn. What the conversation holds already was part of the turn's context."""
+    row, position = _at_version(connection, owner, target.conversation_id, target.version)
+    new = {each.id: each for each in held}
+    for id in list(new):
+        if _is_listed(connection, row, id):
+            del new[id]
+    _list(connection, row, position, list(new.values()), now)
+
+
+def items(connection: sqlite3.Connection, owner: str, id: str, page: PageRequest) -> Page:
+    row = row_of(connection, owner, id)
+    return page_of(connection, "conversation_items", "conversation = ?", (row,), page)
+
+
+def item(connection: sqlite3.Connection, owner: str, id: str, item_id: str) -> StoredItem | None:
+    row = connection.execute(
+        f"SELECT {COLUMNS} FROM conversation_items JOIN items ON items.seq = item"
+        " WHERE conversation = ? AND item_id = ? AND visible = 1",
+        (row_of(connection, owner, id), item_id),
+    ).fetchone()
+    return None if row is None else item_of(row)
+
+
+def delete_item(
+    connection: sqlite3.Connection, owner: str, id: str, item_id: str, now: float
+) -> Conversation:
+    row = row_of(connection, owner, id)
+    found = connection.execute(
+        "SELECT item FROM conversation_items WHERE conversation = ? AND item_id = ? AND visible = 1",
+        (row, item_id),
+    ).fetchone()
+    if found is None:
+        raise NotStored("item", item_id)
+    connection.execute(
+        "DELETE FROM conversation_items WHERE conversation = ? AND item_id = ?", (row, item_id)
+    )
+    connection.execute(
+        "UPDATE conversations SET version = version + 1, touched = ? WHERE seq = ?", (now, row)
+    )
+    forget(connection, found)
+    return existing(connection, owner, id)
+
+
+def context(connection: sqlite3.Connection, owner: str, id: str) -> ConversationContext:
+    conversation = existing(connection, owner, id)
+    rows = connection.execute(
+        f"SELECT {COLUMNS} FROM conversation_items JOIN items ON items.seq = item"
+        " WHERE conversation = ? ORDER BY position",
+        (row_of(connection, owner, id),),
+    )
+    return ConversationContext(conversation.version, tuple(item_of(row) for row in rows))
+
+
+def _checked(metadata: Mapping[str, str]) -> bytes:
+    if len(metadata) > MAX_METADATA_KEYS:
+        raise StoreConflict("too_many_keys", f"metadata may have at most {MAX_METADATA_KEYS} keys")
+    return msgspec.json.encode(metadata)
+
+
+def _at_version(connection: sqlite3.Connection, owner: str, id: str, version: int | None) -> tuple[int, int]:
+    """The conversation's row and its next position."""
+    row = connection.execute(
+        "SELECT seq, version, next_position FROM conversations WHERE owner = ? AND id = ?", (owner, id)
+    ).fetchone()
+    if row is None:
+        raise NotStored("conversation", id)
+    if version is not None and row[1] != version:
+        raise StoreConflict("version", f"the conversation {id!r} has changed meanwhile")
+    return row[0], row[2]
+
+
+def _resolved(connection: sqlite3.Connection, owner: str, item: NewItem) -> tuple[Held, StoredItem]:
+    if not isinstance(item, ItemReference):
+        return keep(connection, owner, item), item
+    found = find(connection, owner, item.id)
+    if found is None:
+        raise NotStored("item", item.id)
+    return found
+
+
+def _is_listed(connection: sqlite3.Connection, row: int, item_id: str) -> bool:
+    found = connection.execute(
+        "SELECT 1 FROM conversation_items WHERE conversation = ? AND item_id = ?", (row, item_id)
+    )
+    return found.fetchone() is not None
+
+
+def _list(connection: sqlite3.Connection, row: int, position: int, held: Sequence[Held], now: float) -> None:
+    """Puts the items at the end. Raises `StoreConflict` for an id that is in the list."""
+    try:
+        connection.executemany(
+            "INSERT INTO conversation_items VALUES (?, ?, ?, ?, ?)",
+            ((row, position + index, *each) for index, each in enumerate(held)),
+        )
+    except sqlite3.IntegrityError as error:
+        raise StoreConflict("id_taken", "the conversation has an item with this id already") from error
+    connection.execute(
+        "UPDATE conversations SET version = version + 1, next_position = ?, touched = ? WHERE seq = ?",
+        (position + len(held), now, row),
+    )

@@ -1,0 +1,115 @@
+"""Rows of items: each content once, however many responses and conversations hold it.
+
+An item's row is found by owner, id and a digest of its content: a client may send an item back changed under
+the id that it had. Rows that nothing holds any more are removed by whoever let go of them (`forget`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from codex_proxy.store.base import NotStored, Order, Page, PageRequest, StoredItem
+
+COLUMNS: Final = "items.id, items.json, items.raw, items.created"
+BEYOND: Final = 1 << 62
+"""Above every position."""
+
+
+class Held(NamedTuple):
+    """What a list of items keeps of one."""
+
+    row: int
+    id: str
+    visible: bool
+
+
+def item_of(row: Sequence[object]) -> StoredItem:
+    """From `COLUMNS`."""
+    return StoredItem(*row)  # type: ignore[arg-type]
+
+
+def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> Held:
+    """The item's row, made where there is none. The first one's `created` stays."""
+    length = len(item.json).to_bytes(8, "big")
+    digest = blake2b(length + item.json + item.raw, digest_size=16).digest()
+    cursor = connection.execute(
+        "INSERT INTO items (owner, id, digest, created, json, raw) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT DO NOTHING",
+        (owner, item.id, digest, item.created, item.json, item.raw),
+    )
+    if cursor.rowcount:
+        assert cursor.lastrowid is not None
+        return Held(cursor.lastrowid, item.id, item.visible)
+    found = connection.execute(
+        "SELECT seq FROM items WHERE owner = ? AND id = ? AND digest = ?", (owner, item.id, digest)
+    ).fetchone()
+    return Held(found[0], item.id, item.visible)
+
+
+def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[Held, StoredItem] | None:
+    """The newest visible item with this id that a conversation or a response holds."""
+    row = connection.execute(
+        f"SELECT items.seq, {COLUMNS} FROM items WHERE owner = ? AND id = ? AND length(json) > 0 AND ("
+        " EXISTS (SELECT 1 FROM conversation_items WHERE item = items.seq)"
+        " OR EXISTS (SELECT 1 FROM response_items JOIN responses ON responses.seq = response"
+        "   WHERE item = items.seq AND deleted = 0)"
+        ") ORDER BY items.seq DESC LIMIT 1",
+        (owner, id),
+    ).fetchone()
+    if row is None:
+        return None
+    item = item_of(row[1:])
+    return Held(row[0], item.id, True), item
+
+
+def found_among(connection: sqlite3.Connection, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
+    """`find` for several ids; those that are not there are left out."""
+    found = ((id, find(connection, owner, id)) for id in dict.fromkeys(ids))
+    return {id: held[1] for id, held in found if held is not None}
+
+
+def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
+    """Removes those of the items that nothing holds."""
+    connection.executemany(
+        "DELETE FROM items WHERE seq = ?"
+        " AND NOT EXISTS (SELECT 1 FROM conversation_items WHERE item = items.seq)"
+        " AND NOT EXISTS (SELECT 1 FROM response_items WHERE item = items.seq)",
+        ((row,) for row in rows),
+    )
+
+
+def page_of(
+    connection: sqlite3.Connection, table: str, where: str, values: tuple[int, ...], page: PageRequest
+) -> Page:
+    """A page of the visible items that `table` holds under `where`. Raises `NotStored` for the item `after`.
+
+    Reads one row more than it gives: whether there are more is known, not guessed.
+    """
+    start = _position(connection, table, where, values, page)
+    direction, comparison = _DIRECTIONS[page.order]
+    rows = connection.execute(
+        f"SELECT {COLUMNS} FROM {table} AS held JOIN items ON items.seq = held.item"
+        f" WHERE {where} AND visible = 1 AND position {comparison} ?"
+        f" ORDER BY position {direction} LIMIT ?",
+        (*values, start, page.limit + 1),
+    ).fetchall()
+    return Page(tuple(item_of(row) for row in rows[: page.limit]), has_more=len(rows) > page.limit)
+
+
+_DIRECTIONS: Final[dict[Order, tuple[str, str]]] = {"asc": ("ASC", ">"), "desc": ("DESC", "<")}
+
+
+def _position(
+    connection: sqlite3.Connection, table: str, where: str, values: tuple[int, ...], page: PageRequest
+) -> int:
+    if page.after is None:
+        return -1 if page.order == "asc" else BEYOND
+    row = connection.execute(
+        f"SELECT position FROM {table} WHERE {where} AND item_id = ? AND visible = 1", (*values, page.after)
+    ).fetchone()
+    if row is None:
+        raise NotStored("item", page.after)
+    return int(row[0])

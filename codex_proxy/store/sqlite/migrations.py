@@ -1,0 +1,130 @@
+"""The tables, as the steps that led to them. A step that was published never changes; a new one is added.
+
+The number of steps that a file has seen is its `user_version`. All missing steps run in one transaction, so
+that a process that dies between them leaves the file as it was.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+STEP_MEMORY: Final = (
+    """CREATE TABLE steps (
+        seq INTEGER PRIMARY KEY,
+        owner TEXT NOT NULL,
+        key BLOB NOT NULL,
+        created REAL NOT NULL,
+        value BLOB NOT NULL,
+        UNIQUE (owner, key)
+    )""",
+    "CREATE INDEX steps_by_age ON steps (created)",
+)
+
+# Bodies lie apart from the rows that are walked and counted: a chain of 1,000 turns is read through some
+# pages, and a child of a response does not write its parent's text again.
+OBJECTS: Final = (
+    """CREATE TABLE items (
+        seq INTEGER PRIMARY KEY,
+        owner TEXT NOT NULL,
+        id TEXT NOT NULL,
+        digest BLOB NOT NULL,
+        created REAL NOT NULL,
+        json BLOB NOT NULL,
+        raw BLOB NOT NULL,
+        UNIQUE (owner, id, digest)
+    )""",
+    """CREATE TABLE responses (
+        seq INTEGER PRIMARY KEY,
+        owner TEXT NOT NULL,
+        id TEXT NOT NULL,
+        parent INTEGER REFERENCES responses (seq),
+        previous_id TEXT,
+        conversation_id TEXT,
+        status TEXT NOT NULL,
+        background INTEGER NOT NULL,
+        created REAL NOT NULL,
+        unfinished INTEGER NOT NULL,
+        children INTEGER NOT NULL DEFAULT 0,
+        deleted INTEGER NOT NULL DEFAULT 0,
+        UNIQUE (owner, id)
+    )""",
+    "CREATE INDEX responses_by_parent ON responses (parent)",
+    "CREATE INDEX responses_to_finish ON responses (seq) WHERE unfinished = 1",
+    "CREATE INDEX responses_to_prune ON responses (created) WHERE children = 0 AND unfinished = 0",
+    "CREATE INDEX responses_in_background ON responses (created) WHERE background = 1",
+    """CREATE TABLE response_bodies (
+        response INTEGER PRIMARY KEY REFERENCES responses (seq) ON DELETE CASCADE,
+        json BLOB NOT NULL,
+        recovery BLOB NOT NULL
+    )""",
+    """CREATE TABLE response_items (
+        response INTEGER NOT NULL REFERENCES responses (seq) ON DELETE CASCADE,
+        side INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        item INTEGER NOT NULL REFERENCES items (seq),
+        item_id TEXT NOT NULL,
+        visible INTEGER NOT NULL,
+        PRIMARY KEY (response, side, position),
+        UNIQUE (response, side, item_id)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX response_items_by_item ON response_items (item)",
+    """CREATE TABLE frames (
+        response INTEGER NOT NULL REFERENCES responses (seq) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        data BLOB NOT NULL,
+        PRIMARY KEY (response, number)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE conversations (
+        seq INTEGER PRIMARY KEY,
+        owner TEXT NOT NULL,
+        id TEXT NOT NULL,
+        created REAL NOT NULL,
+        touched REAL NOT NULL,
+        version INTEGER NOT NULL,
+        next_position INTEGER NOT NULL,
+        metadata BLOB NOT NULL,
+        UNIQUE (owner, id)
+    )""",
+    "CREATE INDEX conversations_by_use ON conversations (touched)",
+    """CREATE TABLE conversation_items (
+        conversation INTEGER NOT NULL REFERENCES conversations (seq) ON DELETE CASCADE,
+        position INTEGER NOT NULL,
+        item INTEGER NOT NULL REFERENCES items (seq),
+        item_id TEXT NOT NULL,
+        visible INTEGER NOT NULL,
+        PRIMARY KEY (conversation, position),
+        UNIQUE (conversation, item_id)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX conversation_items_by_item ON conversation_items (item)",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (STEP_MEMORY, OBJECTS)
+LATEST: Final = len(MIGRATIONS)
+
+APPLICATION_ID: Final = 0x63787078
+"""In the file's header ("cxpx"): another program's database is never taken for ours."""
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def migrate(connection: sqlite3.Connection, to: int = LATEST) -> None:
+    """Brings the file to version `to`; nothing to do where it is there, or beyond.
+
+    The version is read again inside the transaction: another process may have been faster.
+    """
+    if version_of(connection) >= to:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for step in MIGRATIONS[version_of(connection) : to]:
+            for statement in step:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {max(to, version_of(connection))}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

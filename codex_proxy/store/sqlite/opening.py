@@ -1,0 +1,151 @@
+"""From a path to connections: makes the file with its permissions, refuses what is not ours or is damaged.
+
+In: a path. Out: connections in autocommit mode, whose transactions are the caller's. Errors: `StoreRefused`
+with the path and what to do, `StoreUnavailable` where another process holds the file too long. A file that is
+refused is not written to.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from codex_proxy.store.base import StoreRefused
+from codex_proxy.store.sqlite.faults import is_damage, told
+from codex_proxy.store.sqlite.migrations import APPLICATION_ID, LATEST, migrate, version_of
+
+Connect: TypeAlias = Callable[[str, float], sqlite3.Connection]
+"""Opens a database by name, waiting that many seconds for a lock. A test puts its own here."""
+
+CHECKED_BYTES: Final = 64 << 20
+"""Up to this size the whole file is looked through at the start (some 100 ms); damage in a larger one shows
+where it is read."""
+
+WAL_BYTES: Final = 64 << 20
+"""What the write-ahead log is cut back to after a burst."""
+
+_TRIES_FOR_WAL: Final = 50
+"""Two processes that make one file at once: changing the journal does not wait for locks by itself, so that
+it is tried again, each try waiting for a lock of its own."""
+
+
+def connect(name: str, lock_wait: float) -> sqlite3.Connection:
+    """Used from one thread at a time, though not always the same one; hence no check of the thread."""
+    return sqlite3.connect(name, timeout=lock_wait, isolation_level=None, check_same_thread=False)
+
+
+def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
+    """The connection that writes, on a file that is ours, sound and of this version."""
+    _prepare(path)
+    connection = opener(str(path), lock_wait)
+    try:
+        _inspect(connection, path)
+        _set_up(connection, path)
+        migrate(connection)
+    except sqlite3.Error as error:
+        connection.close()
+        if is_damage(error):
+            raise _damaged(path) from error
+        unavailable = told(error, str(path))
+        if unavailable is None:
+            raise
+        raise unavailable from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
+    """A connection that cannot write, on a file that `open_writer` has opened."""
+    connection = opener(str(path), lock_wait)
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_in_memory(opener: Connect = connect) -> sqlite3.Connection:
+    """A database without a file: all of it is gone with the connection."""
+    connection = opener(":memory:", 0.0)
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA foreign_keys = ON")
+    migrate(connection)
+    return connection
+
+
+def _prepare(path: Path) -> None:
+    """The file exists and only its owner may read it. The write-ahead log takes over its permissions.
+
+    An existing file is never opened here: closing it would drop the locks of every SQLite connection that this
+    process has on it.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            mode = path.stat().st_mode
+            if not stat.S_ISREG(mode):
+                raise StoreRefused(f"the store {path} is no file") from None
+            if mode & 0o077:
+                path.chmod(0o600)
+    except OSError as error:
+        raise StoreRefused(f"the store {path} cannot be opened: {error.strerror}") from error
+
+
+def _inspect(connection: sqlite3.Connection, path: Path) -> None:
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = version_of(connection)
+    if owner != APPLICATION_ID and (tables or owner or version):
+        raise StoreRefused(f"{path} is another program's database: give another data directory")
+    if version > LATEST:
+        raise StoreRefused(
+            f"the store {path} was written by a newer version (its schema is {version}, this program knows"
+            f" {LATEST}): run that version, or give another data directory"
+        )
+    if path.stat().st_size <= CHECKED_BYTES:
+        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise _damaged(path)
+
+
+def _damaged(path: Path) -> StoreRefused:
+    return StoreRefused(
+        f"the store {path} is damaged or no database; it was left as it is: move it away to start with"
+        " an empty one, or put a copy in its place"
+    )
+
+
+def _set_up(connection: sqlite3.Connection, path: Path) -> None:
+    # Before the first table, and before the journal mode; afterwards it has no effect.
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    if _write_ahead(connection) != "wal":
+        raise StoreRefused(
+            f"the file system of {path} cannot hold a store (no shared memory for SQLite's write-ahead log):"
+            " give a data directory on a local disk"
+        )
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")  # nothing of a conversation lands in /tmp
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+
+
+def _write_ahead(connection: sqlite3.Connection) -> str:
+    for left in reversed(range(_TRIES_FOR_WAL)):
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or not left:
+                raise
+            connection.execute("BEGIN IMMEDIATE")  # waits until the other one is done
+            connection.execute("ROLLBACK")
+    raise AssertionError("unreachable")

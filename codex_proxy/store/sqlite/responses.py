@@ -1,0 +1,242 @@
+"""Responses, their items, and the chains that they form, as statements on a connection.
+
+A response knows its parent's row, and how many continue it. One that is deleted while others continue it loses
+its body and is seen by nobody; its items stay as the context of those others, and go with the last of them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from codex_proxy.store.base import (
+    UNFINISHED,
+    Append,
+    ChainTurn,
+    NotStored,
+    Page,
+    PageRequest,
+    StoreConflict,
+    StoredItem,
+    StoredResponse,
+)
+from codex_proxy.store.sqlite import conversations
+from codex_proxy.store.sqlite.items import COLUMNS, Held, forget, item_of, keep, page_of
+
+INPUT: Final = 0
+OUTPUT: Final = 1
+
+_RESPONSE: Final = (
+    "SELECT owner, id, status, created, json, previous_id, conversation_id, background, recovery"
+    " FROM responses JOIN response_bodies ON response = seq"
+)
+
+
+class Change(NamedTuple):
+    """What an update puts in the place of what is there; None leaves it."""
+
+    status: str
+    json: bytes
+    recovery: bytes | None
+
+
+def add(
+    connection: sqlite3.Connection,
+    response: StoredResponse,
+    input: Sequence[StoredItem],
+    output: Sequence[StoredItem],
+    append: Append | None,
+    now: float,
+) -> None:
+    owner = response.owner
+    parent = row_of(connection, owner, response.previous_id) if response.previous_id else None
+    try:
+        cursor = connection.execute(
+            "INSERT INTO responses (owner, id, parent, previous_id, conversation_id, status, background,"
+            " created, unfinished) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                owner,
+                response.id,
+                parent,
+                response.previous_id,
+                response.conversation_id,
+                response.status,
+                response.background,
+                response.created,
+                response.background and response.status in UNFINISHED,
+            ),
+        )
+    except sqlite3.IntegrityError as error:
+        raise StoreConflict("id_taken", f"there is a response {response.id!r} already") from error
+    row = cursor.lastrowid
+    assert row is not None
+    if parent is not None:
+        connection.execute("UPDATE responses SET children = children + 1 WHERE seq = ?", (parent,))
+    connection.execute(
+        "INSERT INTO response_bodies VALUES (?, ?, ?)", (row, response.json, response.recovery)
+    )
+    held = _put(connection, owner, row, INPUT, input) + _put(connection, owner, row, OUTPUT, output)
+    if append is not None:
+        conversations.end_turn(connection, owner, append, held, now)
+
+
+def update(
+    connection: sqlite3.Connection,
+    owner: str,
+    id: str,
+    change: Change,
+    output: Sequence[StoredItem] | None,
+    append: Append | None,
+    only_from: Collection[str] | None,
+    now: float,
+) -> bool:
+    found = connection.execute(
+        "SELECT seq, status, background FROM responses WHERE owner = ? AND id = ? AND deleted = 0",
+        (owner, id),
+    ).fetchone()
+    if found is None or (only_from is not None and found[1] not in only_from):
+        return False
+    row, status = found[0], change.status
+    unfinished = bool(found[2]) and status in UNFINISHED
+    connection.execute(
+        "UPDATE responses SET status = ?, unfinished = ? WHERE seq = ?", (status, unfinished, row)
+    )
+    connection.execute("UPDATE response_bodies SET json = ? WHERE response = ?", (change.json, row))
+    recovery = change.recovery if unfinished else b""  # what is finished is never taken up again
+    if recovery is not None:
+        connection.execute("UPDATE response_bodies SET recovery = ? WHERE response = ?", (recovery, row))
+    if output is not None:
+        before = _rows(connection, row, OUTPUT)
+        connection.execute("DELETE FROM response_items WHERE response = ? AND side = ?", (row, OUTPUT))
+        _put(connection, owner, row, OUTPUT, output)
+        forget(connection, before)
+    if append is not None:
+        conversations.end_turn(connection, owner, append, _held(connection, row), now)
+    return True
+
+
+def get(connection: sqlite3.Connection, owner: str, id: str) -> StoredResponse | None:
+    row = connection.execute(
+        f"{_RESPONSE} WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
+    ).fetchone()
+    return None if row is None else _response(row)
+
+
+def unfinished(connection: sqlite3.Connection) -> list[StoredResponse]:
+    rows = connection.execute(f"{_RESPONSE} WHERE unfinished = 1 ORDER BY seq").fetchall()
+    return [_response(row) for row in rows]
+
+
+def row_of(connection: sqlite3.Connection, owner: str, id: str) -> int:
+    """Raises `NotStored`."""
+    row = connection.execute(
+        "SELECT seq FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
+    ).fetchone()
+    if row is None:
+        raise NotStored("response", id)
+    return int(row[0])
+
+
+def input_items(connection: sqlite3.Connection, owner: str, id: str, page: PageRequest) -> Page:
+    row = row_of(connection, owner, id)
+    return page_of(connection, "response_items", "response = ? AND side = ?", (row, INPUT), page)
+
+
+def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTurn]:
+    """One statement, however long the chain. Rows grow along a chain, so that their order is its order."""
+    sides: dict[str, tuple[list[StoredItem], list[StoredItem]]] = {}
+    rows = connection.execute(
+        "WITH RECURSIVE chain (seq, id, parent) AS ("
+        "  SELECT seq, id, parent FROM responses WHERE seq = ?"
+        "  UNION ALL"
+        "  SELECT responses.seq, responses.id, responses.parent FROM chain"
+        "  JOIN responses ON responses.seq = chain.parent"
+        f") SELECT chain.id, side, {COLUMNS} FROM chain"
+        " LEFT JOIN response_items ON response = chain.seq"
+        " LEFT JOIN items ON items.seq = item"
+        " ORDER BY chain.seq, side, position",
+        (row_of(connection, owner, id),),
+    )
+    for response_id, side, *item in rows:
+        turn = sides.setdefault(response_id, ([], []))
+        if side is not None:
+            turn[side].append(item_of(item))
+    return [ChainTurn(response_id, tuple(turn[0]), tuple(turn[1])) for response_id, turn in sides.items()]
+
+
+def delete(connection: sqlite3.Connection, owner: str, id: str) -> bool:
+    found = connection.execute(
+        "SELECT seq, children FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
+    ).fetchone()
+    if found is None:
+        return False
+    row, children = found
+    if children:
+        connection.execute("UPDATE responses SET deleted = 1, unfinished = 0 WHERE seq = ?", (row,))
+        connection.execute("DELETE FROM response_bodies WHERE response = ?", (row,))
+        connection.execute("DELETE FROM frames WHERE response = ?", (row,))
+    else:
+        remove(connection, row)
+    return True
+
+
+def remove(connection: sqlite3.Connection, row: int) -> None:
+    """Takes out a response that nothing continues, and the deleted ones before it that it alone has kept."""
+    next_row: int | None = row
+    while next_row is not None:
+        row = next_row
+        kept = _rows(connection, row, INPUT) + _rows(connection, row, OUTPUT)
+        parent = connection.execute("SELECT parent FROM responses WHERE seq = ?", (row,)).fetchone()[0]
+        connection.execute("DELETE FROM responses WHERE seq = ?", (row,))
+        forget(connection, kept)
+        next_row = None
+        if parent is not None:
+            connection.execute("UPDATE responses SET children = children - 1 WHERE seq = ?", (parent,))
+            idle = connection.execute(
+                "SELECT 1 FROM responses WHERE seq = ? AND deleted = 1 AND children = 0", (parent,)
+            ).fetchone()
+            next_row = parent if idle else None
+
+
+def _response(row: Iterable[Any]) -> StoredResponse:
+    owner, id, status, created, json, previous_id, conversation_id, background, recovery = row
+    return StoredResponse(
+        owner=owner,
+        id=id,
+        status=status,
+        created=created,
+        json=json,
+        previous_id=previous_id,
+        conversation_id=conversation_id,
+        background=bool(background),
+        recovery=recovery,
+    )
+
+
+def _put(
+    connection: sqlite3.Connection, owner: str, row: int, side: int, items: Sequence[StoredItem]
+) -> list[Held]:
+    held = [keep(connection, owner, item) for item in items]
+    try:
+        connection.executemany(
+            "INSERT INTO response_items VALUES (?, ?, ?, ?, ?, ?)",
+            ((row, side, position, *each) for position, each in enumerate(held)),
+        )
+    except sqlite3.IntegrityError as error:
+        raise StoreConflict("id_taken", "two items of one response have the same id") from error
+    return held
+
+
+def _rows(connection: sqlite3.Connection, row: int, side: int) -> list[int]:
+    found = connection.execute(
+        "SELECT item FROM response_items WHERE response = ? AND side = ?", (row, side)
+    ).fetchall()
+    return [each[0] for each in found]
+
+
+def _held(connection: sqlite3.Connection, row: int) -> list[Held]:
+    found = connection.execute(
+        "SELECT item, item_id, visible FROM response_items WHERE response = ? ORDER BY side, position", (row,)
+    ).fetchall()
+    return [Held(item, id, bool(visible)) for item, id, visible in found]

@@ -1,0 +1,156 @@
+"""What goes when a store gets too old or too large, in writes so small that turns do not wait for them.
+
+First what has had its time, then what is too many, then what is too much: remembered steps, frames, and of
+responses and conversations the one that was touched longest ago. A response goes only when nothing continues
+it, so that a chain goes from its end; nothing that is younger than `Retention.spared` goes for count or size.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Final, TypeAlias
+
+from codex_proxy.store.base import Pruned, Retention
+from codex_proxy.store.sqlite import conversations, responses
+
+Job: TypeAlias = Callable[[sqlite3.Connection], Pruned]
+"""One small write; it says what it removed, and nothing when there is nothing left for it."""
+
+OBJECTS_AT_ONCE: Final = 50
+"""Responses or conversations in one write: some ms, and a turn that ends waits no longer."""
+ROWS_AT_ONCE: Final = 1000
+"""Steps or frames in one write."""
+
+NOTHING: Final = Pruned()
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """What the content takes; pages that are free in the file do not count."""
+    pages, free, size = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * size)
+
+
+async def prune(
+    run: Callable[[Job], Awaitable[Pruned]], retention: Retention, step_age: float, now: float
+) -> Pruned:
+    """Removes all that has to go at the time `now`; `run` makes one write of each job."""
+    total = NOTHING
+    for job in _jobs(retention, step_age, now):
+        while (gone := await run(job)) != NOTHING:
+            total = _sum(total, gone)
+    return total
+
+
+def _jobs(retention: Retention, step_age: float, now: float) -> Iterator[Job]:
+    yield partial(_steps, before=now - step_age)
+    yield partial(_frames, before=now - retention.frames_age)
+    if retention.age is not None:
+        yield partial(_responses, before=now - retention.age)
+    if retention.conversation_age is not None:
+        yield partial(_conversations, before=now - retention.conversation_age)
+    spared_since = now - retention.spared
+    if retention.max_responses is not None:
+        yield partial(_too_many, before=spared_since, most=retention.max_responses)
+    if retention.max_bytes is not None:
+        for job in (_steps, _frames, _oldest_objects):
+            yield partial(_too_much, job=partial(job, before=spared_since), most=retention.max_bytes)
+
+
+def _sum(one: Pruned, other: Pruned) -> Pruned:
+    return Pruned(
+        responses=one.responses + other.responses,
+        conversations=one.conversations + other.conversations,
+        frames=one.frames + other.frames,
+        steps=one.steps + other.steps,
+    )
+
+
+# --- the jobs -----------------------------------------------------------------------------------
+
+
+def _steps(connection: sqlite3.Connection, before: float) -> Pruned:
+    deleted = connection.execute(
+        "DELETE FROM steps WHERE seq IN (SELECT seq FROM steps WHERE created <= ? ORDER BY created LIMIT ?)",
+        (before, ROWS_AT_ONCE),
+    )
+    return Pruned(steps=deleted.rowcount)
+
+
+def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
+    """Of the oldest finished response that has any."""
+    row = connection.execute(
+        "SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?"
+        " AND EXISTS (SELECT 1 FROM frames WHERE response = seq) ORDER BY created LIMIT 1",
+        (before,),
+    ).fetchone()
+    if row is None:
+        return NOTHING
+    deleted = connection.execute(
+        "DELETE FROM frames WHERE response = ? AND number IN"
+        " (SELECT number FROM frames WHERE response = ? ORDER BY number LIMIT ?)",
+        (row[0], row[0], ROWS_AT_ONCE),
+    )
+    return Pruned(frames=deleted.rowcount)
+
+
+def _responses(connection: sqlite3.Connection, before: float, most: int = OBJECTS_AT_ONCE) -> Pruned:
+    for removed in range(most):
+        oldest = _oldest_response(connection, before)
+        if oldest is None:
+            return Pruned(responses=removed)
+        responses.remove(connection, oldest[0])
+    return Pruned(responses=most)
+
+
+def _conversations(connection: sqlite3.Connection, before: float) -> Pruned:
+    for removed in range(OBJECTS_AT_ONCE):
+        oldest = _oldest_conversation(connection, before)
+        if oldest is None:
+            return Pruned(conversations=removed)
+        conversations.remove(connection, oldest[0])
+    return Pruned(conversations=OBJECTS_AT_ONCE)
+
+
+def _too_many(connection: sqlite3.Connection, before: float, most: int) -> Pruned:
+    count = connection.execute("SELECT count(*) FROM responses").fetchone()[0]
+    return _responses(connection, before, max(0, min(count - most, OBJECTS_AT_ONCE)))
+
+
+def _too_much(connection: sqlite3.Connection, job: Job, most: int) -> Pruned:
+    return job(connection) if used_bytes(connection) > most else NOTHING
+
+
+def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
+    """One response or conversation: the size is looked at again after each, since they differ so much."""
+    response = _oldest_response(connection, before)
+    conversation = _oldest_conversation(connection, before)
+    if response is not None and (conversation is None or response[1] <= conversation[1]):
+        responses.remove(connection, response[0])
+        return Pruned(responses=1)
+    if conversation is not None:
+        conversations.remove(connection, conversation[0])
+        return Pruned(conversations=1)
+    return NOTHING
+
+
+def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[int, float] | None:
+    """Row and time, of those that nothing continues."""
+    found: tuple[int, float] | None = connection.execute(
+        "SELECT seq, created FROM responses WHERE children = 0 AND unfinished = 0 AND created <= ?"
+        " ORDER BY created, seq LIMIT 1",
+        (before,),
+    ).fetchone()
+    return found
+
+
+def _oldest_conversation(connection: sqlite3.Connection, before: float) -> tuple[int, float] | None:
+    """Row and time of its last use."""
+    found: tuple[int, float] | None = connection.execute(
+        "SELECT seq, touched FROM conversations WHERE touched <= ? ORDER BY touched, seq LIMIT 1", (before,)
+    ).fetchone()
+    return found

@@ -1,0 +1,275 @@
+"""The store itself: each method is a job for the writer or for a reader. What the jobs do is in their modules."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+from codex_proxy.core.ids import Clock
+from codex_proxy.store.base import (
+    Append,
+    ChainTurn,
+    Conversation,
+    ConversationContext,
+    Frame,
+    NewItem,
+    Page,
+    PageRequest,
+    Pruned,
+    Retention,
+    StepEntry,
+    StepMemory,
+    StoredItem,
+    StoredResponse,
+    StoreStats,
+)
+from codex_proxy.store.ram_steps import RamSteps
+from codex_proxy.store.sqlite import conversations, export, items, responses, retention, steps
+from codex_proxy.store.sqlite.opening import Connect, connect, open_in_memory, open_reader, open_writer
+from codex_proxy.store.sqlite.readers import Readers
+from codex_proxy.store.sqlite.writer import Writer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LOCK_WAIT: Final = 5.0
+"""Seconds for another process to finish its write; ours take milliseconds, a copy of the file some more."""
+PAGES_AT_ONCE: Final = 1000
+"""Pages that one write gives back to the file system: 4 MiB."""
+
+
+class SqliteStore:
+    """`store.base.Store` in one file, or without a file in RAM. Made by `open` and `in_memory`."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        readers: Readers | None,
+        location: str,
+        *,
+        clock: Clock,
+        retention: Retention,
+        memory: StepMemory,
+    ) -> None:
+        """`readers` None: the writer's connection is the only one, and reads are its jobs too."""
+        self._writer = writer
+        self._readers = readers
+        self._location = location
+        self._clock = clock
+        self._retention = retention
+        self._memory = memory
+        self._ram = RamSteps(memory, clock)
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        *,
+        clock: Clock,
+        retention: Retention | None = None,
+        memory: StepMemory | None = None,
+        lock_wait: float = LOCK_WAIT,
+        opener: Connect = connect,
+    ) -> SqliteStore:
+        """Opens or makes the file. Raises `StoreRefused` and `StoreUnavailable`, each with what to do."""
+        connection = await asyncio.to_thread(open_writer, path, lock_wait, opener)
+        location = str(path)
+        return cls(
+            Writer(connection, location),
+            Readers(partial(open_reader, path, lock_wait, opener), location),
+            location,
+            clock=clock,
+            retention=retention or Retention(),
+            memory=memory or StepMemory(),
+        )
+
+    @classmethod
+    def in_memory(
+        cls,
+        *,
+        clock: Clock,
+        retention: Retention | None = None,
+        memory: StepMemory | None = None,
+        opener: Connect = connect,
+    ) -> SqliteStore:
+        """A store that leaves nothing on disk and ends with the process."""
+        location = "in memory"
+        return cls(
+            Writer(open_in_memory(opener), location),
+            None,
+            location,
+            clock=clock,
+            retention=retention or Retention(),
+            memory=memory or StepMemory(),
+        )
+
+    async def _write(
+        self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        return await self._writer.run(lambda connection: job(connection, *args, **named))
+
+    async def _read(
+        self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        run = self._writer.run if self._readers is None else self._readers.run
+        return await run(lambda connection: job(connection, *args, **named))
+
+    @property
+    def _now(self) -> float:
+        return self._clock.epoch()
+
+    # --- step memory ----------------------------------------------------------------------------
+
+    async def remember(self, owner: str, entries: Sequence[StepEntry], *, durable: bool = True) -> None:
+        if self._memory.kind == "off" or not entries:
+            return
+        if durable and self._memory.kind == "disk":
+            await self._write(steps.remember, owner, entries, self._now)
+        else:
+            self._ram.remember(owner, entries)
+
+    async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, StepEntry]:
+        if self._memory.kind == "off":
+            return {}
+        found = self._ram.recall(owner, keys)
+        missing = [key for key in keys if key not in found]
+        if missing and self._memory.kind == "disk":
+            found |= await self._read(steps.recall, owner, missing, self._now - self._memory.age)
+        return found
+
+    # --- responses ------------------------------------------------------------------------------
+
+    async def add_response(
+        self,
+        response: StoredResponse,
+        *,
+        input: Sequence[StoredItem] = (),
+        output: Sequence[StoredItem] = (),
+        append: Append | None = None,
+    ) -> None:
+        await self._write(responses.add, response, input, output, append, self._now)
+
+    async def update_response(
+        self,
+        owner: str,
+        id: str,
+        *,
+        status: str,
+        json: bytes,
+        output: Sequence[StoredItem] | None = None,
+        recovery: bytes | None = None,
+        append: Append | None = None,
+        only_from: Collection[str] | None = None,
+    ) -> bool:
+        change = responses.Change(status, json, recovery)
+        return await self._write(responses.update, owner, id, change, output, append, only_from, self._now)
+
+    async def response(self, owner: str, id: str) -> StoredResponse | None:
+        return await self._read(responses.get, owner, id)
+
+    async def delete_response(self, owner: str, id: str) -> bool:
+        return await self._write(responses.delete, owner, id)
+
+    async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
+        return await self._read(responses.input_items, owner, response_id, page)
+
+    async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
+        return await self._read(responses.context, owner, response_id)
+
+    async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
+        return await self._read(items.found_among, owner, ids)
+
+    async def unfinished_responses(self) -> list[StoredResponse]:
+        return await self._read(responses.unfinished)
+
+    async def append_frames(self, owner: str, response_id: str, frames: Sequence[Frame]) -> None:
+        await self._write(steps.append_frames, owner, response_id, frames)
+
+    async def frames(
+        self, owner: str, response_id: str, *, after: int = -1, limit: int = 1000
+    ) -> list[Frame]:
+        return await self._read(steps.frames, owner, response_id, after, limit)
+
+    # --- conversations --------------------------------------------------------------------------
+
+    async def add_conversation(
+        self, conversation: Conversation, items: Sequence[NewItem] = ()
+    ) -> tuple[StoredItem, ...]:
+        return await self._write(conversations.add, conversation, items, self._now)
+
+    async def conversation(self, owner: str, id: str) -> Conversation | None:
+        return await self._read(conversations.get, owner, id)
+
+    async def update_conversation(
+        self, owner: str, id: str, changes: Mapping[str, str | None]
+    ) -> Conversation:
+        return await self._write(conversations.update, owner, id, changes, self._now)
+
+    async def delete_conversation(self, owner: str, id: str) -> bool:
+        return await self._write(conversations.delete, owner, id)
+
+    async def append_items(
+        self, owner: str, conversation_id: str, items: Sequence[NewItem], *, version: int | None = None
+    ) -> tuple[StoredItem, ...]:
+        return await self._write(conversations.append, owner, conversation_id, items, version, self._now)
+
+    async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
+        return await self._read(conversations.items, owner, conversation_id, page)
+
+    async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
+        return await self._read(conversations.item, owner, conversation_id, item_id)
+
+    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Conversation:
+        return await self._write(conversations.delete_item, owner, conversation_id, item_id, self._now)
+
+    async def conversation_context(self, owner: str, id: str) -> ConversationContext:
+        return await self._read(conversations.context, owner, id)
+
+    # --- maintenance ----------------------------------------------------------------------------
+
+    async def stats(self) -> StoreStats:
+        return await self._read(export.stats, self._location, len(self._ram))
+
+    async def prune(self, now: float | None = None) -> Pruned:
+        now = self._now if now is None else now
+        self._ram.expire(now)
+        return await retention.prune(self._writer.run, self._retention, self._memory.age, now)
+
+    async def export(self, write: Callable[[bytes], object]) -> int:
+        total = 0
+        for part in (export.responses_after, export.conversations_after):
+            row = 0
+            while True:
+                lines, row = await self._read(part, row)
+                if not lines:
+                    break
+                for line in lines:
+                    write(line)
+                total += len(lines)
+        return total
+
+    async def vacuum(self) -> int:
+        freed = 0
+        while step := await self._write(_give_back):
+            freed += step
+        return freed
+
+    async def close(self) -> None:
+        """Raises `StoreUnavailable` where the disk does not let it end in time."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        if self._readers is not None:
+            self._readers.close()
+        self._writer.close()  # last: the last connection of all empties the write-ahead log into the file
+
+
+def _give_back(connection: sqlite3.Connection) -> int:
+    before = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})").fetchall()
+    after, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    return int((before - after) * size)

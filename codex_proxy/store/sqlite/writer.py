@@ -1,0 +1,154 @@
+"""One thread that writes, and gathers what waits into one commit.
+
+In: jobs, each a function of the connection that runs its statements and returns a value. Out: that value, after
+the commit that holds the job is on disk. What arrives while a commit runs goes into the next one, so that fifty
+callers cost little more than one. A job that raises takes only itself back.
+
+A job may run twice (see `_one_by_one`): it changes nothing but the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from codex_proxy.store.base import StoreUnavailable
+from codex_proxy.store.sqlite.faults import is_full, told
+
+T = TypeVar("T")
+Job = Callable[[sqlite3.Connection], T]
+
+MAX_QUEUED: Final = 4096
+"""Jobs that may wait; all turns that may run at once ask for far fewer. Beyond it the disk hangs."""
+MAX_BATCH: Final = 256
+"""Jobs in one commit: the first of them waits for the last."""
+ANSWER_WAIT: Final = 30.0
+"""Seconds that a caller waits for its commit, lock wait included: a disk that hangs must not hang every request."""
+CLOSE_WAIT: Final = 10.0
+"""Seconds for what is still queued when the store closes."""
+
+
+class _Write:
+    """One job, who waits for it, and what came of it."""
+
+    __slots__ = ("error", "future", "job", "loop", "value")
+
+    def __init__(self, job: Job[Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.job = job
+        self.loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.value: Any = None
+        self.error: Exception | None = None
+
+    def settle(self) -> None:
+        """On the event loop. A caller that was cancelled is not told; its write is done all the same."""
+        if self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(self.value)
+        else:
+            self.future.set_exception(self.error)
+
+
+class Writer:
+    """Owns the writing connection from here on."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, location: str, *, answer_wait: float = ANSWER_WAIT
+    ) -> None:
+        self._connection = connection
+        self._location = location
+        self._answer_wait = answer_wait
+        self._queue: deque[_Write] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        # A daemon: a process that ends without closing must not wait for it.
+        self._thread = threading.Thread(target=self._work, name="store-writer", daemon=True)
+        self._thread.start()
+
+    async def run(self, job: Job[T]) -> T:
+        """The job's value, once it is on disk. Raises what the job raises, or `StoreUnavailable`."""
+        write = _Write(job, asyncio.get_running_loop())
+        with self._changed:
+            if self._closing:
+                raise StoreUnavailable(f"the store {self._location} is closed")
+            if len(self._queue) >= MAX_QUEUED:
+                raise StoreUnavailable(f"the store {self._location} is too far behind; try again later")
+            self._queue.append(write)
+            self._changed.notify()
+        try:
+            async with asyncio.timeout(self._answer_wait):
+                value: T = await write.future
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"the store {self._location} did not answer within {self._answer_wait:g} s; look at the disk"
+            ) from None
+        return value
+
+    def close(self) -> None:
+        """Commits what is queued, then closes the connection. Waits; called off the event loop."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(CLOSE_WAIT)
+        if self._thread.is_alive():
+            raise StoreUnavailable(f"the store {self._location} did not finish within {CLOSE_WAIT:g} s")
+        self._connection.close()
+
+    # --- on the thread --------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closing)
+                batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
+            if not batch:
+                return
+            self._commit(batch)
+            for write in batch:
+                with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits
+                    write.loop.call_soon_threadsafe(write.settle)
+
+    def _commit(self, batch: list[_Write]) -> None:
+        try:
+            self._transaction(batch)
+        except sqlite3.Error as error:
+            if len(batch) > 1 and is_full(error):
+                self._one_by_one(batch)
+                return
+            for write in batch:
+                write.error = told(error, self._location) or error
+
+    def _one_by_one(self, batch: list[_Write]) -> None:
+        """The one that does not fit on the disk takes no other with it."""
+        for write in batch:
+            self._commit([write])
+
+    def _transaction(self, batch: list[_Write]) -> None:
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for write in batch:
+                self._apply(write)
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _apply(self, write: _Write) -> None:
+        connection = self._connection
+        write.error = None
+        connection.execute("SAVEPOINT job")
+        try:
+            write.value = write.job(connection)
+        except Exception as error:
+            if isinstance(error, sqlite3.Error) and told(error, self._location) is not None:
+                raise  # the world's fault: the whole transaction is in doubt
+            connection.execute("ROLLBACK TO job")
+            write.error = error
+        connection.execute("RELEASE job")

@@ -1,0 +1,91 @@
+"""Things to store, and a clock, for the tests beside it."""
+
+from __future__ import annotations
+
+from codex_proxy.store.base import Append, Conversation, PageRequest, Store, StoredItem, StoredResponse
+
+OWNER = "key-1"
+OTHER = "key-2"
+
+
+class Hands:
+    """A clock that stands still until the test moves it."""
+
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self.now = now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def epoch(self) -> float:
+        return self.now
+
+
+def item(id: str, text: str = "", *, raw: bytes = b"", created: float = 0.0) -> StoredItem:
+    return StoredItem(id, f'{{"id":"{id}","text":"{text}"}}'.encode(), raw, created)
+
+
+def hidden(id: str) -> StoredItem:
+    """What only the model sees."""
+    return StoredItem(id, b"", f'{{"hidden":"{id}"}}'.encode())
+
+
+def items(*ids: str) -> list[StoredItem]:
+    return [item(id) for id in ids]
+
+
+def response(
+    id: str,
+    *,
+    after: str | None = None,
+    owner: str = OWNER,
+    status: str = "completed",
+    created: float = 1_700_000_000.0,
+    background: bool = False,
+    conversation: str | None = None,
+    size: int = 0,
+) -> StoredResponse:
+    return StoredResponse(
+        owner=owner,
+        id=id,
+        status=status,
+        created=created,
+        json=f'{{"id":"{id}","padding":"{"x" * size}"}}'.encode(),
+        previous_id=after,
+        conversation_id=conversation,
+        background=background,
+        recovery=b"how to go on" if background else b"",
+    )
+
+
+def conversation(id: str, *, owner: str = OWNER, **metadata: str) -> Conversation:
+    return Conversation(owner=owner, id=id, created=1_700_000_000.0, metadata=metadata)
+
+
+async def turn(
+    store: Store,
+    id: str,
+    *,
+    after: str | None = None,
+    append: Append | None = None,
+    created: float = 1_700_000_000.0,
+    size: int = 0,
+) -> None:
+    """A whole turn: `in-<id>` said, `out-<id>` answered."""
+    await store.add_response(
+        response(id, after=after, created=created, size=size),
+        input=[item(f"in-{id}")],
+        output=[item(f"out-{id}")],
+        append=append,
+    )
+
+
+async def context_ids(store: Store, response_id: str, owner: str = OWNER) -> list[str]:
+    return [
+        each.id for turn in await store.context(owner, response_id) for each in (*turn.input, *turn.output)
+    ]
+
+
+async def conversation_ids(store: Store, id: str, page: PageRequest | None = None) -> list[str]:
+    listed = await store.items(OWNER, id, page or PageRequest(limit=100_000, order="asc"))
+    return [each.id for each in listed.items]
