@@ -91,6 +91,7 @@ async def _app_server(
         models=tuple(_model(model) for model in setup.models),
         any_model=setup.provider.custom,
         sign_in_file=str(settings.codex_home / "auth.json"),
+        start_mark=setup.start_mark,
     )
     warm_plain = settings.builtin_tools == "never"
     return AppServerAgent(processes, limits_of(settings), clock, warm_plain=warm_plain)
@@ -117,7 +118,11 @@ async def _proto(program: str, settings: Settings, environ: Mapping[str, str]) -
     env = child_environment(environ, extra=split_list(settings.child_env), env_keys=provider.env_names) | {
         "CODEX_HOME": str(settings.codex_home)
     }
-    argv = proto_argv((program,), custom_provider=provider.id if provider.custom else None)
+    argv = proto_argv(
+        (program,),
+        custom_provider=provider.id if provider.custom else None,
+        parallel_tool_calls=settings.enable_parallel_tool_calls,
+    )
     return ProtoAgent(
         ProtoChildren(
             name="codex-proto",
@@ -156,7 +161,7 @@ def _fake(settings: Settings, environ: Mapping[str, str], clock: Clock) -> Agent
             any_model=True,
         )
         return AppServerAgent(processes, limits_of(settings), clock, warm_plain=True)
-    argv = (*program, "proto")
+    argv = proto_argv(program, parallel_tool_calls=settings.enable_parallel_tool_calls)
     return ProtoAgent(
         ProtoChildren(
             name="fake",

@@ -16,6 +16,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 from codex_proxy.process.plan import Limits
 from codex_proxy.runs.agent import AgentModel, Opened
+from codex_proxy.runs.first_start import alone_the_first_time
 from codex_proxy.runs.hub import Hub, HubLane
 from codex_proxy.runs.pool import Pool
 
@@ -46,6 +47,8 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     any_model: bool
     sign_in_file: str = ""
     """The file that changes when somebody signs in."""
+    start_mark: str = ""
+    """A file that says that this version has started before; see `first_start`."""
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -90,16 +93,17 @@ class AppServerAgent:
         self._sign_in_file = processes.sign_in_file
         self._starts: WeakKeyDictionary[Hub, _Start] = WeakKeyDictionary()
         self._clock = clock
-        self._plain = self._pool(processes.plain, limits, clock)
+        self._plain = self._pool(processes.plain, limits, clock, processes.start_mark)
         self._agent = self._plain
         if processes.agent is not None:
-            self._agent = self._pool(processes.agent, limits, clock)
+            self._agent = self._pool(processes.agent, limits, clock, processes.start_mark)
         self._warm_plain = warm_plain
 
-    def _pool(self, command: Command, limits: Limits, clock: Clock) -> Pool:
+    def _pool(self, command: Command, limits: Limits, clock: Clock, mark: str) -> Pool:
         async def start(hub: Hub) -> None:
-            self._starts[hub] = _Start(clock.monotonic(), _stamp(self._sign_in_file))
-            await hub.start(command, within=START_SECONDS)
+            async with alone_the_first_time(mark, START_SECONDS):
+                self._starts[hub] = _Start(clock.monotonic(), _stamp(self._sign_in_file))
+                await hub.start(command, within=START_SECONDS)
 
         return Pool(lambda: Hub(CLIENT_NAME, __version__), start, limits, clock)
 

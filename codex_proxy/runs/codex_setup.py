@@ -52,6 +52,8 @@ class CodexSetup(msgspec.Struct, frozen=True):
     agent: Command
     empty_folder: str
     """The working folder of plain-model turns: nothing is in it that could reach the model."""
+    start_mark: str = ""
+    """The file that is there once this version has started with our state folder."""
     notices: tuple[str, ...] = ()
 
 
@@ -123,6 +125,7 @@ def _lay_out(
         plain=Command(plain_argv, env | {"CODEX_HOME": str(home)}, str(empty)),
         agent=Command(agent_argv, agent_env, places.workdir),
         empty_folder=str(empty),
+        start_mark=str(sqlite / f"started-{version}"),
         notices=shadow.notices,
     )
 
