@@ -16,7 +16,7 @@ import msgspec
 from codex_proxy.core.events import Stop
 from codex_proxy.core.items import Activity, ToolCall
 from codex_proxy.surfaces.base import json_text
-from codex_proxy.surfaces.chat.lanes import Lane
+from codex_proxy.surfaces.lanes import Lane
 
 BLANK_LINE: Final = "\n\n"
 

@@ -1,0 +1,186 @@
+"""The output items of a response, as they grow. Values and their final shape; no order, no events.
+
+In: items of the agent's and pieces of text. Out: `whole()`, the item as the response object holds it, made of the very
+fragments that went into the stream. What kinds of items there are is one table, `KINDS`. Source: OpenAI's wire
+rules ("Responses object").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from codex_proxy.core.ids import IdSource
+from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall
+from codex_proxy.surfaces.base import json_text, raw_text
+
+PartKey: TypeAlias = tuple[str, int]
+"""What a part holds (`text`, `refusal`, `summary`, `arguments`, `output`), and the agent's own count of it."""
+
+TEXT: Final[PartKey] = ("text", 0)
+REFUSAL: Final[PartKey] = ("refusal", 0)
+ARGUMENTS: Final[PartKey] = ("arguments", 0)
+OUTPUT: Final[PartKey] = ("output", 0)
+LINE: Final[PartKey] = ("summary", 0)
+
+ACTIVITY_TYPE: Final = "codex:activity"
+"""The agent's own doing as an item of a type of ours, for clients that asked for it."""
+
+_OWN_ID_LENGTH: Final = 20
+"""A provider's ids are longer; shorter ones are counted from 1 in every turn, and two would be one in a store."""
+_PHASES: Final = frozenset({"commentary", "final_answer"})
+
+
+class Part:
+    """One growing text of an item."""
+
+    __slots__ = ("fragments", "head", "index", "key")
+
+    def __init__(self, key: PartKey, index: int) -> None:
+        self.key = key
+        self.index = index
+        self.fragments: list[bytes] = []
+        self.head = b""
+        """The constant beginning of this part's delta events; whoever writes events puts it here."""
+
+    def add(self, text: str) -> bytes:
+        """Appends a piece. Gives it as JSON, as it goes out."""
+        fragment = json_text(text)
+        self.fragments.append(fragment)
+        return fragment
+
+    def whole(self) -> bytes:
+        """All of it as one JSON string: the fragments without their quotes, joined."""
+        return b'"' + b"".join([fragment[1:-1] for fragment in self.fragments]) + b'"'
+
+    def letters(self) -> int:
+        return sum(len(fragment) - 2 for fragment in self.fragments)
+
+
+class OutputItem:
+    """One item of the output. `index` is None until the client has heard of it."""
+
+    __slots__ = (
+        "awaiting", "encrypted", "id", "index", "item", "kept", "kind", "parts", "status", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, item: Item, kind: str, id: str) -> None:
+        self.item = item
+        self.kind = kind
+        self.id = id
+        self.index: int | None = None
+        self.parts: list[Part] = []
+        self.status = "in_progress"
+        self.waiting = False
+        """Another item of its lane has the word: what it says meanwhile is `kept`."""
+        self.kept: list[tuple[PartKey, str]] = []
+        self.awaiting = False
+        """It is over, but its encrypted content is still to come."""
+        self.encrypted: str | None = None
+
+    def part(self, key: PartKey) -> Part | None:
+        """The part that is open, if it is this one."""
+        last = self.parts[-1] if self.parts else None
+        return last if last is not None and last.key == key else None
+
+    def whole(self) -> dict[str, Any]:
+        """The item as it is now; once it is done, as it stays."""
+        head = {"type": self.kind, "id": raw_text(self.id), "status": self.status}
+        return head | KINDS[self.kind](self)
+
+    def letters(self) -> int:
+        return sum(part.letters() for part in self.parts)
+
+
+def text_part(part: Part) -> dict[str, Any]:
+    """A part of a message's content or of a reasoning's summary, with its text."""
+    return _part(part.key[0], msgspec.Raw(part.whole()))
+
+
+def empty_part(part: Part) -> dict[str, Any]:
+    """The same part before it says anything."""
+    return _part(part.key[0], "")
+
+
+def _part(kind: str, text: Any) -> dict[str, Any]:
+    if kind == "text":
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    if kind == "refusal":
+        return {"type": "refusal", "refusal": text}
+    return {"type": "summary_text", "text": text}
+
+
+def _message(output: OutputItem) -> dict[str, Any]:
+    body = {"role": "assistant", "content": [text_part(part) for part in output.parts]}
+    phase = output.item.phase if isinstance(output.item, Message) else None
+    return body | ({"phase": phase} if phase in _PHASES else {})
+
+
+def _reasoning(output: OutputItem) -> dict[str, Any]:
+    body: dict[str, Any] = {"summary": [text_part(part) for part in output.parts]}
+    return body | ({} if output.encrypted is None else {"encrypted_content": raw_text(output.encrypted)})
+
+
+def _call(output: OutputItem) -> dict[str, Any]:
+    assert isinstance(output.item, ToolCall)
+    text = msgspec.Raw(b"".join(part.whole() for part in output.parts) or b'""')
+    return {
+        "call_id": raw_text(output.item.call_id),
+        "name": raw_text(output.item.name),
+        "input" if output.kind == "custom_tool_call" else "arguments": text,
+    }
+
+
+def _activity(output: OutputItem) -> dict[str, Any]:
+    assert isinstance(output.item, Activity)
+    printed = msgspec.Raw(b"".join(part.whole() for part in output.parts) or b'""')
+    return {"kind": output.item.kind, "text": raw_text(output.item.text), "output": printed}
+
+
+KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
+    "message": _message,
+    "reasoning": _reasoning,
+    "function_call": _call,
+    "custom_tool_call": _call,
+    ACTIVITY_TYPE: _activity,
+}
+"""Every type of output item, and what it holds beside type, id and status."""
+
+_PREFIXES: Final = {
+    "message": "msg_",
+    "reasoning": "rs_",
+    "function_call": "fc_",
+    "custom_tool_call": "ctc_",
+    ACTIVITY_TYPE: "act_",
+}
+
+
+def output_item(item: Item, ids: IdSource, *, activity: str) -> OutputItem | None:
+    """The output item that an item of the agent's becomes; None for what is not shown.
+
+    `activity`: `off`, `summaries` (a line of reasoning) or `items`.
+    """
+    kind = _kind_of(item, activity)
+    if kind is None:
+        return None
+    prefix = _PREFIXES[kind]
+    own = item.id
+    keep = own.startswith(prefix) and len(own) >= _OWN_ID_LENGTH and "~" not in own
+    return OutputItem(item, kind, own if keep else ids.new(prefix))
+
+
+def _kind_of(item: Item, activity: str) -> str | None:
+    if isinstance(item, Message):
+        return "message"
+    if isinstance(item, Reasoning):
+        return "reasoning"
+    if isinstance(item, ToolCall):
+        return "custom_tool_call" if item.kind == "custom" else "function_call"
+    return {"summaries": "reasoning", "items": ACTIVITY_TYPE}.get(activity)
+
+
+def line_of(item: Activity) -> str:
+    """What the agent did, as one line."""
+    return f"[{item.kind}] {' '.join(item.text.split())}"

@@ -1,0 +1,391 @@
+"""Events of a turn, rendered as a response: SSE bytes as they come, or one object at the end.
+
+In: batches of well-formed events (`core/rules.py` saw to that). Out: `feed` gives the bytes of a batch, `response` the
+object; both are made of the same items, so they cannot disagree. Which bytes an event has is for
+`ResponseEvents` (or the events of another profile) to say; here is what happens, and in which order.
+
+Messages go out one after the other, and so do calls. An item's last event is held back until the next one begins or
+the turn is over: only then is it known whether it was the last, and the last of a cut response is `incomplete`. Reasoning
+whose encrypted content the client wants waits for it, and with it the ends of the items behind.
+
+It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the
+exchange decides that. `result` of a failed turn raises the `Fault`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    OutputDelta,
+    RawItem,
+    ReasoningDelta,
+    RefusalDelta,
+    StepCompleted,
+    TextDelta,
+    TurnEnded,
+    UsageSeen,
+)
+from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
+from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.lanes import Lane
+from codex_proxy.surfaces.responses.events import ResponseEvents
+from codex_proxy.surfaces.responses.output import (
+    ACTIVITY_TYPE,
+    ARGUMENTS,
+    LINE,
+    OUTPUT,
+    REFUSAL,
+    TEXT,
+    OutputItem,
+    Part,
+    PartKey,
+    line_of,
+    output_item,
+)
+from codex_proxy.surfaces.responses.response_object import (
+    Head,
+    error_object,
+    incomplete_details,
+    status_of,
+    usage_object,
+)
+from codex_proxy.surfaces.usage import Spent
+
+EMPTY_MESSAGE: Final = Message("")
+
+
+class Events(Protocol):
+    """Who turns what happens into frames."""
+
+    number: int
+    end: bytes
+    """What closes the stream, behind the last frame."""
+
+    def take(self) -> list[bytes]: ...
+    def begin(self, response: dict[str, Any]) -> None: ...
+    def fail(self, failure: Failure) -> None: ...
+    def finish(self, response: dict[str, Any]) -> None: ...
+    def item_added(self, output: OutputItem) -> None: ...
+    def part_added(self, output: OutputItem, part: Part) -> None: ...
+    def delta(self, output: OutputItem, part: Part, fragment: bytes) -> None: ...
+    def part_done(self, output: OutputItem, part: Part) -> None: ...
+    def item_done(self, output: OutputItem) -> None: ...
+
+
+class _RawReasoning(msgspec.Struct, frozen=True):
+    id: str | None = None
+    encrypted_content: str | None = None
+
+
+class ResponsesRenderer:
+    """One response. `feed` it every event of the turn, in order, in batches of any size."""
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        created_at: int,
+        echo: dict[str, Any],
+        ids: IdSource,
+        clock: Clock,
+        stream: bool = False,
+        background: bool = False,
+        activity: str = "summaries",
+        encrypted_reasoning: bool = False,
+        prompt_letters: int = 0,
+        keep_frames: bool = False,
+    ) -> None:
+        """`echo`: the constant fields (`ParsedResponse.echo`). `keep_frames`: see `take_frames`."""
+        self._head = Head(id, created_at, echo)
+        self._ids = ids
+        self._clock = clock
+        self._stream = stream
+        self._activity = activity
+        self._encrypted = encrypted_reasoning
+        self._prompt_letters = prompt_letters
+        self._frames: list[tuple[int, bytes]] | None = [] if keep_frames else None
+        self._events: Events = self._events_of_profile()
+        self._items: dict[str, OutputItem] = {}
+        self._lanes: dict[type, Lane] = {Message: Lane(), ToolCall: Lane()}
+        self._output: list[OutputItem] = []
+        self._closing: list[tuple[OutputItem, str]] = []
+        self._step_began = False
+        self._begun = False
+        self._status = "queued" if background else "in_progress"
+        self._final: dict[str, Any] | None = None
+        self.spent = Spent()
+        self.visible = False
+        self.ended = False
+        self.failure: Failure | None = None
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            TextDelta: lambda event: self._say(event.id, TEXT, event.text),
+            ArgumentsDelta: lambda event: self._say(event.id, ARGUMENTS, event.text),
+            ReasoningDelta: self._reasoning_delta,
+            RefusalDelta: lambda event: self._say(event.id, REFUSAL, event.text),
+            OutputDelta: self._output_delta,
+            ItemStarted: self._item_started,
+            ItemEnded: self._item_ended,
+            RawItem: self._raw_item,
+            UsageSeen: self.spent.seen,
+            StepCompleted: self._step_completed,
+            TurnEnded: self._turn_ended,
+        }
+
+    def _events_of_profile(self) -> Events:
+        return ResponseEvents()
+
+    # --- what an exchange asks ------------------------------------------------------------------
+
+    def feed(self, events: Iterable[Event]) -> bytes:
+        """The SSE bytes of a batch; nothing where the answer is given whole. After the end: nothing."""
+        if self.ended:
+            return b""
+        handlers = self._handlers
+        for event in events:
+            self._status = "in_progress"
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(event)
+            if self.ended:
+                break
+        return self._taken()
+
+    def open(self) -> bytes:
+        """`created` and `in_progress`, if they have not gone out: what a first keepalive brings along."""
+        if self.ended:
+            return b""
+        self._begin()
+        return self._taken()
+
+    def take_frames(self) -> list[tuple[int, bytes]]:
+        """With `keep_frames`: the frames since the last time, each with its sequence number, without the
+        `[DONE]` that closes a stream. What a stored stream is made of."""
+        taken, self._frames = self._frames or [], None if self._frames is None else []
+        return taken
+
+    def result(self) -> bytes:
+        """The whole answer as JSON: the fold of what `feed` rendered. Raises `Fault` for a failed turn."""
+        if self.failure is not None:
+            raise Fault(self.failure)
+        return json_bytes(self._current())
+
+    def response(self) -> dict[str, Any]:
+        """The final object, also of a failed turn."""
+        assert self.ended, "the turn is not over"
+        return self.snapshot()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The object as it is now: what polling a background response shows."""
+        decoded: dict[str, Any] = msgspec.json.decode(json_bytes(self._current()))
+        return decoded
+
+    # --- the turn -------------------------------------------------------------------------------
+
+    def _current(self) -> dict[str, Any]:
+        if self._final is not None:
+            return self._final
+        return self._head.object(self._status, [output.whole() for output in self._output])
+
+    def _taken(self) -> bytes:
+        frames = self._events.take()
+        if self._frames is not None:
+            first = self._events.number - len(frames)
+            self._frames += enumerate(frames, first)
+        if not self._stream:
+            return b""
+        return b"".join(frames) + (self._events.end if self.ended else b"")
+
+    def _begin(self, *, visible: bool = True) -> None:
+        if not self._begun:
+            self._begun = True
+            self._events.begin(self._head.object(self._status, []))
+        self.visible = self.visible or visible
+
+    def _step_completed(self, event: StepCompleted) -> None:
+        self.spent.step(event)
+        self._step_began = False
+        for output in self._output:
+            output.awaiting = False
+
+    def _turn_ended(self, event: TurnEnded) -> None:
+        status = status_of(event.stop)
+        if status == "completed" and not self._output:
+            self._announce(OutputItem(EMPTY_MESSAGE, "message", self._ids.new("msg_")))
+            self._new_part(self._output[0], TEXT)
+            self._over(self._output[0], "completed")
+        self._begin(visible=event.failure is None)
+        self._close_all(status)
+        self.ended = True
+        self.spent.ended(event.trigger)
+        self.failure = event.failure
+        self._final = self._head.object(
+            status,
+            [output.whole() for output in self._output],
+            completed_at=int(self._clock.epoch()) if status == "completed" else None,
+            error=None if event.failure is None else error_object(event.failure),
+            incomplete=incomplete_details(event.stop),
+            usage=self._usage(),
+        )
+        if event.failure is not None:
+            self._events.fail(event.failure)
+        self._events.finish(self._final)
+
+    def _usage(self) -> dict[str, Any] | None:
+        estimated = self.spent.told is None
+        if estimated and self.failure is not None:
+            return None
+        letters = sum(output.letters() for output in self._output if output.kind != "reasoning")
+        tokens = self.spent.tokens(prompt_letters=self._prompt_letters, answer_letters=letters)
+        return usage_object(tokens, estimated=estimated)
+
+    # --- items ----------------------------------------------------------------------------------
+
+    def _item_started(self, event: ItemStarted) -> None:
+        item = event.item
+        if item.choice:
+            return  # a response has one answer
+        output = output_item(item, self._ids, activity=self._activity)
+        if output is None:
+            return
+        self._step_began = True
+        self._items[item.id] = output
+        lane = self._lanes.get(type(item))
+        output.waiting = lane is not None and not lane.open(item.id)
+        if not output.waiting:
+            self._start(output)
+
+    def _start(self, output: OutputItem) -> None:
+        """An item has the word. Messages and thoughts are announced when they say something, since some never
+        do; but a place in the order is kept for reasoning whose encrypted content will come."""
+        item = output.item
+        if isinstance(item, ToolCall):
+            self._announce(output)
+            self._new_part(output, ARGUMENTS)
+        elif isinstance(item, Activity):
+            self._announce(output)
+            if output.kind != ACTIVITY_TYPE:
+                self._say(item.id, LINE, line_of(item))
+        elif isinstance(item, Reasoning) and self._encrypted:
+            output.awaiting = True
+            self._announce(output)
+
+    def _announce(self, output: OutputItem) -> None:
+        self._begin()
+        self._close_what_is_over()
+        output.index = len(self._output)
+        self._output.append(output)
+        self._events.item_added(output)
+
+    def _item_ended(self, event: ItemEnded) -> None:
+        output = self._items.get(event.id)
+        if output is None:
+            return
+        if not output.waiting:
+            self._over(output, event.status)
+        else:
+            output.status = event.status
+        lane = self._lanes.get(type(output.item))
+        if lane is None:
+            return
+        for id, _ in lane.close(event.id):
+            heard = self._items[id]
+            heard.waiting = False
+            ended, heard.status = heard.status, "in_progress"
+            self._start(heard)
+            for key, text in heard.kept:
+                self._say(id, key, text)
+            heard.kept.clear()
+            if ended != "in_progress":
+                self._over(heard, ended)
+
+    def _over(self, output: OutputItem, status: str) -> None:
+        if output.index is None:
+            return
+        if output.parts:
+            self._events.part_done(output, output.parts[-1])
+        self._closing.append((output, status))
+
+    def _close_what_is_over(self) -> None:
+        """Something follows: what is over was not the last, and so it is complete."""
+        while self._closing and not self._closing[0][0].awaiting:
+            output, status = self._closing.pop(0)
+            self._close(output, "failed" if status == "failed" else "completed")
+
+    def _close_all(self, response_status: str) -> None:
+        """The turn is over. Only the last item of a response that was cut can be incomplete."""
+        for output, status in self._closing:
+            cut = response_status == "incomplete" or (
+                response_status in ("failed", "cancelled") and status == "incomplete"
+            )
+            last = output is self._output[-1]
+            self._close(
+                output, "incomplete" if cut and last else "failed" if status == "failed" else "completed"
+            )
+        self._closing.clear()
+
+    def _close(self, output: OutputItem, status: str) -> None:
+        output.status = "completed" if status == "failed" and output.kind != ACTIVITY_TYPE else status
+        self._events.item_done(output)
+
+    # --- texts ----------------------------------------------------------------------------------
+
+    def _say(self, id: str, key: PartKey, text: str) -> None:
+        """A piece of an item's text."""
+        output = self._items.get(id)
+        if output is None:
+            return
+        if output.waiting:
+            output.kept.append((key, text))
+            return
+        if output.index is None:
+            self._announce(output)
+        part = output.part(key) or self._new_part(output, key)
+        self._events.delta(output, part, part.add(text))
+
+    def _new_part(self, output: OutputItem, key: PartKey) -> Part:
+        if output.parts:
+            self._events.part_done(output, output.parts[-1])
+        part = Part(key, len(output.parts))
+        output.parts.append(part)
+        self._events.part_added(output, part)
+        return part
+
+    def _reasoning_delta(self, event: ReasoningDelta) -> None:
+        """Summaries only: raw reasoning is not meant for clients."""
+        if event.kind == "summary":
+            self._say(event.id, ("summary", event.part), event.text)
+
+    def _output_delta(self, event: OutputDelta) -> None:
+        """What a command printed: only for those who asked for items."""
+        if self._activity == "items":
+            self._say(event.id, OUTPUT, event.text)
+
+    # --- encrypted reasoning --------------------------------------------------------------------
+
+    def _raw_item(self, event: RawItem) -> None:
+        """What the model itself put out: here only its encrypted reasoning, where the client wants it."""
+        if event.type != "reasoning" or not self._encrypted:
+            return
+        raw = msgspec.json.decode(event.json, type=_RawReasoning)
+        awaiting = [output for output in self._output if output.awaiting]
+        named = [output for output in awaiting if output.item.id == raw.id]
+        output = next(iter(named or awaiting), None)
+        if output is None:
+            # Behind a message it would be out of order: then it is better not there.
+            if self._step_began or raw.encrypted_content is None:
+                return
+            output = OutputItem(Reasoning(raw.id or ""), "reasoning", self._ids.new("rs_"))
+            self._announce(output)
+            self._over(output, "completed")
+        output.encrypted = raw.encrypted_content
+        output.awaiting = False

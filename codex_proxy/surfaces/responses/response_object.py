@@ -1,0 +1,101 @@
+"""The response object: every key, always. Sources: seed 002 ("Response"), OpenAI's wire rules.
+
+In: what does not change (`Head`), and what a turn has come to. Out: dicts that `json_bytes` encodes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from codex_proxy.core.events import Stop, Usage
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces.base import raw_text, schema_json
+
+_REASONS: Final[dict[str, str]] = {Stop.LENGTH: "max_output_tokens", Stop.CONTENT_FILTER: "content_filter"}
+_CODES: Final = frozenset(
+    {
+        "server_error", "rate_limit_exceeded", "invalid_prompt", "data_residency_mismatch", "bio_policy",
+        "vector_store_timeout", "invalid_image", "invalid_image_format", "invalid_base64_image",
+        "invalid_image_url", "image_too_large", "image_too_small", "image_parse_error",
+        "image_content_policy_violation", "invalid_image_mode", "image_file_too_large",
+        "unsupported_image_media_type", "empty_image_file", "failed_to_download_image", "image_file_not_found",
+    }
+)  # fmt: skip
+"""What `error.code` of a response may be: OpenAI's enumeration is closed."""
+_LIMITS: Final = frozenset(
+    {
+        FaultKind.RATE_LIMITED,
+        FaultKind.CONCURRENCY_EXCEEDED,
+        FaultKind.AGENT_RATE_LIMITED,
+        FaultKind.USAGE_LIMIT_REACHED,
+        FaultKind.INSUFFICIENT_QUOTA,
+    }
+)
+
+
+_STATUSES: Final[dict[str, str]] = {
+    Stop.LENGTH: "incomplete",
+    Stop.CONTENT_FILTER: "incomplete",
+    Stop.FAILED: "failed",
+    Stop.INTERRUPTED: "cancelled",
+}
+
+
+def status_of(stop: str) -> str:
+    """The status that a turn's end gives; a reason of tomorrow is an end like any other."""
+    return _STATUSES.get(stop, "completed")
+
+
+def incomplete_details(stop: str) -> dict[str, str] | None:
+    """Why a response is incomplete; None where it is not."""
+    return {"reason": _REASONS[stop]} if stop in _REASONS else None
+
+
+def error_object(failure: Failure) -> dict[str, Any]:
+    """`error` of a failed response."""
+    code = failure.code if failure.code in _CODES else None
+    if code is None:
+        code = "rate_limit_exceeded" if failure.kind in _LIMITS else "server_error"
+    return {"code": code, "message": raw_text(failure.message)}
+
+
+def usage_object(usage: Usage, *, estimated: bool = False) -> dict[str, Any]:
+    """`usage`, with its details; an estimate says that it is one."""
+    figures: dict[str, Any] = {
+        "input_tokens": usage.input,
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+        "output_tokens": usage.output,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": usage.input + usage.output,
+    }
+    return figures | ({"estimated": True} if estimated else {})
+
+
+class Head:
+    """The fields that do not change while a response runs."""
+
+    def __init__(self, id: str, created_at: int, echo: dict[str, Any]) -> None:
+        self._first = {"id": raw_text(id), "object": "response", "created_at": created_at}
+        self._echo = {key: schema_json(value) for key, value in echo.items()}
+
+    def object(
+        self,
+        status: str,
+        output: list[dict[str, Any]],
+        *,
+        completed_at: int | None = None,
+        error: dict[str, Any] | None = None,
+        incomplete: dict[str, str] | None = None,
+        usage: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The response object as it is in this state."""
+        return {
+            **self._first,
+            "status": status,
+            "completed_at": completed_at,
+            "error": error,
+            "incomplete_details": incomplete,
+            "output": output,
+            "usage": usage,
+            **self._echo,
+        }
