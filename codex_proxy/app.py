@@ -16,7 +16,9 @@ from aiohttp import web
 
 from codex_proxy.agent_choice import choose_agent
 from codex_proxy.config import Settings, split_list
+from codex_proxy.core.rate import RateLimits
 from codex_proxy.http.application import application
+from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.service import Service, catalog_of
 from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.deadlines import Deadlines
@@ -68,6 +70,8 @@ class Server:
                 first=settings.first_event_timeout, idle=settings.idle_timeout, total=settings.total_timeout
             ),
         )
+        self.service: Service | None = None
+        """What the handlers share, once the server has started."""
         self._runner: web.AppRunner | None = None
         self.host = settings.host
         self.port = 0
@@ -76,8 +80,9 @@ class Server:
         """Starts the agent, then listens. Raises `Fault` or `StartError`."""
         await self.agent.start()
         # A handler must end when its client leaves, or nobody tells the agent.
+        self.service = self._service()
         self._runner = web.AppRunner(
-            application(self._service()),
+            application(self.service),
             access_log=None,
             handler_cancellation=True,
             keepalive_timeout=75,
@@ -112,9 +117,16 @@ class Server:
                 show_activity=settings.show_activity,
                 sandbox=settings.sandbox,
                 workdir=str(settings.workdir),
+                structured_output=settings.structured_output,
             ),
             environment=settings.env,
             keepalive=settings.sse_keepalive_ms / 1000,
+            guard=SseGuard(settings.sse_max_concurrency),
+            rate=RateLimits(settings.rate_limit_rpm, self.clock) if settings.rate_limit_rpm else None,
+            choices=settings.choices,
+            stream_metrics=settings.stream_metrics,
+            test_endpoints=settings.test_endpoints,
+            release_file=settings.stream_release_file,
             body_limit=settings.body_limit,
             started=int(self.clock.epoch()),
             workdir=str(settings.workdir),

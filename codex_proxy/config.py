@@ -86,10 +86,22 @@ class Settings(BaseSettings):
 
     # Answers.
     max_chat_choices: int = Field(5, ge=1, le=128, description="largest n of a chat request")
+    choices: Literal["broadcast", "sample"] = Field(
+        "broadcast", description="several choices of one request: one turn told several times, or several turns"
+    )
+    structured_output: bool = Field(
+        False, description="accept response_format json_object and json_schema in chat requests"
+    )
+    stream_metrics: bool = Field(False, description="measured times in the usage chunk of a chat stream")
+    enable_parallel_tool_calls: bool = Field(
+        False, description="pass Codex its own switch for parallel tool calls"
+    )
     show_activity: bool = Field(True, description="tell of the agent's commands in reasoning_content")
     sse_keepalive_ms: int = Field(15000, ge=0, description="comment in a silent stream; 0 for none")
 
     # Limits and times.
+    sse_max_concurrency: int | None = Field(None, ge=1, description="streams at once; unset: any number")
+    rate_limit_rpm: int = Field(0, ge=0, description="requests a minute from one key; 0 for any number")
     max_running_turns: int = Field(16, ge=1, description="turns at once")
     max_queued_turns: int = Field(64, ge=0, description="turns that wait for one of those")
     queue_wait: float = Field(30.0, gt=0, description="seconds a turn may wait")
@@ -100,6 +112,15 @@ class Settings(BaseSettings):
     app_server_max_age: float = Field(6 * 3600.0, gt=0, description="seconds until one is renewed")
     app_server_max_turns: int = Field(2000, ge=1, description="turns until one is renewed")
     drain_ms: int = Field(10000, ge=0, description="time for running turns when the server stops")
+
+    # Instrumentation for tests.
+    test_endpoints: bool = Field(False, description="serve /__test/* and the X-Conc-* headers")
+    stream_release_file: str | None = _named(
+        "stream_release_file",
+        "STREAM_RELEASE_FILE",
+        default=None,
+        description="file that held turns of the fake agent wait for",
+    )
 
     # Logs.
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged")

@@ -6,14 +6,15 @@ from aiohttp import web
 
 from codex_proxy.http.middleware.doors import doors
 from codex_proxy.http.middleware.frame import frame, sign
+from codex_proxy.http.middleware.pace import pace
 from codex_proxy.http.routes import add_routes
 from codex_proxy.http.service import SERVICE, Service
 
 
 def application(service: Service) -> web.Application:
     """Everything under HTTP; the caller runs it and ends the agent afterwards."""
-    app = web.Application(middlewares=[frame, doors], client_max_size=service.body_limit)
+    app = web.Application(middlewares=[frame, doors, pace], client_max_size=service.body_limit)
     app[SERVICE] = service
     app.on_response_prepare.append(sign)
-    add_routes(app)
+    add_routes(app, service)
     return app

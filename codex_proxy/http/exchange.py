@@ -1,4 +1,4 @@
-"""An exchange is a cursor on a log: it renders what is new, and leaves when its client does."""
+"""An exchange reads the events of its turn, renders what is new, and leaves when its client does."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Protocol
 
 from aiohttp import web
 
-from codex_proxy.core.events import Event
+from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.http.faults import UNFORESEEN, log_unforeseen
+from codex_proxy.http.observed import Observed
+from codex_proxy.http.sources import Source
 from codex_proxy.http.sse import EventStream
-from codex_proxy.runs.event_log import Cursor
-from codex_proxy.runs.run import Run
 
 
 class Renderer(Protocol):
@@ -28,38 +29,40 @@ class Renderer(Protocol):
     def result(self) -> bytes: ...
 
 
-async def whole(run: Run, renderer: Renderer, headers: Mapping[str, str]) -> web.Response:
-    """Reads the log to its end and answers once. Raises the `Fault` of a failed turn."""
-    cursor = run.log.cursor()
+async def whole(
+    source: Source, renderer: Renderer, observed: Observed, headers: Mapping[str, str]
+) -> web.Response:
+    """Reads to the end and answers once. Raises the `Fault` of a failed turn."""
     try:
-        while not cursor.finished:
-            await cursor.wait()
-            renderer.feed(cursor.take())
+        while not source.finished:
+            await source.wait()
+            events = source.take()
+            observed.see(events)
+            renderer.feed(events)
     finally:
-        cursor.detach()
-        run.interrupt()
+        source.close()
     return web.Response(body=renderer.result(), content_type="application/json", headers=headers)
 
 
 async def streamed(
-    request: web.Request,
-    run: Run,
+    source: Source,
     renderer: Renderer,
-    headers: Mapping[str, str],
+    observed: Observed,
+    stream: EventStream,
     *,
     keepalive: float,
     comment: Callable[[], bytes],
 ) -> web.StreamResponse:
-    """Streams the log to the client. Raises the `Fault` of a turn that failed before its first byte.
+    """Streams to the client. Raises the `Fault` of a turn that failed before its first byte.
 
     `keepalive`: seconds of silence until a `comment` is sent; 0 for never.
     """
-    cursor = run.log.cursor()
-    stream = EventStream(request, headers)
     try:
-        while not cursor.finished:
-            if await _something(cursor, keepalive):
-                data = renderer.feed(cursor.take())
+        while not source.finished:
+            if await _something(source, keepalive):
+                events = source.take()
+                observed.see(events)
+                data = renderer.feed(events)
             else:
                 data = renderer.open() + comment()
             if not stream.begun and renderer.failure is not None and not renderer.visible:
@@ -67,20 +70,28 @@ async def streamed(
             if data:
                 await stream.write(data)
         return await stream.close()
+    except (Fault, ConnectionError):
+        raise
+    except Exception as error:
+        if not stream.begun:
+            raise
+        # Its status has gone out: what is left to tell goes the way of a turn's own failure.
+        log_unforeseen(error)
+        await stream.write(renderer.feed([TurnEnded(Stop.FAILED, "provider", UNFORESEEN)]))
+        return await stream.close()
     finally:
         stream.stop()
-        cursor.detach()
-        run.interrupt()
+        source.close()
 
 
-async def _something(cursor: Cursor, keepalive: float) -> bool:
+async def _something(source: Source, keepalive: float) -> bool:
     """Waits for news; False when `keepalive` seconds passed without."""
     if not keepalive:
-        await cursor.wait()
+        await source.wait()
         return True
     try:
         async with asyncio.timeout(keepalive):
-            await cursor.wait()
+            await source.wait()
     except TimeoutError:
         return False
     return True

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import traceback
+
+import structlog
 from aiohttp import web
 
-from codex_proxy.core.faults import Failure
-from codex_proxy.surfaces.errors import error_body, retry_after, status_of
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces.errors import Surface, error_body, retry_after, status_of
+
+log = structlog.get_logger("codex_proxy.http")
+
+UNFORESEEN = Failure(
+    kind=FaultKind.INTERNAL,
+    message="The server failed in an unforeseen way. Its log has the reason under this request's id.",
+)
 
 
-def surface_of(path: str) -> str:
+def log_unforeseen(error: BaseException) -> None:
+    """Logs where a fault of ours happened. Never what it says: that may hold a piece of the request."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    causes: list[str] = []
+    cause = error.__cause__ or error.__context__
+    while cause is not None and len(causes) < 5:
+        causes.append(type(cause).__name__)
+        cause = cause.__cause__ or cause.__context__
+    log.error("internal_error", exception=type(error).__name__, caused_by=causes, at=places)
+
+
+def surface_of(path: str) -> Surface:
     """Which table a path's faults follow: `responses` for that endpoint and conversations, else `chat`."""
     return "responses" if "/responses" in path or "/conversations" in path else "chat"
 
@@ -23,8 +45,8 @@ def fault_response(failure: Failure, path: str, *, allow: str | None = None) -> 
     if allow is not None:
         headers["Allow"] = allow
     return web.Response(
-        status=status_of(failure, surface),  # type: ignore[arg-type]
-        body=error_body(failure, surface),  # type: ignore[arg-type]
+        status=status_of(failure, surface),
+        body=error_body(failure, surface),
         content_type="application/json",
         headers=headers,
     )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from aiohttp import web
 
 from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.core.rate import RateLimits
 from codex_proxy.core.turn import Sandbox
+from codex_proxy.http.guard import SseGuard
 from codex_proxy.runs.agent import AgentModel
 from codex_proxy.runs.manager import RunManager
 from codex_proxy.surfaces.chat.parse import ChatSettings
@@ -25,6 +29,17 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """`prod` or `dev`: which aliases are listed."""
     keepalive: float
     """Seconds of silence after which a stream gets a comment; 0 for never."""
+    guard: SseGuard
+    """Places for streams."""
+    rate: RateLimits | None
+    """Requests a minute; None: as many as come."""
+    choices: Literal["broadcast", "sample"]
+    """Whether several choices are one turn told several times, or several turns."""
+    stream_metrics: bool
+    """Whether a usage chunk tells measured times."""
+    test_endpoints: bool
+    release_file: str | None
+    """What held turns of the fake agent wait for."""
     body_limit: int
     started: int
     """Seconds since 1970."""

@@ -11,11 +11,14 @@ import hmac
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.middleware.frame import Handler
+from codex_proxy.http.middleware.frame import OWNER, Handler
 from codex_proxy.http.service import SERVICE, Service
 
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
 """What a supervisor asks without a key."""
+
+KEY_NAME = "default"
+"""The name of the one key there is."""
 
 
 @web.middleware
@@ -54,6 +57,7 @@ def _check_key(request: web.Request, service: Service) -> None:
         raise _unauthorized("This server wants a key: send it as `Authorization: Bearer KEY`.")
     if not hmac.compare_digest(given.strip().encode(), service.api_key.encode()):
         raise _unauthorized("The key is not one of this server's.")
+    request[OWNER] = KEY_NAME
 
 
 def _unauthorized(message: str) -> Fault:

@@ -1,7 +1,7 @@
 """The frame of every request: its id, its log line, and faults as JSON.
 
 A client's `x-request-id` is kept and returned; streams carry it too. The log says method, path, status and
-times, never a body or a key.
+times, never a body or a key; of a fault of ours it says where it happened, not what it says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.faults import fault_response
+from codex_proxy.http.faults import UNFORESEEN, fault_response, log_unforeseen
 from codex_proxy.http.service import SERVICE
 
 log = structlog.get_logger("codex_proxy.http")
@@ -24,6 +24,15 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REQUEST_ID = web.RequestKey("request_id", str)
 NOTES = web.RequestKey("notes", dict[str, object])
 """What a handler adds to its request's log line."""
+REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
+"""What goes out with whatever is answered: a stream, a body, or a fault."""
+OWNER = web.RequestKey("owner", str)
+"""The name of the key that the request came with."""
+NOBODY = "local"
+"""The owner where no key is wanted."""
+
+_PREPARED = web.RequestKey("prepared", bool)
+"""The headers of an answer have gone out: there can be no other."""
 
 _CLEAN_ID = re.compile(r"[\x21-\x7e]{1,128}")
 """What a client may call its request: visible ASCII, so that it can neither break a header nor a log."""
@@ -39,6 +48,9 @@ async def frame(request: web.Request, handler: Handler) -> web.StreamResponse:
     request_id = given if _CLEAN_ID.fullmatch(given) else service.ids.new("req_")
     request[REQUEST_ID] = request_id
     request[NOTES] = {}
+    request[REPLY_HEADERS] = {}
+    request[OWNER] = NOBODY
+    request[_PREPARED] = False
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(req_id=request_id)
     began = service.clock.monotonic()
@@ -47,9 +59,6 @@ async def frame(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = await _answer(request, handler)
         status = response.status
         return response
-    except asyncio.CancelledError:
-        status = CLIENT_LEFT
-        raise
     finally:
         elapsed = round((service.clock.monotonic() - began) * 1000, 1)
         log.info(
@@ -72,14 +81,15 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _http_error(request, error)
     except ConnectionError:
         raise asyncio.CancelledError from None  # the client left while it was written to
-    except Exception:
-        log.exception("internal_error", path=request.path)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
+        log_unforeseen(error)
         request[NOTES]["error"] = FaultKind.INTERNAL.value
-        failure = Failure(
-            kind=FaultKind.INTERNAL,
-            message="The server failed in an unforeseen way. Its log has the reason under this request's id.",
-        )
-        return fault_response(failure, request.path)
+        if request[_PREPARED]:
+            # A second answer would be read as a part of the first: a cut one is seen for what it is.
+            if request.transport is not None:
+                request.transport.abort()
+            raise asyncio.CancelledError from None
+        return fault_response(UNFORESEEN, request.path)
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
@@ -102,6 +112,8 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
 
 
 async def sign(request: web.Request, response: web.StreamResponse) -> None:
-    """`x-request-id` on every reply, just before its headers go out."""
+    """`x-request-id` and what else goes with every reply, just before its headers go out."""
     if REQUEST_ID in request:
+        request[_PREPARED] = True
         response.headers["x-request-id"] = request[REQUEST_ID]
+        response.headers.update(request[REPLY_HEADERS])

@@ -1,0 +1,156 @@
+"""POST /v1/chat/completions: from a body to a run (or several), and back to an answer."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from codex_proxy.core.faults import bad_request
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.exchange import streamed, whole
+from codex_proxy.http.guard import ConcurrencyFault, Place, Release
+from codex_proxy.http.middleware.frame import NOTES, REPLY_HEADERS, REQUEST_ID
+from codex_proxy.http.observed import Observed
+from codex_proxy.http.service import SERVICE, Service
+from codex_proxy.http.sources import Source, start, start_samples
+from codex_proxy.http.sse import EventStream
+from codex_proxy.http.turns import check_capabilities, in_workspace
+from codex_proxy.surfaces.base import RequestHints
+from codex_proxy.surfaces.chat.parse import ParsedChat, parse
+from codex_proxy.surfaces.chat.render import ChatRenderer
+
+
+async def chat_completions(request: web.Request) -> web.StreamResponse:
+    """The whole exchange. Faults before the first byte are raised."""
+    service = request.app[SERVICE]
+    observed = Observed(service.clock)
+    hints = RequestHints(
+        mode=request.headers.get("X-Codex-Mode"), workdir=request.headers.get("X-Codex-Workdir")
+    )
+    parsed = parse(await request.read(), settings=service.chat, catalog=service.catalog, headers=hints)
+    request[NOTES] |= {
+        "model": parsed.model_asked,
+        "stream": parsed.stream,
+        "choice_count": parsed.choices,
+        "mode": parsed.turn.mode,
+    }
+    check_capabilities(parsed.turn, service.manager.agent)
+    turn = in_workspace(parsed.turn, parsed.workdir_param, service)
+    if _sampled(service, parsed):
+        _check_sampling(turn)
+    renderer = _renderer(service, parsed, observed)
+    try:
+        if parsed.stream:
+            return await _stream(request, parsed, turn, renderer, observed)
+        source = await _start(service, parsed, turn)
+        return await whole(source, renderer, observed, _headers(service, parsed))
+    finally:
+        request[NOTES] |= _ending(renderer, observed)
+
+
+async def _stream(
+    request: web.Request, parsed: ParsedChat, turn: Turn, renderer: ChatRenderer, observed: Observed
+) -> web.StreamResponse:
+    """A stream holds its place among the streams from before its agent starts until it has ended."""
+    service = request.app[SERVICE]
+    place = _place(request)
+    ending: Release = "aborted"
+    try:
+        source = await _start(service, parsed, turn)
+        response = await streamed(
+            source,
+            renderer,
+            observed,
+            EventStream(request, _headers(service, parsed)),
+            keepalive=0.0 if _no_keepalive(request) else service.keepalive,
+            comment=lambda: b": %d\n\n" % (service.clock.epoch() * 1000),
+        )
+        ending = "finish"
+        return response
+    except ConnectionError:
+        raise
+    except Exception:
+        ending = "close"
+        raise
+    finally:
+        place.release(ending)
+
+
+def _place(request: web.Request) -> Place:
+    service = request.app[SERVICE]
+    try:
+        place = service.guard.acquire(request[REQUEST_ID])
+    except ConcurrencyFault as fault:
+        if service.test_endpoints:
+            request[REPLY_HEADERS] |= fault.count.headers()
+        raise
+    if service.test_endpoints:
+        request[REPLY_HEADERS] |= place.count.headers()
+    return place
+
+
+async def _start(service: Service, parsed: ParsedChat, turn: Turn) -> Source:
+    if not _sampled(service, parsed):
+        return await start(service.manager, turn)
+    return await start_samples(service.manager, msgspec.structs.replace(turn, choices=1), parsed.choices)
+
+
+def _sampled(service: Service, parsed: ParsedChat) -> bool:
+    return service.choices == "sample" and parsed.choices > 1
+
+
+def _check_sampling(turn: Turn) -> None:
+    """Agents that write in one folder at once would undo each other's work."""
+    if turn.mode == "agent" and turn.sandbox != "read-only":
+        raise bad_request(
+            "Several choices cannot be sampled while the agent may write: ask for one choice, or for the plain "
+            "model (`X-Codex-Mode: model`).",
+            "n",
+            "unsupported_value",
+        )
+
+
+def _renderer(service: Service, parsed: ParsedChat, observed: Observed) -> ChatRenderer:
+    return ChatRenderer(
+        id=service.ids.new("chatcmpl-"),
+        created=int(service.clock.epoch()),
+        model=parsed.model_asked,
+        choices=parsed.choices,
+        stream=parsed.stream,
+        include_usage=parsed.include_usage,
+        legacy_function_call=parsed.legacy_function_call,
+        whole_calls=not parsed.turn.parallel_tool_calls,
+        show_activity=service.chat.show_activity,
+        prompt_letters=parsed.prompt_letters,
+        metrics=observed.measure if service.stream_metrics else None,
+    )
+
+
+def _headers(service: Service, parsed: ParsedChat) -> dict[str, str]:
+    headers = {"x-codex-agent": service.manager.agent.name}
+    if parsed.ignored:
+        headers["x-codex-ignored-params"] = ", ".join(parsed.ignored)
+    if "history" not in service.manager.agent.capabilities and len(parsed.turn.history) > 1:
+        headers["x-codex-history"] = "flattened"
+    return headers
+
+
+def _no_keepalive(request: web.Request) -> bool:
+    asked = (request.headers.get("x-no-keepalive"), request.query.get("no_keepalive"))
+    return any(value is not None and value.lower() in ("1", "true", "yes") for value in asked)
+
+
+def _ending(renderer: ChatRenderer, observed: Observed) -> dict[str, object]:
+    """What the log tells of an answer: how it ended and who said so, what it cost and who counted."""
+    notes: dict[str, object] = {"first_ms": observed.first_ms}
+    if renderer.failure is not None:
+        notes["error"] = renderer.failure.kind.value
+    if renderer.finish_reasons:
+        reasons = tuple(dict.fromkeys(renderer.finish_reasons))
+        notes["finish_reason"] = reasons[0] if len(reasons) == 1 else reasons
+        notes["finish_source"] = observed.ended_by
+    if renderer.spent.told is not None:
+        usage = renderer.spent.told
+        notes["input_tokens"], notes["output_tokens"] = usage.input, usage.output
+        notes["emission_trigger"] = renderer.spent.trigger
+    return notes

@@ -1,0 +1,40 @@
+"""What a supervisor asks: /healthz, /livez, /readyz."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from codex_proxy import __version__
+from codex_proxy.http.replies import json_response
+from codex_proxy.http.service import SERVICE
+
+
+async def healthz(request: web.Request) -> web.Response:
+    """GET /healthz: what serves here, and whether a turn would work."""
+    service = request.app[SERVICE]
+    agent = service.manager.agent
+    trouble = agent.trouble()
+    body: dict[str, object] = {
+        "status": "ok" if trouble is None else "degraded",
+        "version": __version__,
+        "agent": {"name": agent.name, "version": agent.version, "fake": service.fake},
+        "turns": {"running": service.manager.running, "queued": service.manager.queued},
+    }
+    if service.fake:
+        body["warning"] = "The embedded fake agent serves: its answers are made up."
+    if trouble is not None:
+        body["trouble"] = trouble.message
+    return json_response(body)
+
+
+async def livez(_: web.Request) -> web.Response:
+    """GET /livez: this process answers."""
+    return json_response({"status": "ok"})
+
+
+async def readyz(request: web.Request) -> web.Response:
+    """GET /readyz: 503 with the reason where a turn would not work."""
+    trouble = request.app[SERVICE].manager.agent.trouble()
+    if trouble is not None:
+        return json_response({"status": "unready", "reason": trouble.message}, 503)
+    return json_response({"status": "ok"})

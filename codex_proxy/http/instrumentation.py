@@ -1,0 +1,41 @@
+"""The endpoints of seed 001's test instrumentation ("Streaming Concurrency Guard"). They exist only where
+PROXY_TEST_ENDPOINTS is on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from aiohttp import web
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.http.replies import json_response
+from codex_proxy.http.service import SERVICE
+
+FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Via")
+"""Whoever sends one of these stands behind a reverse proxy, and may be anywhere."""
+
+
+async def open_streams(request: web.Request) -> web.Response:
+    """GET /__test/conc: how many streams are open."""
+    _check_near(request)
+    return json_response({"conc": request.app[SERVICE].guard.active})
+
+
+async def release_streams(request: web.Request) -> web.Response:
+    """POST /__test/conc/release: writes the file that held turns of the fake agent wait for."""
+    _check_near(request)
+    file = request.app[SERVICE].release_file
+    if file is None:
+        message = "No file to release with: start the server with STREAM_RELEASE_FILE."
+        raise Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
+    await asyncio.to_thread(Path(file).write_text, "released\n")
+    return json_response({"released": True})
+
+
+def _check_near(request: web.Request) -> None:
+    """Without a key they are for this machine only."""
+    if request.app[SERVICE].api_key is None and any(name in request.headers for name in FORWARDED):
+        message = "The test endpoints answer only to this machine, or to a key."
+        raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))

@@ -1,0 +1,43 @@
+"""What an exchange sees go by, for the log and for the metrics of a usage chunk (seed 001, story 2.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from codex_proxy.core.events import VISIBLE, Event, TurnEnded
+from codex_proxy.core.ids import Clock
+from codex_proxy.surfaces.chat.usage import StreamMetrics
+
+
+class Observed:
+    """Times from the request's arrival on, and how the turn ended."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = clock.monotonic()
+        self._first: float | None = None
+        self.ended_by: str | None = None
+        """The agent's event that gave the finish reason."""
+
+    def see(self, events: Iterable[Event]) -> None:
+        """Looks at a batch, before it is rendered."""
+        for event in events:
+            kind = type(event)
+            if kind is TurnEnded:
+                assert isinstance(event, TurnEnded)
+                self.ended_by = event.trigger
+            elif self._first is None and kind in VISIBLE:
+                self._first = self._clock.monotonic()
+
+    @property
+    def first_ms(self) -> float | None:
+        """Milliseconds until there was something to show."""
+        return None if self._first is None else round((self._first - self._began) * 1000, 1)
+
+    def measure(self, tokens: int) -> StreamMetrics:
+        """The metrics of a stream that ends now. A rate needs time to have passed: an answer that came in one
+        piece has none."""
+        if self._first is None:
+            return StreamMetrics()
+        passed = self._clock.monotonic() - self._first
+        return StreamMetrics(self.first_ms, round(tokens / passed, 2) if passed > 0 else None)

@@ -1,0 +1,105 @@
+"""Several independent turns, told as one turn with several choices.
+
+In: batches of well-formed events, each with the number of the turn it came from. Out: the events of one turn
+whose items name their choice, so that any renderer takes them like those of a child that reports several
+choices itself. Usage is told once, at the end: the prompt counted once, the answers summed (seed 001). The
+first failure ends it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    OutputDelta,
+    ReasoningDelta,
+    RefusalDelta,
+    StepCompleted,
+    TextDelta,
+    TurnEnded,
+    Usage,
+    UsageSeen,
+)
+from codex_proxy.surfaces.usage import Spent
+
+_OF_AN_ITEM = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta, ItemEnded)
+
+
+class Samples:
+    """One choice per turn. Give `feed` each turn's events in order; the turns may come in any order."""
+
+    def __init__(self, count: int) -> None:
+        self.ended = False
+        self._spent = [Spent() for _ in range(count)]
+        self._open: set[str] = set()
+        self._ends: dict[int, TurnEnded] = {}
+
+    def feed(self, choice: int, events: Iterable[Event]) -> list[Event]:
+        """What the events of turn `choice` are in the common turn. After its end: nothing."""
+        out: list[Event] = []
+        for event in events:
+            if self.ended:
+                break
+            if isinstance(event, ItemStarted):
+                self._start(choice, event, out)
+            elif isinstance(event, _OF_AN_ITEM):
+                self._go_on(choice, event, out)
+            elif isinstance(event, UsageSeen):
+                self._spent[choice].seen(event)
+            elif isinstance(event, StepCompleted):
+                self._spent[choice].step(event)
+            elif isinstance(event, TurnEnded):
+                self._end(choice, event, out)
+        return out
+
+    def _start(self, choice: int, event: ItemStarted, out: list[Event]) -> None:
+        """A turn's second answer and those after it were not asked for."""
+        if event.item.choice in (None, 0):
+            id = f"{choice}/{event.item.id}"
+            self._open.add(id)
+            out.append(ItemStarted(msgspec.structs.replace(event.item, id=id, choice=choice)))
+
+    def _go_on(
+        self,
+        choice: int,
+        event: TextDelta | RefusalDelta | ReasoningDelta | ArgumentsDelta | OutputDelta | ItemEnded,
+        out: list[Event],
+    ) -> None:
+        id = f"{choice}/{event.id}"
+        if id not in self._open:
+            return
+        if isinstance(event, ItemEnded):
+            self._open.discard(id)
+        out.append(msgspec.structs.replace(event, id=id))
+
+    def _end(self, choice: int, event: TurnEnded, out: list[Event]) -> None:
+        if event.failure is not None:
+            self.ended = True
+            out.append(event)
+            return
+        self._ends[choice] = event
+        if len(self._ends) < len(self._spent):
+            return
+        self.ended = True
+        told = [spent.told for spent in self._spent if spent.told is not None]
+        if len(told) == len(self._spent):
+            out.append(UsageSeen(_in_all(told), trigger=self._spent[0].trigger))  # type: ignore[arg-type]
+        stops = {index: (end.choice_stops or {}).get(0, end.stop) for index, end in self._ends.items()}
+        out.append(TurnEnded(stops[0], self._ends[0].trigger, choice_stops=stops))
+
+
+def _in_all(told: list[Usage]) -> Usage:
+    """The prompt is the same in every turn; what was made of it is not."""
+    first = max(told, key=lambda usage: usage.input)
+    return Usage(
+        input=first.input,
+        cached=first.cached,
+        output=sum(usage.output for usage in told),
+        reasoning=sum(usage.reasoning for usage in told),
+    )

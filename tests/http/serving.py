@@ -1,0 +1,180 @@
+"""A proxy on a real port, in this process, whose agent is the fake one: every request goes through a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from codex_proxy.app import Server, make_server
+from codex_proxy.config import Settings
+from codex_proxy.runs.agent import Agent
+
+PATIENCE = 20.0
+"""Seconds for what takes milliseconds on an idle machine."""
+
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+"""What the fake agent's children get: nothing of the machine that could change an answer."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply, read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    @property
+    def body(self) -> Any:
+        """It as JSON."""
+        return json.loads(self.text)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error that it is."""
+        error: dict[str, Any] = self.body["error"]
+        return error
+
+    @property
+    def frames(self) -> list[Any]:
+        """The data of a stream: JSON values, and `[DONE]` as it is."""
+        return frames_of(self.text)
+
+
+def frames_of(text: str) -> list[Any]:
+    """The frames of a whole stream. Comments are left out; anything else that is not one data line is a fault."""
+    assert text.endswith("\n\n")
+    frames: list[Any] = []
+    for block in text[:-2].split("\n\n"):
+        if block.startswith(":"):
+            continue
+        assert block.startswith("data: "), block
+        assert "\n" not in block, block
+        data = block.removeprefix("data: ")
+        frames.append(data if data == "[DONE]" else json.loads(data))
+    return frames
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A server in this process, and a plain HTTP client of it."""
+
+    server: Server
+    session: aiohttp.ClientSession
+    url: str
+
+    async def ask(self, body: Any, **more: Any) -> Answer:
+        """POST /v1/chat/completions. `body` may be bytes."""
+        return await self.send("POST", "/v1/chat/completions", body, **more)
+
+    async def send(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
+        """Any request; the whole reply."""
+        headers = dict(more.pop("headers", {}))
+        if body is not None:
+            headers.setdefault("Content-Type", "application/json")
+            more["data"] = body if isinstance(body, bytes) else json.dumps(body)
+        async with self.session.request(method, self.url + path, headers=headers, **more) as reply:
+            return Answer(reply.status, reply.headers, await reply.text())
+
+    def open(self, body: Any, **more: Any) -> Any:
+        """POST /v1/chat/completions, to be read piece by piece inside an `async with`."""
+        return self.session.post(f"{self.url}/v1/chat/completions", json=body, **more)
+
+    async def settled(self) -> None:
+        """No turn runs and no stream is open."""
+        await until(lambda: self.server.manager.running == 0 and self.streams == 0)
+
+    @property
+    def streams(self) -> int:
+        """How many streams hold a place."""
+        assert self.server.service is not None
+        return self.server.service.guard.active
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Waits, bounded, for what becomes true by itself."""
+    async with asyncio.timeout(PATIENCE):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+def settings_of(folder: Path, **more: Any) -> Settings:
+    """Settings of a fake proxy that keeps no file outside of `folder`."""
+    given: dict[str, Any] = {
+        "agent": "fake",
+        "port": 0,
+        "workdir": folder,
+        "state_dir": folder / "state",
+        "drain_ms": 0,
+    }
+    return Settings(**(given | more))
+
+
+@asynccontextmanager
+async def running(server: Server) -> AsyncIterator[Proxy]:
+    """The server, started and reachable; stopped at the end."""
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    try:
+        await server.start()
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            yield Proxy(server, session, f"http://127.0.0.1:{server.port}")
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def fake_proxy(
+    folder: Path, environment: Mapping[str, str] | None = None, **settings: Any
+) -> AsyncIterator[Proxy]:
+    """A proxy on the fake agent, whose children get `environment` too."""
+    server = await make_server(settings_of(folder, **settings), {**ENVIRONMENT, **(environment or {})})
+    async with running(server) as proxy:
+        yield proxy
+
+
+@asynccontextmanager
+async def proxy_of(agent: Agent, folder: Path, **settings: Any) -> AsyncIterator[Proxy]:
+    """A proxy on any agent."""
+    async with running(Server(settings_of(folder, **settings), agent)) as proxy:
+        yield proxy
+
+
+def user(text: str = "Hello.", **fields: Any) -> dict[str, Any]:
+    """A request with one message of the user's."""
+    return {"model": "codex-5", "messages": [{"role": "user", "content": text}], **fields}
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+"""The tool of the scenarios with calls."""
+
+
+class Hands:
+    """A clock whose hands a test turns."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def epoch(self) -> float:
+        return 1_700_000_000 + self.now
