@@ -22,6 +22,7 @@ from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.service import Service, catalog_of
 from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.deadlines import Deadlines
+from codex_proxy.runs.kept import KeptLimits
 from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.surfaces.chat.parse import ChatSettings
 
@@ -69,6 +70,7 @@ class Server:
             Deadlines(
                 first=settings.first_event_timeout, idle=settings.idle_timeout, total=settings.total_timeout
             ),
+            kept=KeptLimits(settings.kept_threads, settings.kept_thread_seconds),
         )
         self.service: Service | None = None
         """What the handlers share, once the server has started."""

@@ -66,6 +66,9 @@ class ChildLane:
         if self._child is not None:
             self._child.resume()
 
+    def rest(self, resting: bool) -> None:
+        """Nothing to count: the child is this lane's alone."""
+
     async def release(self, *, settled: bool) -> None:
         # `codex proto` does not exit when its stdin closes, so there is nothing to wait for.
         if self._child is not None:

@@ -35,6 +35,7 @@ class Hub:
         self._child: Child | None = None
         self._framer = LineFramer()
         self._readers: dict[int, LaneReader] = {}
+        self._resting: set[int] = set()
         self._opened: asyncio.Event = asyncio.Event()
         self._lanes_since: dict[int, float] = {}
         """When each open lane was opened, on the clock of `strays`."""
@@ -79,8 +80,8 @@ class Hub:
 
     @property
     def turns(self) -> int:
-        """Lanes that are open now, also those that nobody reads yet."""
-        return self.connection.lanes
+        """Lanes in use, also those that nobody reads yet; not those that only rest."""
+        return self.connection.lanes - len(self._resting)
 
     def open_lane(self) -> HubLane:
         self.served += 1
@@ -106,8 +107,17 @@ class Hub:
     def send(self, lane: int, writes: bytes) -> None:
         self._write(self.connection.send(lane, writes))
 
+    def rest(self, lane: int, resting: bool) -> None:
+        """A process on which lanes only rest is idle: it may be ended, and they with it."""
+        if resting:
+            self._resting.add(lane)
+        else:
+            self._resting.discard(lane)
+        self._changed()
+
     def close_lane(self, lane: int) -> None:
         self._readers.pop(lane, None)
+        self._resting.discard(lane)
         self._lanes_since.pop(lane, None)
         self._write(self.connection.close_lane(lane))
 
@@ -189,6 +199,9 @@ class HubLane:
 
     def resume(self) -> None:
         """Never paused."""
+
+    def rest(self, resting: bool) -> None:
+        self.hub.rest(self.number, resting)
 
     async def release(self, *, settled: bool) -> None:
         self.hub.suspect = self.hub.suspect or not settled

@@ -39,6 +39,10 @@ class Lane(Protocol):
 
     def resume(self) -> None: ...
 
+    def rest(self, resting: bool) -> None:
+        """Whether the lane is only kept, so that its process counts as idle without it."""
+        ...
+
     async def release(self, *, settled: bool) -> None:
         """The run is done with it. Not `settled`: the child did not say that it is; do not use it again."""
         ...

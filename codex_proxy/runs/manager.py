@@ -15,15 +15,35 @@ from typing import Any
 import msgspec
 import structlog
 
+from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.agent import Agent, Opened
 from codex_proxy.runs.deadlines import Deadlines
-from codex_proxy.runs.run import Run
+from codex_proxy.runs.kept import Hit, KeptLimits, KeptThreads, Parked, thread_key
+from codex_proxy.runs.run import BeforeEnd, Run
+from codex_proxy.runs.seat import Seat
+from codex_proxy.runs.step_memory import (
+    RamStepMemory,
+    StepMemory,
+    entry_of,
+    recalled_history,
+    said_by,
+    visible_calls,
+)
+from codex_proxy.tools.attempt import Attempt, first_attempt
+from codex_proxy.tools.fingerprint import prints_of
 
 log = structlog.get_logger(__name__)
 
 
+SAVE_SECONDS = 30.0
+"""How long the end of a turn may wait for the disk; a locked database is given up on earlier, by the store."""
+
+NOT_SAVED = Failure(
+    kind=FaultKind.UNAVAILABLE,
+    message="The answer could not be stored. Free some disk space, then try again.",
+)
 STOPPING = Failure(kind=FaultKind.UNAVAILABLE, message="The server is stopping.", retry_after=5)
 
 
@@ -44,16 +64,41 @@ class _Slot:
         self.held = True
 
 
+class _Started(msgspec.Struct, frozen=True):
+    """What the manager knows of a run."""
+
+    slot: _Slot
+    before_end: BeforeEnd | None
+
+
+class _Way(msgspec.Struct, frozen=True):
+    """How a turn is to be run: on a thread that was kept, or in a place that was opened for it."""
+
+    attempt: Attempt
+    hit: Hit | None = None
+    opened: Opened | None = None
+
+
 class RunManager:
     """Starts runs on one agent and sees them to their end."""
 
-    def __init__(self, agent: Agent, limits: RunLimits, deadlines: Deadlines) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        limits: RunLimits,
+        deadlines: Deadlines,
+        *,
+        memory: StepMemory | None = None,
+        kept: KeptLimits | None = None,
+    ) -> None:
         self.agent = agent
+        self._memory = memory or RamStepMemory()
+        self.kept = KeptThreads(kept or KeptLimits(), asyncio.get_running_loop)
         self._limits = limits
         self._deadlines = deadlines
         self._running = 0
         self._queue: deque[asyncio.Future[None]] = deque()
-        self._runs: set[Run] = set()
+        self._runs: dict[Run, _Started] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._clean_ups: set[asyncio.Task[None]] = set()
@@ -70,30 +115,110 @@ class RunManager:
     def queued(self) -> int:
         return len(self._queue)
 
-    async def start(self, turn: Turn) -> Run:
-        """A run that has begun. A `Fault` where there is no room, or the agent cannot take the turn."""
+    async def start(self, turn: Turn, owner: str = "", before_end: BeforeEnd | None = None) -> Run:
+        """A run that has begun. A `Fault` where there is no room, or the agent cannot take the turn.
+
+        `owner` names whose turn it is: nobody else gets what is remembered or kept of it. `before_end` is
+        awaited before the log ends.
+        """
         slot = await self._slot()
         try:
-            opened = await self.agent.open(turn)
+            started = await self._seat_for(turn, owner)
         except BaseException:
             self._give_back(slot)
             raise
-        # No await between here and `begin`: the run owns the lane from now on, and its end gives it back.
+        # No await between here and the run's begin: it owns the seat from now on, and its end gives it back.
         loop = asyncio.get_running_loop()
-        run: Run = Run(
-            opened.turn,
-            opened.dialect,
-            opened.lane,
-            loop,
-            self._deadlines,
-            lambda settled: self._over(run, slot, opened, settled),
-        )
-        self._runs.add(run)
-        opened.lane.attach(run)
-        run.begin()
+        run = Run(turn, started.attempt, loop, self._deadlines, self, client=owner, saves=self._has_to_save)
+        self._runs[run] = _Started(slot, before_end)
+        if started.hit is not None:
+            run.go_on(started.hit)
+        else:
+            assert started.opened is not None
+            run.seated(self._seated(run, started.opened))
         if self._stopped:
             run.fail(STOPPING)
         return run
+
+    async def _seat_for(self, turn: Turn, owner: str) -> _Way:
+        """A thread that was kept for just this, or a new place with everything that is remembered."""
+        attempt = first_attempt(turn)
+        if attempt.as_asked:
+            hit = self.kept.take(thread_key(owner, attempt.turn), turn.history)
+            if hit is not None:
+                return _Way(attempt, hit=hit)
+        history = await recalled_history(turn, owner, self._memory, self._identity(turn))
+        if history is not turn.history:
+            attempt = first_attempt(msgspec.structs.replace(turn, history=history))
+        return _Way(attempt, opened=await self.agent.open(attempt.turn))
+
+    def _seated(self, run: Run, opened: Opened) -> Seat:
+        return Seat(opened, run, asyncio.get_running_loop(), lambda settled: self._released(opened, settled))
+
+    def _identity(self, turn: Turn) -> str:
+        return f"{self.agent.name}/{turn.model}"
+
+    # --- what runs ask of their owner -----------------------------------------------------------
+
+    def reopen(self, run: Run, attempt: Attempt) -> None:
+        self._clean_up(self._reopened(run, attempt))
+
+    async def _reopened(self, run: Run, attempt: Attempt) -> None:
+        try:
+            opened = await self.agent.open(attempt.turn)
+        except Fault as fault:
+            run.fail(fault.failure)
+            return
+        run.seated(self._seated(run, opened))
+
+    def rest(self, run: Run, seat: Seat) -> bool:
+        if self._draining:
+            return False
+        broker = run.attempt.broker
+        calls = visible_calls(broker)
+        seen, _ = prints_of((*run.turn.history, *said_by(run.raw), *calls))
+        parked = Parked(frozenset(call.call_id for call in calls), tuple(broker.hidden))
+        self.kept.put(thread_key(run.client, run.attempt.turn), seat, seen, parked)
+        return True
+
+    def _has_to_save(self, run: Run) -> bool:
+        return bool(run.attempt.broker.visible) or self._runs[run].before_end is not None
+
+    def save(self, run: Run, ended: TurnEnded) -> None:
+        self._clean_up(self._saved(run, ended))
+
+    async def _saved(self, run: Run, ended: TurnEnded) -> None:
+        started = self._runs[run]
+        try:
+            async with asyncio.timeout(SAVE_SECONDS):
+                await self._remember(run)
+                failure = None if started.before_end is None else await started.before_end(run, ended)
+        except Exception:
+            log.exception("save_failed")
+            failure = NOT_SAVED if started.before_end is not None else None
+        if failure is not None:
+            ended = TurnEnded(Stop.FAILED, ended.trigger, failure)
+        run.finish(ended)
+
+    async def _remember(self, run: Run) -> None:
+        """Remembers a turn that ended with calls; without it the answer is still right."""
+        if not run.attempt.broker.visible:
+            return
+        keys, value = entry_of(run.raw, run.attempt.broker, self._identity(run.turn))
+        try:
+            await self._memory.remember(run.client, keys, value, durable=True)
+        except Exception:
+            log.exception("step_memory_failed")
+
+    def over(self, run: Run) -> None:
+        started = self._runs.pop(run, None)
+        if started is not None:
+            self._give_back(started.slot)
+
+    def _released(self, opened: Opened, settled: bool) -> None:
+        if not settled:
+            log.warning("agent_did_not_settle", agent=self.agent.name)
+        self._clean_up(self.agent.release(opened, settled=settled))
 
     # --- slots ----------------------------------------------------------------------------------
 
@@ -148,13 +273,6 @@ class RunManager:
 
     # --- the end of a run -----------------------------------------------------------------------
 
-    def _over(self, run: Run, slot: _Slot, opened: Opened, settled: bool) -> None:
-        if not settled:
-            log.warning("agent_did_not_settle", agent=self.agent.name)
-        self._runs.discard(run)
-        self._give_back(slot)
-        self._clean_up(self.agent.release(opened, settled=settled))
-
     def _clean_up(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._clean_ups.add(task)
@@ -184,6 +302,7 @@ class RunManager:
     async def close(self) -> None:
         """Ends the agent's children and waits for every clean-up."""
         self._end_runs()
+        self.kept.close()
         await self.agent.close()
         if self._clean_ups:
             await asyncio.gather(*self._clean_ups, return_exceptions=True)

@@ -1,37 +1,40 @@
-"""A run owns one turn of a client: it drives a dialect over a lane and appends to a log.
+"""A run owns one turn of a client: it drives seats, reads what comes through broker and rules, and keeps the log.
 
 There is no task in it: what the child says arrives by a call, is read, repaired and logged in that call, and
-the readers of the log are woken. An HTTP request never owns a child; it reads the log, and may `interrupt`.
+the readers of the log are woken. An HTTP request never owns a child; it reads the log, and may `interrupt`. One
+run is one client turn, of one or more steps of the agent, and of two tries at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import structlog
 
-from codex_proxy.agents.base import Decision, Dialect, Ended, Step
+from codex_proxy.agents.base import Decision, ToolReply
 from codex_proxy.core.events import (
     VISIBLE,
     ApprovalAsked,
     Event,
     InputAsked,
+    RawItem,
     Stop,
     TurnEnded,
+    Usage,
+    UsageSeen,
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.limits import MaxTokens, StopSequences
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, Scheduler, TimerHandle
+from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, Scheduler
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
-from codex_proxy.runs.lane import Lane
+from codex_proxy.runs.kept import Hit
+from codex_proxy.runs.seat import Seat
+from codex_proxy.tools.attempt import Attempt, second_attempt
 
 log = structlog.get_logger(__name__)
-
-SETTLE_SECONDS = 5.0
-"""How long an agent may take to forget a turn that is over: it takes milliseconds unless it hangs."""
 
 NO = Decision(approve=False)
 
@@ -44,89 +47,138 @@ OUR_FAULT = Failure(
     message="The server failed in an unforeseen way. Its log has the reason under this request's id.",
 )
 
+BeforeEnd = Callable[["Run", TurnEnded], Awaitable[Failure | None]]
+"""What has to be on disk before the client hears of the end; a failure it gives becomes the turn's."""
+
+
+class Owner(Protocol):
+    """Who started the run, and does for it what takes time."""
+
+    def reopen(self, run: Run, attempt: Attempt) -> None:
+        """Opens another seat for a second try, and hands it to `run.seated`."""
+        ...
+
+    def rest(self, run: Run, seat: Seat) -> bool:
+        """Keeps a resting seat for the client's next request; False: it is not wanted."""
+        ...
+
+    def save(self, run: Run, ended: TurnEnded) -> None:
+        """Sees to what has to be on disk, then calls `run.finish`."""
+        ...
+
+    def over(self, run: Run) -> None:
+        """The log has ended."""
+        ...
+
 
 class Run:
-    """One turn under way. `over(settled)` is called once, when the lane is no longer needed."""
+    """One turn under way. `saves`: its end has to wait for the disk."""
 
     def __init__(
         self,
         turn: Turn,
-        dialect: Dialect[Any],
-        lane: Lane,
+        attempt: Attempt,
         scheduler: Scheduler,
         deadlines: Deadlines,
-        over: Callable[[bool], None],
+        owner: Owner,
+        *,
+        client: str,
+        saves: Callable[[Run], bool],
     ) -> None:
         self.log = EventLog(self._backlog)
         self.turn = turn
-        self._dialect = dialect
-        self._lane = lane
-        self._scheduler = scheduler
+        """As the client asked for it."""
+        self.client = client
+        """Whose turn it is."""
+        self.attempt = attempt
+        self.raw: list[bytes] = []
+        """Raw items of this turn, in order: what the model has to see again."""
+        self._owner = owner
+        self._saves = saves
+        self._seat: Seat | None = None
         self._rules = Rules()
         self._limits: list[StopSequences | MaxTokens] = []
         if turn.stop:
             self._limits.append(StopSequences(turn.stop))
         if turn.max_tokens:
             self._limits.append(MaxTokens(turn.max_tokens))
-        self._over: Callable[[bool], None] | None = over
+        self._spent_before = Usage()
+        """By a first try that was thrown away."""
+        self._spent = Usage()
         self._paused = False
-        self._settle_timer: TimerHandle | None = None
         self._watch = DeadlineWatch(deadlines, scheduler, self.fail)
 
-    def begin(self) -> None:
-        """Starts the turn. Never raises: whatever goes wrong from here on ends the log."""
-        try:
-            self._take(self._dialect.begin(self.turn), 0)
-        except Exception:
-            log.exception("turn_broke")
-            self._broke()
+    # --- what the owner does --------------------------------------------------------------------
 
-    # --- what the child says --------------------------------------------------------------------
+    def seated(self, seat: Seat) -> None:
+        """A new seat, on which the turn begins."""
+        if self._rules.ended:
+            seat.close()
+            return
+        self._seat = seat
+        seat.begin()
 
-    def received(self, messages: Sequence[Any], size: int) -> None:
-        try:
-            self._take(self._dialect.receive(messages), size)
-        except Exception:  # a fault of ours in one turn must not reach the others on the same child
-            log.exception("turn_broke")
-            self._broke()
-
-    def ended(self, ended: Ended) -> None:
-        try:
-            self._take(self._dialect.eof(ended), 0)
-        except Exception:
-            log.exception("turn_broke")
-            self._broke()
-        self._let_go(settled=True)
-
-    # --- what others want -----------------------------------------------------------------------
+    def go_on(self, hit: Hit) -> None:
+        """A seat that has rested, on which the turn goes on."""
+        self._seat = hit.seat
+        hit.seat.listener = self
+        hit.seat.proceed(self.attempt.turn, hit.fresh)
+        for answered in hit.hidden:
+            hit.seat.answer(answered.ask_id, ToolReply(answered.output.parts))
 
     def interrupt(self) -> None:
         """Nobody wants the rest: the agent is stopped, and the log ends."""
-        if not self._rules.ended:
-            self._end(TurnEnded(Stop.INTERRUPTED))
+        self._end(TurnEnded(Stop.INTERRUPTED))
 
     def fail(self, failure: Failure) -> None:
         """Something outside of the agent ends the turn."""
-        if not self._rules.ended:
-            self._end(TurnEnded(Stop.FAILED, "provider", failure))
+        self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
-    # --- the way of a step ----------------------------------------------------------------------
+    def finish(self, ended: TurnEnded) -> None:
+        """What had to be on disk is there, or never will be: the client may hear of the end."""
+        self.log.append([ended], 0, ended=True)
+        self._owner.over(self)
 
-    def _take(self, step: Step, size: int) -> None:
-        if step.writes:
-            self._lane.send(step.writes)
-        if step.events and not self._rules.ended:
-            self._log_events(step.events, size)
+    # --- what the seat says ---------------------------------------------------------------------
+
+    def stepped(self, seat: Seat, events: list[Event], size: int) -> None:
+        if seat is not self._seat or self._rules.ended:
+            return  # an earlier try that winds down
+        brokered = self.attempt.broker.feed(events)
+        said = brokered.events
+        check = self.attempt.check
+        if check is not None:
+            said = check.feed(said)
+        self._log_events(said, size)
+        if brokered.again or (check is not None and check.wrong is not None):
+            self._try_again(None if check is None else check.wrong)
+        for answered in brokered.answers:
+            seat.answer(answered.ask_id, ToolReply(answered.output.parts))
         if self._rules.ended:
-            self._stop_agent()
+            self._leave()
+
+    def failed(self, seat: Seat, failure: Failure) -> None:
+        if seat is self._seat:
+            self.fail(failure)
+
+    def broke(self, seat: Seat) -> None:
+        if seat is self._seat:
+            self._seat = None
+            self.fail(OUR_FAULT)
+
+    # --- the way of an event --------------------------------------------------------------------
 
     def _log_events(self, said: list[Event], size: int) -> None:
         events = self._rules.feed(said)
         visible = False
-        for event in events:
+        for index, event in enumerate(events):
             kind = type(event)
             if kind in VISIBLE:
                 visible = True
+            elif kind is RawItem:
+                self.raw.append(event.json)  # type: ignore[union-attr]
+            elif kind is UsageSeen:
+                events[index] = self._summed(event)  # type: ignore[arg-type]
             elif kind is ApprovalAsked or kind is InputAsked:
                 self._decline(event)  # type: ignore[arg-type]
         self._watch.alive(visible=visible)
@@ -145,69 +197,76 @@ class Run:
         if stop is not None:
             self._rules.feed([TurnEnded(stop)])
             events = [*events, TurnEnded(stop, "provider")]
-        if events:
-            self.log.append(events, size, ended=type(events[-1]) is TurnEnded)
+        if not events:
+            return
+        last = events[-1]
+        if type(last) is not TurnEnded:
+            self.log.append(events, size)
+        elif self._saves(self):
+            if len(events) > 1:
+                self.log.append(events[:-1], size)
+            self._owner.save(self, last)
+        else:
+            self.log.append(events, size, ended=True)
+            self._owner.over(self)
+
+    def _summed(self, seen: UsageSeen) -> UsageSeen:
+        """Usage with that of a try that was thrown away: it was made for this request too."""
+        self._spent = seen.usage
+        return UsageSeen(self._spent_before + seen.usage, seen.trigger)
 
     def _decline(self, ask: ApprovalAsked | InputAsked) -> None:
         """The policy `never`: the agent is told no at once, and its turn goes on."""
-        step = self._dialect.answer(ask.ask_id, NO)
-        if step.writes:
-            self._lane.send(step.writes)
+        if self._seat is not None:
+            self._seat.answer(ask.ask_id, NO)
+
+    def _try_again(self, wrong: str | None) -> None:
+        """What came is thrown away, but for what it cost; the agent is asked once more."""
+        self._spent_before += self._spent
+        self._spent = Usage()
+        self.raw.clear()
+        self.attempt = second_attempt(self.turn, wrong)
+        seat, self._seat = self._seat, None
+        if seat is not None:
+            seat.close()
+        self._owner.reopen(self, self.attempt)
+
+    # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded) -> None:
         """Ends the turn from outside: closes the log first, then tells the agent."""
+        if self._rules.ended:
+            return
         self._append(self._rules.feed([ended]), 0)
-        self._stop_agent()
+        self._leave()
 
-    def _broke(self) -> None:
-        """After a fault of ours nothing is known of the agent's state: the lane is not used again."""
-        if not self.log.ended:
-            self.log.append(self._rules.feed([TurnEnded(Stop.FAILED, "provider", OUR_FAULT)]), 0, ended=True)
-        self._let_go(settled=False)
-
-    def _stop_agent(self) -> None:
-        """The turn is over for us; an agent that does not know it yet is told."""
-        step = self._dialect.interrupt()
-        if step.writes:
-            self._lane.send(step.writes)
-        self._settle()
-
-    def _settle(self) -> None:
+    def _leave(self) -> None:
+        """The turn is over for us; an agent that does not know it yet is told, unless its thread is kept."""
         self._watch.stop()
-        if self._dialect.settled or self._lane.alone:
-            self._let_go(settled=True)
-        elif self._settle_timer is None and self._over is not None:
-            when = self._scheduler.time() + SETTLE_SECONDS
-            self._settle_timer = self._scheduler.call_at(when, lambda: self._let_go(settled=False))
-            self._resume()
-
-    def _let_go(self, *, settled: bool) -> None:
-        if self._settle_timer is not None:
-            self._settle_timer.cancel()
-            self._settle_timer = None
-        self._watch.stop()
-        over, self._over = self._over, None
-        if over is not None:
-            self._resume()
-            over(settled)
+        seat, self._seat = self._seat, None
+        if seat is None:
+            return
+        if self._paused:
+            self._resume(seat)
+        if not (seat.resting and self.attempt.as_asked and self._owner.rest(self, seat)):
+            seat.close()
 
     # --- readers that are slow ------------------------------------------------------------------
 
     def _backlog(self, size: int) -> None:
-        if self._rules.ended:
+        seat = self._seat
+        if self._rules.ended or seat is None:
             return
-        if self._lane.alone:
-            if size > HIGH_WATER and not self._paused:
+        if size > HIGH_WATER and not self._paused:
+            if seat.pause():
                 self._paused = True
                 self._watch.hold()
-                self._lane.pause()
-            elif size < LOW_WATER:
-                self._resume()
-        elif size > CUT_WATER:
-            self.fail(TOO_SLOW)
+            elif size > CUT_WATER:
+                self.fail(TOO_SLOW)
+        elif size < LOW_WATER and self._paused:
+            self._resume(seat)
 
-    def _resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self._watch.go_on()
-            self._lane.resume()
+    def _resume(self, seat: Seat) -> None:
+        self._paused = False
+        self._watch.go_on()
+        seat.resume()

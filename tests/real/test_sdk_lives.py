@@ -120,6 +120,8 @@ async def test_a_thread_is_unloaded_when_its_turn_is_over(proxy: Proxy, model_se
     await eventually(lambda: proxy.idle, within=PATIENCE)
     await answer(proxy, "[[model:text]]")
     await eventually(lambda: proxy.idle, within=PATIENCE)
+    assert len(await loaded_threads(hub)) == 1  # the one that is kept for the conversation to go on
+    proxy.server.manager.kept.close()
     async with asyncio.timeout(PATIENCE):
         while await loaded_threads(hub):
             await asyncio.sleep(0.01)
