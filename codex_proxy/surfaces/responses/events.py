@@ -46,7 +46,7 @@ _ENDS: Final = {
 
 def payload_of(frame: bytes) -> bytes:
     """The JSON of a frame, for those who frame it otherwise (WebSocket)."""
-    return frame.partition(b"\ndata: ")[2].rstrip(b"\n")
+    return frame.partition(b"data: ")[2].rstrip(b"\n")
 
 
 def after(frames: list[tuple[int, bytes]], number: int) -> list[tuple[int, bytes]]:
@@ -54,10 +54,8 @@ def after(frames: list[tuple[int, bytes]], number: int) -> list[tuple[int, bytes
     return [frame for frame in frames if frame[0] > number]
 
 
-class ResponseEvents:
-    """OpenAI's events."""
-
-    end = DONE
+class FrameList:
+    """Frames that wait to be taken, and the number of the next one."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -68,10 +66,19 @@ class ResponseEvents:
         taken, self._frames = self._frames, []
         return taken
 
+    def _frame(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self.number += 1
+
+
+class ResponseEvents(FrameList):
+    """OpenAI's events."""
+
+    end = DONE
+
     def _add(self, type: str, **fields: Any) -> None:
         body = json_bytes({"type": type, **fields, "sequence_number": self.number})
-        self._frames.append(b"event: %b\ndata: %b\n\n" % (type.encode(), body))
-        self.number += 1
+        self._frame(b"event: %b\ndata: %b\n\n" % (type.encode(), body))
 
     # --- the response ---------------------------------------------------------------------------
 

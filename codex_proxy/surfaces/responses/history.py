@@ -27,8 +27,8 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.compaction import unsealed
-from codex_proxy.surfaces.responses.items import ItemDict
 
 SUMMARY_WORDS: Final = "What was said before, in a summary:\n"
 _ROLES: Final[dict[str, Role]] = {"user": "user", "assistant": "assistant"}

@@ -17,11 +17,11 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import SaidMessage, TextPart
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import RequestHints, WorkdirParam, schema_json, workdir_of
+from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.mode import BuiltinTools, mode_of
 from codex_proxy.surfaces.models import ModelCatalog, resolve
 from codex_proxy.surfaces.responses.echo import echo_of, summary_of
 from codex_proxy.surfaces.responses.history import history_of
-from codex_proxy.surfaces.responses.items import ItemDict, normalised
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, Offered, offered_by
 from codex_proxy.surfaces.responses.wire import (
     ContextFields,

@@ -5,8 +5,8 @@ object; both are made of the same items, so they cannot disagree. Which bytes an
 `ResponseEvents` (or the events of another profile) to say; here is what happens, and in which order.
 
 Messages go out one after the other, and so do calls. An item's last event is held back until the next one begins or
-the turn is over: only then is it known whether it was the last, and the last of a cut response is `incomplete`. Reasoning
-whose encrypted content the client wants waits for it, and with it the ends of the items behind.
+the turn is over: only then is it known whether it was the last, and the last of a cut response is `incomplete`.
+Reasoning whose encrypted content the client wants waits for it, and with it the ends of the items behind.
 
 It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the
 exchange decides that. `result` of a failed turn raises the `Fault`.
@@ -89,6 +89,9 @@ class _RawReasoning(msgspec.Struct, frozen=True):
 
 class ResponsesRenderer:
     """One response. `feed` it every event of the turn, in order, in batches of any size."""
+
+    unshown: tuple[type, ...] = ()
+    """Kinds of the agent's items that have no place in this profile's output."""
 
     def __init__(
         self,
@@ -194,7 +197,10 @@ class ResponsesRenderer:
     def _current(self) -> dict[str, Any]:
         if self._final is not None:
             return self._final
-        return self._head.object(self._status, [output.whole() for output in self._output])
+        return self._head.object(self._status, self._whole_output())
+
+    def _whole_output(self) -> list[dict[str, Any]]:
+        return [output.whole() for output in self._output]
 
     def _taken(self) -> bytes:
         frames = self._events.take()
@@ -230,7 +236,7 @@ class ResponsesRenderer:
         self.failure = event.failure
         self._final = self._head.object(
             status,
-            [output.whole() for output in self._output],
+            self._whole_output(),
             completed_at=int(self._clock.epoch()) if status == "completed" else None,
             error=None if event.failure is None else error_object(event.failure),
             incomplete=incomplete_details(event.stop),
@@ -252,8 +258,8 @@ class ResponsesRenderer:
 
     def _item_started(self, event: ItemStarted) -> None:
         item = event.item
-        if item.choice:
-            return  # a response has one answer
+        if item.choice or isinstance(item, self.unshown):
+            return  # a response has one answer, so another choice has no place in it
         output = output_item(item, self._ids, activity=self._activity)
         if output is None:
             return

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, Tag
 
 from codex_proxy.surfaces.body import Wire, by_kind, parse_as
-from codex_proxy.surfaces.responses.wire_items import TEXT_LIMIT, AnyItem
+from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem, Metadata
 from codex_proxy.surfaces.responses.wire_tools import AnyTool, Name, ToolChoice
 
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
@@ -30,9 +30,6 @@ Include: TypeAlias = Literal[
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
-MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
-MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
-Metadata: TypeAlias = Annotated[dict[MetadataKey, MetadataValue | None], Field(max_length=16)]
 
 Input: TypeAlias = Annotated[
     Annotated[Annotated[str, Field(max_length=TEXT_LIMIT)], Tag("~string")]

@@ -1,6 +1,6 @@
 """Items of a client's, brought into the one form in which they are stored, listed and shown.
 
-In: validated items (`wire_items`). Out: plain dicts: content always as parts, `input_text` where people speak
+In: validated items (`item_wire`). Out: plain dicts: content always as parts, `input_text` where people speak
 and `output_text` where the assistant does, a status, and no field that is not the wire's. Ids come later, by
 `with_ids`, since nothing here may invent any. Raises `Fault` INVALID_REQUEST for parts that no agent takes and for
 references that lead nowhere. Source: OpenAI's wire rules ("Lists and stored objects").
@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.ids import IdSource
+from codex_proxy.surfaces import item_wire as wire
 from codex_proxy.surfaces.images import image_part
-from codex_proxy.surfaces.responses import wire_items as wire
 
 ItemDict: TypeAlias = dict[str, Any]
 

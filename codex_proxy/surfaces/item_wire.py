@@ -16,6 +16,10 @@ CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
 PastName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 Status: TypeAlias = str
+MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
+MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
+Metadata: TypeAlias = Annotated[dict[MetadataKey, MetadataValue | None], Field(max_length=16)]
+"""What a client notes on an object of its own: at most 16 keys (seed 002)."""
 
 TEXT_LIMIT: Final = 10_485_760
 """Characters of an input that is a string: OpenAI's own limit."""

@@ -1,0 +1,52 @@
+"""Conversations and their items as clients see them. Source: seed 002 ("Conversation Management").
+
+In: stored values. Out: dicts, or `Fault`s for what is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.surfaces.items import ItemDict
+from codex_proxy.surfaces.lists import list_object, page_of, paged
+
+ITEMS_LIMIT: Final = 100
+_SHOWN: Final = 80  # letters of a client's own words in a message
+
+
+def conversation(id: str, created_at: int, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """One conversation. Deleting one of its items answers with this too."""
+    return {"id": id, "object": "conversation", "created_at": created_at, "metadata": dict(metadata)}
+
+
+def deleted(id: str) -> dict[str, Any]:
+    """The answer to DELETE of a conversation."""
+    return {"id": id, "object": "conversation.deleted", "deleted": True}
+
+
+def item(item: ItemDict, created_at: int) -> ItemDict:
+    """An item as a conversation holds it: always with a status and the time at which it came in."""
+    return {"status": "completed", **item, "created_at": created_at}
+
+
+def item_page(items: Sequence[ItemDict], query: Mapping[str, str]) -> dict[str, Any]:
+    """A page of the items, which come oldest first. Raises `Fault` for a query that is wrong."""
+    return paged(items, page_of(query, default=ITEMS_LIMIT))
+
+
+def added(items: Sequence[ItemDict]) -> dict[str, Any]:
+    """The answer to adding items: those items, in the order in which they were given."""
+    return list_object(items, has_more=False)
+
+
+def not_found(id: str) -> Fault:
+    """A path or a body names a conversation that is not there (or somebody else's)."""
+    message = f"Conversation with id '{id[:_SHOWN]}' not found."
+    return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
+
+
+def item_not_found(id: str) -> Fault:
+    """A path names an item that is not in the conversation."""
+    return Fault(Failure(kind=FaultKind.NOT_FOUND, message=f"Item with id '{id[:_SHOWN]}' not found."))

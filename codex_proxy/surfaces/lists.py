@@ -1,0 +1,69 @@
+"""OpenAI's lists: a page of stored items, and how a client asks for one.
+
+In: query parameters as strings, and whole item dicts oldest first. Out: `Page` and the list object. Raises `Fault`
+INVALID_REQUEST with `param`. `first_id`, `last_id` and a truthful `has_more` drive the SDKs' auto-paging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from codex_proxy.core.faults import bad_request
+
+LONGEST: Final = 100
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What part of a list is asked for. `after` is the id of the last item that the client has."""
+
+    limit: int
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+
+
+def page_of(query: Mapping[str, str], *, default: int) -> Page:
+    """The page that a query asks for; `default` is the limit where it names none."""
+    order = query.get("order") or "desc"
+    if order not in ("asc", "desc"):
+        raise bad_request(
+            "Invalid value for 'order': supported values are: 'asc', 'desc'.", "order", "invalid_value"
+        )
+    return Page(_limit(query.get("limit"), default), "asc" if order == "asc" else "desc", query.get("after"))
+
+
+def _limit(given: str | None, default: int) -> int:
+    if not given:
+        return default
+    # Only what is surely small becomes a number: `int` takes underscores, signs and digits of any script.
+    limit = int(given) if given.isascii() and given.isdecimal() and len(given) <= 9 else -1
+    if not 1 <= limit <= LONGEST:
+        raise bad_request(
+            f"Invalid value for 'limit': expected an integer from 1 to {LONGEST}.", "limit", "invalid_value"
+        )
+    return limit
+
+
+def list_object(data: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
+    """One page as it goes out."""
+    return {
+        "object": "list",
+        "data": list(data),
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": has_more,
+    }
+
+
+def paged(items: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
+    """The page out of all items, oldest first. An `after` that is not among them is a 400."""
+    ordered = list(items) if page.order == "asc" else list(reversed(items))
+    start = 0
+    if page.after is not None:
+        start = 1 + next((n for n, item in enumerate(ordered) if item["id"] == page.after), -1)
+        if start == 0:
+            raise bad_request(f"No item with id '{page.after[:80]}' in this list.", "after", "invalid_value")
+    found = ordered[start : start + page.limit]
+    return list_object(found, has_more=len(ordered) > start + page.limit)

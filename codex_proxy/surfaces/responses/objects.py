@@ -1,0 +1,102 @@
+"""What is said about stored responses: deletion, lists of input items, cancelling, compacting, counting.
+
+In: stored objects and ids. Out: dicts, or `Fault`s for what cannot be done. Sources: seed 002 ("Delete Response",
+"Cancel Response", "List Response Input Items"), OpenAI's wire rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from codex_proxy.core.events import Usage
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.surfaces.items import ItemDict
+from codex_proxy.surfaces.lists import page_of, paged
+from codex_proxy.surfaces.responses.compaction import sealed
+from codex_proxy.surfaces.responses.response_object import error_object, usage_object
+from codex_proxy.surfaces.usage import LETTERS_PER_TOKEN
+
+INPUT_ITEMS_LIMIT: Final = 20
+_SHOWN: Final = 80  # letters of a client's own words in a message
+_RUNNING: Final = frozenset({"queued", "in_progress"})
+
+
+def deleted(id: str) -> dict[str, Any]:
+    """The answer to DELETE."""
+    return {"id": id, "object": "response.deleted", "deleted": True}
+
+
+def input_items(items: Sequence[ItemDict], query: Mapping[str, str]) -> dict[str, Any]:
+    """A page of the input of one response; `items` oldest first. Raises `Fault` for a query that is wrong."""
+    return paged(items, page_of(query, default=INPUT_ITEMS_LIMIT))
+
+
+def cancelling(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
+    """What cancelling does: a background response that runs is stopped; one that is over stays as it is. Raises
+    `Fault` for a response that is not a background one."""
+    if not response["background"]:
+        raise bad_request(
+            "Background mode is not supported. Synchronous and streaming responses cannot be cancelled.",
+            code="cancellation_not_supported",
+        )
+    return "cancel" if response["status"] in _RUNNING else "keep"
+
+
+def cancelled(response: Mapping[str, Any]) -> dict[str, Any]:
+    """The object of a response that was stopped."""
+    return {**response, "status": "cancelled"}
+
+
+def failed(response: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
+    """The object of a response that no turn will end any more (the proxy was started anew, say)."""
+    return {**response, "status": "failed", "error": error_object(failure)}
+
+
+def compacted(
+    *, id: str, created_at: int, item_id: str, summary: str, usage: Usage, kept: Sequence[ItemDict] = ()
+) -> dict[str, Any]:
+    """`response.compaction`: what may stay as it is, and a summary of the rest. Its output is the input of a
+    new chain, as it is."""
+    item = {"type": "compaction", "id": item_id, "encrypted_content": sealed(summary)}
+    return {
+        "id": id,
+        "object": "response.compaction",
+        "created_at": created_at,
+        "output": [*kept, item],
+        "usage": usage_object(usage),
+    }
+
+
+def token_count(letters: int) -> dict[str, Any]:
+    """`response.input_tokens`. No agent counts without a model call, so it is an estimate, and says so."""
+    tokens = max(1, letters // LETTERS_PER_TOKEN)
+    return {"object": "response.input_tokens", "input_tokens": tokens, "estimated": True}
+
+
+# --- what is not there --------------------------------------------------------------------------
+
+
+def not_found(id: str) -> Fault:
+    """A path names a response that is not there (or somebody else's, or deleted)."""
+    message = f"Response with id '{id[:_SHOWN]}' not found."
+    return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
+
+
+def previous_not_found(id: str) -> Fault:
+    """A body names a previous response that is not there, also one that was never stored."""
+    return bad_request(
+        f"Previous response with id '{id[:_SHOWN]}' not found.",
+        "previous_response_id",
+        "previous_response_not_found",
+    )
+
+
+def not_resumable(id: str) -> Fault:
+    """Only the events of background streams are kept."""
+    return bad_request(
+        f"The stream of response '{id[:_SHOWN]}' cannot be resumed: only background responses that were "
+        "created with 'stream': true keep their events.",
+        "stream",
+        "stream_not_resumable",
+    )

@@ -1,0 +1,68 @@
+"""Webhooks: what is posted when a background response ends, signed so that SDKs' `webhooks.unwrap()` takes it.
+
+In: the response's id and status, ids and time from outside, the operator's secret. Out: body and headers. Raises
+ValueError for a secret that is not what it says. The signature is that of Standard Webhooks: `v1`, HMAC-SHA256 over
+`id.timestamp.body`; a secret `whsec_...` is base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from typing import Final
+
+import msgspec
+
+from codex_proxy.surfaces.base import json_bytes
+
+PREFIX: Final = "whsec_"
+EVENTS: Final = {
+    "completed": "response.completed",
+    "failed": "response.failed",
+    "incomplete": "response.incomplete",
+    "cancelled": "response.cancelled",
+}
+"""The event of each status that a response can end with."""
+
+
+class Webhook(msgspec.Struct, frozen=True):
+    """One delivery. A repeated one has the same id and body, and a newer timestamp: sign it again."""
+
+    body: bytes
+    headers: dict[str, str]
+
+
+def webhook_body(*, event_id: str, response_id: str, status: str, created_at: int) -> bytes:
+    """The event, for a response that has ended with `status`."""
+    event = {
+        "id": event_id,
+        "object": "event",
+        "created_at": created_at,
+        "type": EVENTS[status],
+        "data": {"id": response_id},
+    }
+    return json_bytes(event)
+
+
+def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
+    """The body with the headers that prove where it comes from."""
+    content = b"%b.%d.%b" % (event_id.encode(), timestamp, body)
+    signature = base64.b64encode(hmac.new(_key(secret), content, hashlib.sha256).digest()).decode()
+    headers = {
+        "content-type": "application/json",
+        "webhook-id": event_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": f"v1,{signature}",
+    }
+    return Webhook(body, headers)
+
+
+def _key(secret: str) -> bytes:
+    if not secret.startswith(PREFIX):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret[len(PREFIX) :], validate=True)
+    except binascii.Error:
+        raise ValueError("The webhook secret begins with 'whsec_', but what follows is not base64.") from None
