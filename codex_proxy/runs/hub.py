@@ -38,7 +38,7 @@ class Hub:
         self._resting: set[int] = set()
         self._opened: asyncio.Event = asyncio.Event()
         self._lanes_since: dict[int, float] = {}
-        """When each open lane was opened, on the clock of `strays`."""
+        """When each lane in use was opened or taken up again, on the clock of `strays`."""
         self._own: frozenset[int] = frozenset()
         """What the warden has for children before the first turn: the agent."""
 
@@ -111,8 +111,10 @@ class Hub:
         """A process on which lanes only rest is idle: it may be ended, and they with it."""
         if resting:
             self._resting.add(lane)
+            self._lanes_since.pop(lane, None)  # what still runs of its turn is a stray
         else:
             self._resting.discard(lane)
+            self._lanes_since[lane] = since_boot()
         self._changed()
 
     def close_lane(self, lane: int) -> None:

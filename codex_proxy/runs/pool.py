@@ -105,8 +105,7 @@ class Pool:
     async def release(self, lane: HubLane, *, settled: bool) -> None:
         """Gives a lane back."""
         await lane.release(settled=settled)
-        self._changed()
-        self._look_again(STRAY_SECONDS)  # the agent's own clean-up takes a moment
+        self._turn_over()
 
     @property
     def hubs(self) -> list[Hub]:
@@ -183,6 +182,10 @@ class Pool:
             self._spawn(self._start(starting))
         self._look_again(TEND_SECONDS)
 
+    def _turn_over(self) -> None:
+        self._changed()
+        self._look_again(STRAY_SECONDS)  # the agent's own clean-up takes a moment
+
     def _look_again(self, seconds: float) -> None:
         if self._closed:
             return
@@ -215,7 +218,7 @@ class Pool:
             raise
         self.last_failure = None
         starting.state = State.READY
-        starting.hub.on_change = self._changed
+        starting.hub.on_change = self._turn_over
         self._changed()
 
     async def _end(self, leaving: _Place) -> None:

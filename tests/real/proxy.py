@@ -170,7 +170,8 @@ async def _address(process: asyncio.subprocess.Process, said: list[str]) -> str:
 
 async def _read(process: asyncio.subprocess.Process, said: list[str]) -> None:
     assert process.stdout is not None
-    said.extend([line.decode() async for line in process.stdout])
+    async for line in process.stdout:
+        said.append(line.decode())  # noqa: PERF401 - each line as it comes
 
 
 def ask(prompt: str, **more: Any) -> dict[str, Any]:
