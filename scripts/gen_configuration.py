@@ -1,6 +1,6 @@
 """Writes docs/configuration.md from the settings themselves; a test fails while the two differ.
 
-    .venv/bin/python scripts/gen_configuration.py
+.venv/bin/python scripts/gen_configuration.py
 """
 
 from __future__ import annotations

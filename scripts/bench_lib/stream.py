@@ -37,6 +37,7 @@ def _row(folder: Path, dialect: Dialect, deltas: int, rounds: int) -> Iterator[F
     ):
         _cpu(long_stream, deltas, counted=True)
         _cpu(short_stream, deltas // SHORT_SHARE, counted=True)
+        _without_us("loop", dialect, program, expected=deltas)
         for _ in range(rounds):
             ours.append(_cpu(long_stream, deltas))
             loops.append(_without_us("loop", dialect, program))
@@ -60,13 +61,15 @@ def _cpu(server: Proxy, deltas: int, *, counted: bool = False) -> float:
     return max(server.cpu() - before, TICK)
 
 
-def _without_us(kind: str, dialect: Dialect, program: Path) -> float:
-    """CPU seconds that a relay spends on the same stream."""
+def _without_us(kind: str, dialect: Dialect, program: Path, *, expected: int | None = None) -> float:
+    """CPU seconds that a relay spends on the same stream; where deltas are `expected`, they are counted."""
     command = [sys.executable, "-m", "scripts.bench_lib.relay", kind, dialect, str(program)]
     with subprocess.Popen(
         command, cwd=ROOT, env=clean_environment({}), stdout=subprocess.PIPE, text=True
     ) as relay:
         assert relay.stdout is not None
         port = int(relay.stdout.readline())
-        asyncio.run(drain(port, chat_request("Go."), count=None))
+        seen = asyncio.run(drain(port, chat_request("Go."), count=None if expected is None else DELTA))
+        if expected is not None and seen != expected:
+            raise BenchError(f"{seen} deltas came through the loop of {expected}")
         return float(relay.stdout.readline())

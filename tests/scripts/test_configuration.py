@@ -1,0 +1,45 @@
+"""docs/configuration.md says what the settings are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.config import Settings, load
+from scripts import gen_configuration
+
+
+def test_the_document_is_current() -> None:
+    written = gen_configuration.TARGET.read_text("utf-8")
+    assert written == gen_configuration.document(), "run scripts/gen_configuration.py"
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+def test_the_names_in_the_document_are_the_keys_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(gen_configuration.variable(name, Settings.model_fields[name]), raising=False)
+    example = re.search(r"```toml\n(.*?)```", gen_configuration.document(), re.DOTALL)
+    assert example is not None
+    file = tmp_path / "config.toml"
+    file.write_text(example[1] + 'codex_model = "a-model"\n')
+    settings = load({}, file)
+    assert (settings.agent, settings.port, settings.max_running_turns) == ("codex-app-server", 8080, 4)
+    assert settings.codex_model == "a-model"
+
+
+def test_a_flag_wins_over_a_variable_and_that_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('host = "file"\nport = 1\nlog_level = "error"\n')
+    monkeypatch.setenv("PROXY_PORT", "2")
+    monkeypatch.setenv("PROXY_LOG_LEVEL", "warning")
+    settings = load({"log_level": "debug"}, file)
+    assert (settings.host, settings.port, settings.log_level) == ("file", 2, "debug")

@@ -1,0 +1,181 @@
+"""`scripts/start`: one command from a fresh machine to a server, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.scripts.checkout import PATIENCE, Checkout
+
+CODEX = "#!/bin/sh\n"
+
+
+def test_the_first_start_makes_the_environment_and_becomes_the_server(checkout: Checkout) -> None:
+    done = checkout.run("start")
+    assert done.returncode == 0, done.stderr
+    lock = checkout.folder / "requirements" / "runtime.txt"
+    venv = checkout.folder / ".venv"
+    assert f"-m venv --clear {venv}" in checkout.told
+    assert [line.replace("--progress-bar off ", "") for line in checkout.installs] == [
+        f"-m pip install -r {lock}",
+        f"-m pip install --quiet --no-deps --editable {checkout.folder}",
+    ]
+    assert done.stdout.splitlines()[2] == "serve"
+
+
+def test_it_says_what_it_does_while_it_works(checkout: Checkout) -> None:
+    said = checkout.run("start").stderr
+    assert "Making the environment" in said
+    assert "Installing the locked packages of requirements/runtime.txt" in said
+    assert "  aiohttp==1.2.3\n" in said
+
+
+def test_a_second_start_installs_nothing(checkout: Checkout) -> None:
+    checkout.run("start")
+    checkout.forget()
+    assert checkout.served(checkout.run("start"))[0] == "serve"
+    assert checkout.installs == []
+
+
+@pytest.mark.parametrize("changed", ["requirements/runtime.txt", "pyproject.toml"])
+def test_what_the_environment_is_made_from_is_installed_again_when_it_changes(
+    checkout: Checkout, changed: str
+) -> None:
+    checkout.run("start")
+    checkout.forget()
+    with (checkout.folder / changed).open("a") as file:
+        file.write("# another line\n")
+    checkout.run("start")
+    assert len(checkout.installs) == 2
+
+
+def test_with_codex_installs_the_extra_and_is_no_flag_of_the_server(checkout: Checkout) -> None:
+    served = checkout.served(checkout.run("start", "--with-codex", "--port", "0"))
+    assert served[:3] == ["serve", "--port", "0"]
+    assert "requirements/codex.txt" in checkout.installs[0]
+
+
+def test_a_plain_start_takes_nothing_away_that_an_earlier_one_installed(checkout: Checkout) -> None:
+    checkout.run("start", "--with-codex")
+    checkout.forget()
+    checkout.run("start")
+    assert checkout.installs == []
+
+
+def test_flags_go_through_as_they_are(checkout: Checkout) -> None:
+    given = ("--port", "0", "--workdir", "/a b/$c", "--agent=fake", "--api-key", "")
+    assert checkout.served(checkout.run("start", *given)) == ["serve", *given]
+
+
+def test_the_server_runs_in_the_folder_where_the_user_stands(checkout: Checkout, tmp_path: Path) -> None:
+    here = tmp_path / "my work"
+    here.mkdir()
+    done = checkout.run("start", cwd=here)
+    assert done.stdout.splitlines()[1] == str(here)
+
+
+def test_a_link_to_it_works_from_anywhere(checkout: Checkout, tmp_path: Path) -> None:
+    link = tmp_path / "serve-codex"
+    os.symlink("a checkout/scripts/start", link)
+    assert checkout.served(checkout.run(link))[0] == "serve"
+
+
+def test_the_server_takes_the_place_of_the_script_so_that_ctrl_c_is_its_own(checkout: Checkout) -> None:
+    checkout.run("start")
+    script = checkout.folder / "scripts" / "start"
+    with subprocess.Popen(
+        [str(script)],
+        env=checkout.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{process.pid}\n"
+        process.communicate(timeout=PATIENCE)
+
+
+def test_without_a_codex_the_fake_agent_serves_and_it_says_so_loudly(checkout: Checkout) -> None:
+    done = checkout.run("start", "--port", "0")
+    assert checkout.served(done) == ["serve", "--port", "0", "--agent", "fake"]
+    assert "the embedded FAKE agent will serve: its answers are made up" in done.stderr
+
+
+def test_with_a_codex_on_path_nothing_is_put_in_its_place(checkout: Checkout) -> None:
+    checkout.install_program("codex", CODEX)
+    done = checkout.run("start")
+    assert checkout.served(done) == ["serve"]
+    assert "FAKE" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        ("--agent", "codex-app-server"),
+        ("--agent=codex-proto",),
+        ("--codex-bin", "/opt/codex"),
+        ("--codex-bin=/opt/codex",),
+    ],
+)
+def test_an_agent_named_by_a_flag_is_never_replaced(checkout: Checkout, named: tuple[str, ...]) -> None:
+    assert checkout.served(checkout.run("start", *named)) == ["serve", *named]
+
+
+@pytest.mark.parametrize("variable", ["PROXY_AGENT", "CODEX_BIN"])
+def test_an_agent_named_by_a_variable_is_never_replaced(checkout: Checkout, variable: str) -> None:
+    assert checkout.served(checkout.run("start", cwd=None, **{variable: "codex-proto"})) == ["serve"]
+
+
+def test_an_agent_named_in_the_settings_file_is_never_replaced(checkout: Checkout, tmp_path: Path) -> None:
+    file = tmp_path / "my settings.toml"
+    file.write_text('agent = "codex-app-server"\n')
+    assert checkout.served(checkout.run("start", "--config", str(file))) == ["serve", "--config", str(file)]
+
+
+def test_an_empty_variable_names_no_agent(checkout: Checkout) -> None:
+    assert checkout.served(checkout.run("start", PROXY_AGENT="", CODEX_BIN="")) == [
+        "serve",
+        "--agent",
+        "fake",
+    ]
+
+
+def test_help_tells_of_the_script_and_of_the_server_and_of_no_agent(checkout: Checkout) -> None:
+    done = checkout.run("start", "--help")
+    assert "scripts/start [--with-codex]" in done.stdout
+    assert done.stdout.splitlines()[-1] == "--help"
+    assert "FAKE" not in done.stderr
+
+
+def test_without_a_python_it_says_what_to_install(checkout: Checkout) -> None:
+    (checkout.tools / "python3").unlink()
+    done = checkout.run("start")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "start: no python3 on PATH. Install Python 3.11 or newer, or name one with PYTHON=/path/to/python3.\n"
+    )
+
+
+def test_an_old_python_is_named_with_its_version(checkout: Checkout) -> None:
+    done = checkout.run("start", TOO_OLD="1")
+    assert done.returncode == 1
+    assert "Python 3.11 or newer is needed, and python3 is Python 3.9.2." in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_python_without_venv_names_the_package_to_install(checkout: Checkout) -> None:
+    done = checkout.run("start", NO_VENV="1")
+    assert done.returncode == 1
+    assert "apt install python3-venv" in done.stderr
+
+
+def test_a_failed_install_ends_with_a_sentence_and_is_tried_again(checkout: Checkout) -> None:
+    done = checkout.run("start", PIP_FAILS="1")
+    assert done.returncode == 1
+    assert "pip could not install requirements/runtime.txt" in done.stderr.splitlines()[-1]
+    checkout.forget()
+    assert checkout.served(checkout.run("start"))[0] == "serve"
+    assert len(checkout.installs) == 2

@@ -1,0 +1,55 @@
+"""`scripts/test` and `.ci/run`: everything is checked, in an environment with everything."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.scripts.checkout import ROOT, Checkout
+
+
+def tools(checkout: Checkout) -> list[str]:
+    """The tools that ran, with their arguments."""
+    return [line for line in checkout.told if line.startswith(("ruff|", "mypy|", "pytest|"))]
+
+
+def test_it_installs_the_lock_for_development_and_runs_every_check(checkout: Checkout) -> None:
+    done = checkout.run("test")
+    assert done.returncode == 0, done.stderr
+    assert "requirements/dev.txt" in checkout.installs[0]
+    assert [line.split("|")[0:2] for line in tools(checkout)] == [
+        ["ruff", "check"],
+        ["ruff", "format"],
+        ["mypy", ""],
+        ["pytest", "-n"],
+    ]
+
+
+def test_arguments_go_to_pytest(checkout: Checkout) -> None:
+    checkout.run("test", "tests/core", "-k", "a or b")
+    assert tools(checkout)[-1].endswith("|tests/core|-k|a or b|")
+
+
+@pytest.mark.parametrize("failing", ["ruff", "mypy", "pytest"])
+def test_a_check_that_fails_is_the_last_one_and_fails_the_whole(checkout: Checkout, failing: str) -> None:
+    done = checkout.run("test", FAILING=failing)
+    assert done.returncode == 1
+    assert tools(checkout)[-1].startswith(failing)
+
+
+def test_what_the_user_set_for_a_server_of_their_own_does_not_reach_the_tests(checkout: Checkout) -> None:
+    (checkout.folder / "requirements" / "dev.txt").write_text("")
+    checkout.run("test")
+    checkout.install_program("env-of-pytest", '#!/bin/sh\nexec env >"$NOTES"\n')
+    shutil.copy(checkout.tools / "env-of-pytest", checkout.folder / ".venv" / "bin" / "pytest")
+    checkout.run("test", PROXY_AGENT="fake", CODEX_HOME="/home/codex", OPENAI_API_KEY="key", KEPT="yes")
+    names = {line.partition("=")[0] for line in checkout.told}
+    assert "KEPT" in names
+    assert not {"PROXY_AGENT", "CODEX_HOME", "OPENAI_API_KEY"} & names
+
+
+def test_continuous_integration_runs_the_same(checkout: Checkout) -> None:
+    shutil.copytree(ROOT / ".ci", checkout.folder / ".ci")
+    checkout.run("../.ci/run", "--some-flag")
+    assert tools(checkout)[-1].endswith("|--some-flag|")
