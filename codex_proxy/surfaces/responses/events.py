@@ -8,7 +8,7 @@ Fast on purpose: per delta only the text is encoded; what stands around it is co
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -52,6 +52,24 @@ def payload_of(frame: bytes) -> bytes:
 def after(frames: list[tuple[int, bytes]], number: int) -> list[tuple[int, bytes]]:
     """The frames that follow the one with this number: what a resumed stream replays."""
     return [frame for frame in frames if frame[0] > number]
+
+
+class Events(Protocol):
+    """Who turns what happens into frames."""
+
+    number: int
+    end: bytes
+    """What closes the stream, behind the last frame."""
+
+    def take(self) -> list[bytes]: ...
+    def begin(self, response: dict[str, Any]) -> None: ...
+    def fail(self, failure: Failure) -> None: ...
+    def finish(self, response: dict[str, Any]) -> None: ...
+    def item_added(self, output: OutputItem) -> None: ...
+    def part_added(self, output: OutputItem, part: Part) -> None: ...
+    def delta(self, output: OutputItem, part: Part, fragment: bytes) -> None: ...
+    def part_done(self, output: OutputItem, part: Part) -> None: ...
+    def item_done(self, output: OutputItem) -> None: ...
 
 
 class FrameList:

@@ -16,9 +16,9 @@ import msgspec
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Activity, Reasoning, ToolCall
 from codex_proxy.surfaces.base import json_bytes, raw_text
-from codex_proxy.surfaces.responses.events import FrameList
+from codex_proxy.surfaces.responses.events import Events, FrameList
 from codex_proxy.surfaces.responses.output import OutputItem, Part
-from codex_proxy.surfaces.responses.render import Events, ResponsesRenderer
+from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 

@@ -4,9 +4,9 @@ In: batches of well-formed events (`core/rules.py` saw to that). Out: `feed` giv
 object; both are made of the same items, so they cannot disagree. Which bytes an event has is for
 `ResponseEvents` (or the events of another profile) to say; here is what happens, and in which order.
 
-Messages go out one after the other, and so do calls. An item's last event is held back until the next one begins or
+Messages go out one after the other, and so do calls. Items are done in their order, each when the next one begins or
 the turn is over: only then is it known whether it was the last, and the last of a cut response is `incomplete`.
-Reasoning whose encrypted content the client wants waits for it, and with it the ends of the items behind.
+Reasoning whose encrypted content the client wants waits for it.
 
 It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the
 exchange decides that. `result` of a failed turn raises the `Fault`.
@@ -15,7 +15,7 @@ exchange decides that. `result` of a failed turn raises the `Fault`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -38,7 +38,7 @@ from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.lanes import Lane
-from codex_proxy.surfaces.responses.events import ResponseEvents
+from codex_proxy.surfaces.responses.events import Events, ResponseEvents
 from codex_proxy.surfaces.responses.output import (
     ACTIVITY_TYPE,
     ARGUMENTS,
@@ -62,24 +62,6 @@ from codex_proxy.surfaces.responses.response_object import (
 from codex_proxy.surfaces.usage import Spent
 
 EMPTY_MESSAGE: Final = Message("")
-
-
-class Events(Protocol):
-    """Who turns what happens into frames."""
-
-    number: int
-    end: bytes
-    """What closes the stream, behind the last frame."""
-
-    def take(self) -> list[bytes]: ...
-    def begin(self, response: dict[str, Any]) -> None: ...
-    def fail(self, failure: Failure) -> None: ...
-    def finish(self, response: dict[str, Any]) -> None: ...
-    def item_added(self, output: OutputItem) -> None: ...
-    def part_added(self, output: OutputItem, part: Part) -> None: ...
-    def delta(self, output: OutputItem, part: Part, fragment: bytes) -> None: ...
-    def part_done(self, output: OutputItem, part: Part) -> None: ...
-    def item_done(self, output: OutputItem) -> None: ...
 
 
 class _RawReasoning(msgspec.Struct, frozen=True):
@@ -121,7 +103,10 @@ class ResponsesRenderer:
         self._items: dict[str, OutputItem] = {}
         self._lanes: dict[type, Lane] = {Message: Lane(), ToolCall: Lane()}
         self._output: list[OutputItem] = []
-        self._closing: list[tuple[OutputItem, str]] = []
+        self._over_with: dict[int, str] = {}
+        """Items that are over and not done yet: by their index, the status that the agent gave them."""
+        self._done = 0
+        """How many items are done: they are done in their order."""
         self._step_began = False
         self._begun = False
         self._status = "queued" if background else "in_progress"
@@ -319,28 +304,29 @@ class ResponsesRenderer:
             return
         if output.parts:
             self._events.part_done(output, output.parts[-1])
-        self._closing.append((output, status))
+        self._over_with[output.index] = status
 
     def _close_what_is_over(self) -> None:
         """Something follows: what is over was not the last, and so it is complete."""
-        while self._closing and not self._closing[0][0].awaiting:
-            output, status = self._closing.pop(0)
-            self._close(output, "failed" if status == "failed" else "completed")
+        while self._done in self._over_with and not self._output[self._done].awaiting:
+            self._close("completed")
 
     def _close_all(self, response_status: str) -> None:
         """The turn is over. Only the last item of a response that was cut can be incomplete."""
-        for output, status in self._closing:
-            cut = response_status == "incomplete" or (
-                response_status in ("failed", "cancelled") and status == "incomplete"
-            )
-            last = output is self._output[-1]
-            self._close(
-                output, "incomplete" if cut and last else "failed" if status == "failed" else "completed"
-            )
-        self._closing.clear()
+        cut = response_status == "incomplete" or (
+            response_status in ("failed", "cancelled")
+            and self._over_with.get(len(self._output) - 1) == "incomplete"
+        )
+        while self._done < len(self._output):
+            last = self._done == len(self._output) - 1
+            self._close("incomplete" if cut and last else "completed")
 
-    def _close(self, output: OutputItem, status: str) -> None:
-        output.status = "completed" if status == "failed" and output.kind != ACTIVITY_TYPE else status
+    def _close(self, status: str) -> None:
+        """The next item is done. Of ours alone the client is told that they failed."""
+        output = self._output[self._done]
+        failed = self._over_with.pop(self._done) == "failed" and output.kind == ACTIVITY_TYPE
+        self._done += 1
+        output.status = "failed" if failed else status
         self._events.item_done(output)
 
     # --- texts ----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.body import Wire
 from codex_proxy.surfaces.offers import grammar_words, known_tool, refuse_duplicates
 from codex_proxy.surfaces.responses import wire_tools as wire
 
@@ -223,13 +224,18 @@ def _shown(tool: wire.AnyTool) -> dict[str, Any]:
         }
     if isinstance(tool, wire.McpServer):
         # Headers and authorization are secrets: they are not shown, and so not stored either.
-        shown = tool.model_dump(exclude={"headers", "authorization"}, exclude_none=True)
+        shown = _dumped(tool, {"headers", "authorization"})
         return {"require_approval": "never"} | shown
-    shown = tool.model_dump(exclude_none=True)
+    shown = _dumped(tool)
     return shown | ({"format": shown.get("format", {"type": "text"})} if tool.type == "custom" else {})
 
 
 def _shown_choice(choice: wire.ToolChoice | None) -> Any:
     if choice is None or isinstance(choice, str):
         return choice or "auto"
-    return choice.model_dump(exclude_none=True)
+    return _dumped(choice)
+
+
+def _dumped(value: Wire, hidden: set[str] | None = None) -> dict[str, Any]:
+    """What was given. Unions are told apart by tags that only exist while parsing: nothing to warn of."""
+    return value.model_dump(exclude=hidden, exclude_none=True, warnings=False)

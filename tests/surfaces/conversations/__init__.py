@@ -1,0 +1,1 @@
+"""Conversations: bodies in, objects out."""

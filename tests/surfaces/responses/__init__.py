@@ -1,0 +1,1 @@
+"""Responses: requests, answers, and that the stream and the object are one."""
