@@ -132,8 +132,7 @@ class CodexProto:
         if asked is None or self._ended:
             return NOTHING
         op, event_id = asked
-        yes = isinstance(reply, Decision) and reply.approve
-        decision = "approved" if yes else "denied"
+        decision = "approved" if isinstance(reply, Decision) and reply.approve else "denied"
         return Step([AskClosed(ask_id)], self._op({"type": op, "id": event_id, "decision": decision}))
 
     def interrupt(self) -> Step:
@@ -229,8 +228,7 @@ class CodexProto:
         return msg.choice_index if msg.choice_index or self._messages.by_choice else None
 
     def _function_call_delta(self, msg: Msg, out: list[Event]) -> None:
-        said = msg.function_call
-        if said is not None:
+        if (said := msg.function_call) is not None:
             self._speak(out)
             key = (self._choice_of_calls(msg), LEGACY)
             self._calls.piece(key, None, said.name, said.arguments or "", "legacy", out)
@@ -313,10 +311,7 @@ class CodexProto:
             self._messages.whole(None, msg.last_agent_message, out)
         self._close_all(out)
         by_choice = msg.choice_finish_reasons or {}
-        reason, told_by = self._finish or (
-            by_choice.get(0) or self._calls.stop,
-            "task_complete",
-        )
+        reason, told_by = self._finish or (by_choice.get(0) or self._calls.stop, "task_complete")
         if msg.finish_reason:
             reason, told_by = msg.finish_reason, "task_complete"
         others = {choice: stop for choice, stop in by_choice.items() if stop != reason}

@@ -1,0 +1,105 @@
+"""A child of `codex proto` played to the dialect: its recordings, lines by hand, and what came of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from codex_proxy.agents.base import Ended
+from codex_proxy.agents.codex_proto import CodexProto
+from codex_proxy.core import events as ev
+from codex_proxy.core.items import (
+    ImagePart,
+    Message,
+    PastCall,
+    PastOutput,
+    PastRaw,
+    SaidMessage,
+    TextPart,
+)
+from codex_proxy.core.turn import Turn
+
+ROOT = Path(__file__).parents[2]
+RECORDINGS = sorted((ROOT / "tests/golden/recordings/proto").glob("*.jsonl"))
+FAKE = (sys.executable, "-m", "fake_proto")
+ASKED = SaidMessage("user", (TextPart("go"),))
+HISTORY = (
+    SaidMessage("developer", (TextPart("Be brief."),)),
+    SaidMessage("user", (TextPart("What is it?"), ImagePart("data:a"))),
+    PastRaw(b'{"type":"reasoning"}'),
+    PastCall("call_1", "look", '{"x":1}'),
+    PastOutput("call_1", (TextPart("a cat"), ImagePart("data:b"))),
+    SaidMessage("assistant", (TextPart("A cat."),)),
+    SaidMessage("user", (TextPart("Sure?"),)),
+)
+
+
+def recorded(path: Path) -> tuple[list[bytes], Ended]:
+    """What the child printed, and how it ended."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    code = json.loads(next(row["line"] for row in rows if row["dir"] == "exit"))["rc"]
+    stderr = "\n".join(row["line"] for row in rows if row["dir"] == "err")
+    return [row["line"].encode() for row in rows if row["dir"] == "out"], Ended(code=code, stderr_tail=stderr)
+
+
+ALL = {path.stem: recorded(path) for path in RECORDINGS}
+
+
+def begun(turn: Turn | None = None, **options: bool) -> CodexProto:
+    dialect = CodexProto(**options)
+    dialect.begin(turn or Turn(model="m", history=(ASKED,)))
+    return dialect
+
+
+def run(lines: Iterable[bytes], ended: Ended | None = None) -> list[ev.Event]:
+    """All events of one child, one line per read, its end included."""
+    dialect = begun()
+    events = [event for line in lines for event in dialect.receive([line]).events]
+    return events + dialect.eof(ended or Ended(code=0)).events
+
+
+def well_formed(events: list[ev.Event]) -> None:
+    """What the dialect promises by itself, before any rule repairs it."""
+    live: set[str] = set()
+    for position, event in enumerate(events):
+        match event:
+            case ev.TurnEnded():
+                assert position == len(events) - 1
+            case ev.ItemStarted(item):
+                assert item.id not in live
+                live.add(item.id)
+            case ev.ItemEnded(item_id):
+                live.remove(item_id)
+            case ev.TextDelta() | ev.TextWhole() | ev.ReasoningDelta() | ev.ReasoningWhole():
+                assert event.id in live
+            case ev.ArgumentsDelta() | ev.ArgumentsWhole() | ev.OutputDelta():
+                assert event.id in live
+            case _:
+                pass
+    assert isinstance(events[-1], ev.TurnEnded)
+
+
+def the_end(events: list[ev.Event]) -> ev.TurnEnded:
+    (end,) = (event for event in events if isinstance(event, ev.TurnEnded))
+    return end
+
+
+def messages(events: list[ev.Event]) -> list[str]:
+    """The text of each message: the whole where it was told, else its deltas."""
+    texts = {e.item.id: "" for e in events if isinstance(e, ev.ItemStarted) and isinstance(e.item, Message)}
+    for event in events:
+        if isinstance(event, ev.TextDelta):
+            texts[event.id] += event.text
+    wholes = {event.id: event.text for event in events if isinstance(event, ev.TextWhole)}
+    return list((texts | wholes).values())
+
+
+def event_line(kind: str, submission: str | None = "1", **fields: Any) -> bytes:
+    return json.dumps({"id": submission, "msg": {"type": kind, **fields}}).encode()
+
+
+def flat_line(kind: str, **fields: Any) -> bytes:
+    return json.dumps({"type": kind, **fields}).encode()

@@ -1,0 +1,200 @@
+"""How a turn of `codex proto` ends, and what older spellings and nonsense mean."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codex_proxy.agents.base import NOTHING, Ended
+from codex_proxy.core import events as ev
+from codex_proxy.core.faults import FaultKind as K
+from tests.agents.proto_child import (
+    ALL,
+    begun,
+    event_line,
+    flat_line,
+    messages,
+    run,
+    the_end,
+    well_formed,
+)
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def test_nothing_comes_after_the_end() -> None:
+    dialect = begun()
+    assert not dialect.settled
+    step = dialect.receive([event_line("task_complete"), event_line("agent_message", message="late")])
+    assert [type(event) for event in step.events] == [ev.TurnEnded]
+    assert dialect.settled
+    assert dialect.receive([event_line("task_complete"), b"garbage"]) == NOTHING
+    assert dialect.eof(Ended(code=1)) == dialect.interrupt() == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind", "message"),
+    [
+        (Ended(code=0), K.AGENT_CRASHED, "The agent's process ended before its answer did (exit code 0)."),
+        (Ended(signal=9), K.AGENT_CRASHED, "The agent's process ended before its answer did (signal 9)."),
+        (
+            Ended(code=101, stderr_tail="x\n\x1b[31mthread 'main' panicked\x1b[0m at http://10.0.0.1/v1\n\n"),
+            K.AGENT_CRASHED,
+            "The agent's process ended before its answer did (exit code 101): "
+            "thread 'main' panicked at [link]",
+        ),
+        (
+            Ended(code=1, stderr_tail="Error: CODEX_HOME points to /x, which does not exist\n"),
+            K.AGENT_MISCONFIGURED,
+            "The agent's process ended before its answer did (exit code 1): "
+            "Error: CODEX_HOME points to /x, which does not exist",
+        ),
+    ],
+)
+def test_a_crash_names_how_and_the_last_words(ended: Ended, kind: K, message: str) -> None:
+    failure = the_end(run([event_line("task_started")], ended)).failure
+    assert failure is not None
+    assert (failure.kind, failure.message) == (kind, message)
+
+
+def test_a_crash_of_a_child_that_is_not_signed_in_says_what_to_do() -> None:
+    ended = Ended(code=1, stderr_tail="Error: Not logged in")
+    failure = the_end(run([], ended)).failure
+    assert failure is not None
+    assert failure.kind is K.AGENT_NOT_AUTHENTICATED
+    assert "codex login" in failure.message
+
+
+def test_the_last_words_are_short() -> None:
+    failure = the_end(run([], Ended(code=1, stderr_tail="x" * 5000))).failure
+    assert failure is not None
+    assert len(failure.message) < 400
+
+
+def test_a_crash_after_an_error_ends_with_the_error() -> None:
+    error = event_line("error", message="You've hit your usage limit.")
+    failure = the_end(run([error], Ended(signal=9))).failure
+    assert failure is not None
+    assert failure.kind is K.USAGE_LIMIT_REACHED
+
+
+def test_an_error_that_only_cut_the_answer_is_no_failure() -> None:
+    error = event_line("error", message="Incomplete response returned, reason: max_output_tokens")
+    end = the_end(run([event_line("agent_message_delta", delta="a"), error, event_line("task_complete")]))
+    assert (end.stop, end.failure) == ("length", None)
+
+
+def test_an_error_of_the_session_does_not_fail_the_turn() -> None:
+    events = run([event_line("error", "", message="MCP client failed"), event_line("task_complete")])
+    assert events[0] == ev.Noticed("agent_warning", "MCP client failed")
+    assert the_end(events).stop == "stop"
+
+
+def test_events_of_another_submission_are_not_ours() -> None:
+    other = [event_line("agent_message", "2", message="x"), event_line("task_complete", "2")]
+    events = run([*other, event_line("agent_message", message="ours"), event_line("task_complete")])
+    assert messages(events) == ["ours"]
+
+
+# --- older spellings and nonsense -----------------------------------------------------------------
+
+
+def respelled(line: bytes, *, flat: bool, prefix: str) -> bytes:
+    whole = json.loads(line)
+    msg = {**whole["msg"], "type": prefix + whole["msg"]["type"]}
+    return json.dumps(msg if flat else {**whole, "msg": msg}).encode()
+
+
+OLDER = [(True, ""), (False, "codex/event/"), (True, "codex/event/")]
+
+
+@pytest.mark.parametrize(("flat", "prefix"), OLDER)
+@pytest.mark.parametrize(
+    "name", ["reasoning_raw", "usage_multistep", "err_http_400", "approval_patch_approved"]
+)
+def test_older_spellings_mean_the_same(name: str, flat: bool, prefix: str) -> None:
+    lines, ended = ALL[name]
+    assert run([respelled(line, flat=flat, prefix=prefix) for line in lines], ended) == run(lines, ended)
+
+
+@pytest.mark.parametrize(("flat", "prefix"), OLDER)
+@pytest.mark.parametrize("name", ["text", "usage_multistep", "reasoning", "approval_exec_denied"])
+def test_what_comes_twice_under_two_spellings_is_said_once(name: str, flat: bool, prefix: str) -> None:
+    lines, ended = ALL[name]
+    twice = [one for line in lines for one in (line, respelled(line, flat=flat, prefix=prefix))]
+    assert run(twice, ended) == run(lines, ended)
+
+
+def test_a_delta_that_comes_under_a_later_name_too_is_said_once() -> None:
+    twice = [event_line(name, delta="a") for name in ("agent_message_delta", "agent_message_content_delta")]
+    assert messages(run(twice)) == ["a"]
+    assert messages(run(twice[1:])) == ["a"]
+
+
+def test_the_oldest_count_stands_at_the_top_level() -> None:
+    line = flat_line("token_count", input_tokens=10, cached_input_tokens=4, output_tokens=2, total_tokens=12)
+    events = run([flat_line("agent_message", message="x"), line, flat_line("task_complete")])
+    assert ev.UsageSeen(ev.Usage(10, 4, 2, 0)) in events
+
+
+def test_a_text_that_is_told_only_at_the_end_is_a_message() -> None:
+    assert messages(run([event_line("task_complete", last_agent_message="all of it")])) == ["all of it"]
+
+
+def test_unknown_events_are_ignored_and_lines_that_are_none_are_noticed() -> None:
+    unknown = [event_line("event_of_a_later_version", delta=[1]), b"", b"  "]
+    assert begun().receive(unknown) == NOTHING
+    garbage = [b"not json", b"\xff\xfe{}", b"[1]", b'"x"', b"[" * 100_000, b'{"id":']
+    assert [e.code for e in begun().receive(garbage).events if isinstance(e, ev.Noticed)] == ["bad_line"] * 6
+
+
+def test_a_damaged_end_still_ends_and_other_damage_is_noticed() -> None:
+    delta = event_line("agent_message_delta", delta={"text": "x"})
+    end = event_line("task_complete", finish_reason=7)
+    events = run([delta, end])
+    assert events[:2] == [
+        ev.Noticed("bad_event", "agent_message_delta"),
+        ev.Noticed("bad_event", "task_complete"),
+    ]
+    assert the_end(events).stop == "stop"
+
+
+LINES = [line for lines, _ in ALL.values() for line in lines]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(
+        ["delta", "message", "info", "tool_calls", "function_call", "call_id", "changes", "plan"]
+    ),
+    JSON | st.just([{"index": 0, "id": "x", "function": {"name": "f", "arguments": "{}"}}]),
+)
+KINDS = sorted(
+    {json.loads(line)["msg"]["type"] for line in LINES} | {"tool_calls_delta", "function_call_delta"}
+)
+NONSENSE = st.one_of(
+    st.builds(lambda line, cut: line[: cut % (len(line) + 1)], st.sampled_from(LINES), st.integers(0, 5000)),
+    st.builds(lambda kind, fields: event_line(kind, **fields), st.sampled_from(KINDS), FIELDS),
+    JSON.map(lambda value: json.dumps(value).encode()),
+    st.binary(max_size=40),
+)
+
+
+@given(name=st.sampled_from(sorted(ALL)), data=st.data())
+def test_shuffled_and_repeated_lines_never_raise(name: str, data: st.DataObject) -> None:
+    lines = ALL[name][0] + data.draw(st.lists(st.sampled_from(LINES), max_size=10))
+    events = run(data.draw(st.permutations(lines)))
+    well_formed(events)
+    the_end(events)
+
+
+@given(st.lists(NONSENSE, max_size=20))
+def test_nonsense_never_raises(lines: list[bytes]) -> None:
+    events = run(lines)
+    well_formed(events)
+    the_end(events)
