@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
-from codex_proxy.store.base import Store
+from codex_proxy.store.base import Retention, StepMemory, Store
 from codex_proxy.store.sqlite import SqliteStore
+from codex_proxy.store.sqlite.opening import connect
 from tests.store.stored import Hands
+
+Make: TypeAlias = Callable[..., Awaitable[Store]]
+
+
+class Opened(list[sqlite3.Connection]):
+    """Opens connections for a store and remembers them, the writing one first."""
+
+    def __call__(self, name: str, lock_wait: float) -> sqlite3.Connection:
+        self.append(connect(name, lock_wait))
+        return self[-1]
 
 
 @pytest.fixture
@@ -22,12 +35,41 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "store.db"
 
 
+@pytest.fixture
+def opened() -> Opened:
+    return Opened()
+
+
 @pytest.fixture(params=["file", "memory"])
-async def store(request: pytest.FixtureRequest, path: Path, clock: Hands) -> AsyncIterator[Store]:
-    made: Store
-    if request.param == "file":
-        made = await SqliteStore.open(path, clock=clock)
-    else:
-        made = SqliteStore.in_memory(clock=clock)
-    yield made
-    await made.close()
+async def make(
+    request: pytest.FixtureRequest, path: Path, clock: Hands, opened: Opened
+) -> AsyncIterator[Make]:
+    """Makes a store with settings; the test makes one."""
+    made: list[Store] = []
+
+    async def with_settings(retention: Retention | None = None, memory: StepMemory | None = None) -> Store:
+        if request.param == "file":
+            store: Store = await SqliteStore.open(
+                path, clock=clock, retention=retention, memory=memory, opener=opened
+            )
+        else:
+            store = SqliteStore.in_memory(clock=clock, retention=retention, memory=memory, opener=opened)
+        made.append(store)
+        return store
+
+    yield with_settings
+    for store in made:
+        await store.close()
+
+
+@pytest.fixture
+async def store(make: Make) -> Store:
+    return await make()
+
+
+@pytest.fixture
+async def file_store(path: Path, clock: Hands, opened: Opened) -> AsyncIterator[SqliteStore]:
+    """A store in a file, for what only files do; it does not wait long for locks."""
+    store = await SqliteStore.open(path, clock=clock, lock_wait=0.05, opener=opened)
+    yield store
+    await store.close()

@@ -102,9 +102,11 @@ def _prepare(path: Path) -> None:
 
 
 def _inspect(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN")  # one moment: another process may be making the tables
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     owner = connection.execute("PRAGMA application_id").fetchone()[0]
     version = version_of(connection)
+    connection.execute("ROLLBACK")
     if owner != APPLICATION_ID and (tables or owner or version):
         raise StoreRefused(f"{path} is another program's database: give another data directory")
     if version > LATEST:

@@ -129,6 +129,8 @@ class SqliteStore:
             return
         if durable and self._memory.kind == "disk":
             await self._write(steps.remember, owner, entries, self._now)
+            for entry in entries:  # an older one in RAM must not hide it
+                self._ram.forget(owner, entry.key)
         else:
             self._ram.remember(owner, entries)
 

@@ -1,0 +1,248 @@
+"""Opening a file: what is made, what is refused and left alone, and every earlier version brought up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.store.base import Store, StoreRefused, StoreUnavailable
+from codex_proxy.store.sqlite import SqliteStore, opening
+from codex_proxy.store.sqlite.migrations import LATEST, MIGRATIONS, migrate
+from codex_proxy.store.sqlite.opening import connect
+from tests.store.conftest import Opened
+from tests.store.stored import OWNER, Hands, turn
+
+
+def schema(path: Path) -> list[tuple[str, ...]]:
+    connection = connect(str(path), 0.0)
+    rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name").fetchall()
+    connection.close()
+    return rows
+
+
+async def opened_and_closed(path: Path) -> None:
+    await (await SqliteStore.open(path, clock=Hands(), lock_wait=0.05)).close()
+
+
+async def refused(path: Path) -> str:
+    """Why; and that the file is as it was."""
+    before = path.read_bytes()
+    with pytest.raises(StoreRefused) as refusal:
+        await opened_and_closed(path)
+    assert path.read_bytes() == before
+    assert str(path) in str(refusal.value)
+    return str(refusal.value)
+
+
+# --- what is made -------------------------------------------------------------------------------
+
+
+async def test_only_its_owner_may_read_a_store(file_store: Store, path: Path) -> None:
+    await turn(file_store, "resp_1")
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+async def test_a_file_that_others_may_read_is_closed_to_them(path: Path) -> None:
+    await opened_and_closed(path)
+    path.chmod(0o644)
+    await opened_and_closed(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_an_existing_folder_keeps_its_permissions(path: Path) -> None:
+    path.parent.mkdir()
+    path.parent.chmod(0o755)
+    await opened_and_closed(path)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+
+
+async def test_commits_are_flushed_to_the_disk(file_store: Store, opened: Opened) -> None:
+    writing = opened[0]
+    assert writing.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert writing.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert writing.execute("PRAGMA auto_vacuum").fetchone() == (2,)  # INCREMENTAL
+
+
+async def test_reading_connections_cannot_write(file_store: Store, opened: Opened) -> None:
+    await file_store.response(OWNER, "resp_1")
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        opened[1].execute("DELETE FROM responses")
+
+
+async def test_what_was_stored_is_there_when_it_is_opened_again(path: Path) -> None:
+    store = await SqliteStore.open(path, clock=Hands())
+    await turn(store, "resp_1")
+    await store.close()
+    again = await SqliteStore.open(path, clock=Hands())
+    assert await again.response(OWNER, "resp_1") is not None
+    await again.close()
+
+
+async def test_a_store_may_be_opened_by_many_at_the_same_moment(path: Path) -> None:
+    stores = await asyncio.gather(*(SqliteStore.open(path, clock=Hands()) for _ in range(8)))
+    await asyncio.gather(*(turn(store, f"resp_{number}") for number, store in enumerate(stores)))
+    assert {(await store.stats()).responses for store in stores} == {8}
+    for store in stores:
+        await store.close()
+
+
+async def test_closing_again_is_harmless_and_everything_else_is_refused(path: Path) -> None:
+    store = await SqliteStore.open(path, clock=Hands())
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await turn(store, "resp_1")
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.response(OWNER, "resp_1")
+
+
+def test_the_interface_is_imported_without_a_database() -> None:
+    code = (
+        "import sys, codex_proxy.store.base; print([m for m in ('sqlite3', 'asyncio') if m in sys.modules])"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert told.stdout.strip() == "[]"
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"not a database at all\n" * 500)
+    assert "damaged or no database" in await refused(path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "header", "inside"])
+async def test_a_damaged_file_is_refused(path: Path, damage: str) -> None:
+    store = await SqliteStore.open(path, clock=Hands())
+    for number in range(50):
+        await turn(store, f"resp_{number}", size=3000)
+    await store.close()
+    data = bytearray(path.read_bytes())
+    if damage == "cut":
+        del data[len(data) // 2 :]
+    elif damage == "header":
+        data[:50] = random.Random(1).randbytes(50)
+    else:
+        data[8192 : 8192 * 8] = random.Random(1).randbytes(8192 * 7)
+    path.write_bytes(data)
+    assert "move it away" in await refused(path)
+
+
+async def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
+    await opened_and_closed(path)
+    connection = connect(str(path), 0.0)
+    connection.execute(f"PRAGMA user_version = {LATEST + 1}")
+    connection.close()
+    reason = await refused(path)
+    assert f"its schema is {LATEST + 1}, this program knows {LATEST}" in reason
+    assert "run that version" in reason
+
+
+async def test_a_database_of_another_program_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    connection = connect(str(path), 0.0)
+    connection.execute("CREATE TABLE bookmarks (url TEXT)")
+    connection.close()
+    assert "another program's database" in await refused(path)
+
+
+async def test_a_folder_in_the_place_of_the_file_is_refused(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(StoreRefused, match="is no file"):
+        await opened_and_closed(path)
+
+
+async def test_a_place_where_no_file_can_be_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreRefused, match=r"File exists|Not a directory"):
+        await opened_and_closed(tmp_path / "file" / "store.db")
+
+
+async def test_a_file_that_another_process_holds_is_unavailable(path: Path) -> None:
+    path.parent.mkdir()
+    other = connect(str(path), 0.0)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreUnavailable, match="locked by another process"):
+        await opened_and_closed(path)
+    other.execute("ROLLBACK")
+    other.close()
+    await opened_and_closed(path)
+
+
+async def test_a_large_file_is_not_looked_through_at_the_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+
+    def traced(name: str, lock_wait: float) -> sqlite3.Connection:
+        connection = connect(name, lock_wait)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    await opened_and_closed(path)
+    monkeypatch.setattr(opening, "CHECKED_BYTES", os.stat(path).st_size - 1)
+    await (await SqliteStore.open(path, clock=Hands(), opener=traced)).close()
+    assert "PRAGMA user_version" in statements
+    assert not [each for each in statements if "quick_check" in each]
+
+
+# --- versions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(len(MIGRATIONS)))
+async def test_every_earlier_version_becomes_the_same_as_a_new_file(
+    path: Path, tmp_path: Path, version: int
+) -> None:
+    path.parent.mkdir()
+    connection = connect(str(path), 0.0)
+    migrate(connection, to=version)
+    connection.close()
+    await opened_and_closed(path)
+    await opened_and_closed(tmp_path / "new.db")
+    assert schema(path) == schema(tmp_path / "new.db")
+
+
+async def test_what_the_first_version_remembered_is_still_known(path: Path) -> None:
+    path.parent.mkdir()
+    clock = Hands()
+    connection = connect(str(path), 0.0)
+    migrate(connection, to=1)
+    connection.execute(
+        "INSERT INTO steps (owner, key, created, value) VALUES (?, ?, ?, ?)",
+        (OWNER, b"key", clock.now, b"step"),
+    )
+    connection.close()
+    store = await SqliteStore.open(path, clock=clock)
+    assert (await store.recall(OWNER, [b"key"]))[b"key"].value == b"step"
+    await store.close()
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.parent.mkdir()
+    connection = connect(str(path), 0.0)
+    migrate(connection, to=1)
+    before = schema(path)
+    monkeypatch.setattr(
+        "codex_proxy.store.sqlite.migrations.MIGRATIONS",
+        (MIGRATIONS[0], ("CREATE TABLE half (done TEXT)", "NO STATEMENT")),
+    )
+    with pytest.raises(sqlite3.OperationalError):
+        migrate(connection, to=2)
+    connection.close()
+    assert schema(path) == before
