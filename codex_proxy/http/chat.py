@@ -7,6 +7,7 @@ from aiohttp import web
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.turn import Turn
+from codex_proxy.http.body import read_body
 from codex_proxy.http.exchange import streamed, whole
 from codex_proxy.http.guard import ConcurrencyFault, Place, Release
 from codex_proxy.http.middleware.frame import NOTES, REPLY_HEADERS, REQUEST_ID
@@ -27,7 +28,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     hints = RequestHints(
         mode=request.headers.get("X-Codex-Mode"), workdir=request.headers.get("X-Codex-Workdir")
     )
-    parsed = parse(await request.read(), settings=service.chat, catalog=service.catalog, headers=hints)
+    parsed = parse(await read_body(request), settings=service.chat, catalog=service.catalog, headers=hints)
     request[NOTES] |= {
         "model": parsed.model_asked,
         "stream": parsed.stream,

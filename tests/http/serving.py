@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,9 +14,14 @@ from typing import Any
 
 import aiohttp
 
+from codex_proxy.agent_choice import FAKE_CAPABILITIES
+from codex_proxy.agents.codex_proto import CodexProto
 from codex_proxy.app import Server, make_server
 from codex_proxy.config import Settings
+from codex_proxy.core.turn import Turn
+from codex_proxy.process.child import Command
 from codex_proxy.runs.agent import Agent
+from codex_proxy.runs.proto_agent import ProtoAgent, ProtoChildren
 
 PATIENCE = 20.0
 """Seconds for what takes milliseconds on an idle machine."""
@@ -144,6 +151,27 @@ async def proxy_of(agent: Agent, folder: Path, **settings: Any) -> AsyncIterator
     """A proxy on any agent."""
     async with running(Server(settings_of(folder, **settings), agent)) as proxy:
         yield proxy
+
+
+def fake_agent(*modes: str, program: tuple[str, ...] = (sys.executable, "-m", "fake_proto")) -> ProtoAgent:
+    """The fake agent, whose children behave by turns as these modes say when no marker does."""
+    modes_in_turn = itertools.cycle(modes or ("text",))
+
+    def command(turn: Turn) -> Command:
+        environment = {**ENVIRONMENT, "FAKE_CODEX_MODE": next(modes_in_turn)}
+        return Command((*program, "proto"), environment, turn.workdir)
+
+    return ProtoAgent(
+        ProtoChildren(
+            name="fake",
+            version="test",
+            command=command,
+            dialect=lambda: CodexProto(extended=True),
+            capabilities=FAKE_CAPABILITIES,
+            models=(),
+            any_model=True,
+        )
+    )
 
 
 def user(text: str = "Hello.", **fields: Any) -> dict[str, Any]:

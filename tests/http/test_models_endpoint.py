@@ -1,0 +1,59 @@
+"""GET /v1/models: which names are listed, and that every one of them can be asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from openai import AsyncOpenAI
+
+from tests.http.serving import Proxy, fake_proxy, user
+
+EFFORTS = ("minimal", "low", "medium", "high")
+
+
+async def ids(proxy: Proxy) -> list[str]:
+    body = (await proxy.send("GET", "/v1/models")).body
+    assert body["object"] == "list"
+    return [entry["id"] for entry in body["data"]]
+
+
+@pytest.mark.parametrize(("env", "base"), [("prod", "codex-5"), ("dev", "codev-5")])
+async def test_models_advertises_codev_5_in_dev_stacks_and_codex_5_in_prod_hosts(
+    tmp_path: Path, env: str, base: str
+) -> None:
+    async with fake_proxy(tmp_path, env=env) as proxy:
+        listed = await ids(proxy)
+    assert listed[:5] == [base, *(f"{base}-{effort}" for effort in EFFORTS)]
+    assert not any(name.startswith("codev-5" if env == "prod" else "codex-5") for name in listed)
+
+
+async def test_both_sets_of_aliases_are_accepted_everywhere_and_answered_by_the_name_asked_for(
+    proxy: Proxy,
+) -> None:
+    for name in ("codex-5", "codev-5", "codex-5-high", "codev-5-low", "CODEX-5"):
+        assert (await proxy.ask({**user(), "model": name})).body["model"] == name
+        frames = (await proxy.ask({**user(stream=True), "model": name})).frames
+        assert {frame["model"] for frame in frames[:-1]} == {name}
+        assert (await proxy.send("GET", f"/v1/models/{name}")).body["id"] == name
+
+
+async def test_every_name_that_is_listed_can_be_asked_for(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, model_aliases="gpt-4o=codex-5, mine=codex-5-high") as proxy:
+        listed = await ids(proxy)
+        assert {"gpt-4o", "mine", "fake-model"} <= set(listed)
+        for name in listed:
+            assert (await proxy.ask({**user(), "model": name})).body["model"] == name
+
+
+async def test_the_official_sdk_lists_and_retrieves_models(proxy: Proxy) -> None:
+    async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none") as client:
+        listed = [model.id async for model in client.models.list()]
+        assert "codex-5" in listed
+        assert (await client.models.retrieve("codex-5")).object == "model"
+
+
+async def test_codex_as_a_client_gets_its_own_list_shape(proxy: Proxy) -> None:
+    body = (await proxy.send("GET", "/v1/models?client_version=0.163.0")).body
+    assert list(body) == ["models"]
+    assert isinstance(body["models"], list)

@@ -1,0 +1,149 @@
+"""`PROXY_CHOICES=sample`: several choices are several turns, truly different answers to one request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from tests.http.serving import WEATHER, Proxy, fake_agent, fake_proxy, proxy_of, until, user
+
+
+def sampling(folder: Path, *modes: str, **settings: Any) -> Any:
+    return proxy_of(fake_agent(*modes), folder, choices="sample", **settings)
+
+
+def folded(frames: list[Any], index: int) -> tuple[str, str | None]:
+    """What one choice said, and how it ended."""
+    choices = [c for frame in frames if frame != "[DONE]" for c in frame["choices"] if c["index"] == index]
+    assert [c["delta"].get("role") for c in choices] == ["assistant", *[None] * (len(choices) - 1)]
+    ends = [c["finish_reason"] for c in choices]
+    assert ends[:-1] == [None] * (len(ends) - 1)
+    return "".join(c["delta"].get("content", "") for c in choices), ends[-1]
+
+
+async def test_the_choices_of_a_whole_answer_are_different_turns(tmp_path: Path) -> None:
+    async with sampling(tmp_path, "text", "length", "unicode") as proxy:
+        answer = (await proxy.ask(user(n=3))).body
+    ChatCompletion.model_validate(answer)
+    by_reason = {c["finish_reason"]: c["message"]["content"] for c in answer["choices"]}
+    assert [c["index"] for c in answer["choices"]] == [0, 1, 2]
+    assert len({c["message"]["content"] for c in answer["choices"]}) == 3
+    assert by_reason["length"] == "This answer was cut off because"
+
+
+async def test_streamed_and_whole_choices_say_the_same(tmp_path: Path) -> None:
+    async with sampling(tmp_path, "text", "length") as proxy:
+        whole = (await proxy.ask(user(n=2))).body["choices"]
+        frames = (await proxy.ask(user(n=2, stream=True))).frames
+    for frame in frames[:-1]:
+        ChatCompletionChunk.model_validate(frame)
+    streamed = {folded(frames, index) for index in range(2)}
+    assert streamed == {(c["message"]["content"], c["finish_reason"]) for c in whole}
+
+
+async def test_chunks_of_the_choices_are_interleaved_and_appear_in_ascending_order(tmp_path: Path) -> None:
+    async with sampling(tmp_path) as proxy:
+        frames = (await proxy.ask(user("[[fake:text delay=20]]", n=2, stream=True))).frames
+    indices = [choice["index"] for frame in frames[:-1] for choice in frame["choices"]]
+    assert indices[:2] == [0, 1]
+    content = indices[2:-2]
+    assert content not in (sorted(content), sorted(content, reverse=True))
+    assert len({frame["id"] for frame in frames[:-1]}) == 1
+
+
+async def test_usage_sums_the_answers_and_counts_the_prompt_once(tmp_path: Path) -> None:
+    body = user("[[fake:text in=100 cached=40 out=7 reasoning=2]]", n=3)
+    async with sampling(tmp_path) as proxy:
+        whole = (await proxy.ask(body)).body["usage"]
+        frames = (await proxy.ask({**body, "stream": True, "stream_options": {"include_usage": True}})).frames
+    for usage in (whole, frames[-2]["usage"]):
+        assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (100, 21, 121)
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 40
+        assert usage["completion_tokens_details"]["reasoning_tokens"] == 6
+
+
+async def test_calls_belong_to_the_choice_whose_turn_made_them(tmp_path: Path) -> None:
+    async with sampling(tmp_path, "tool_call", "text") as proxy:
+        answer = (await proxy.ask(user(n=2, tools=[WEATHER]))).body
+    by_reason = {c["finish_reason"]: c["message"] for c in answer["choices"]}
+    assert len(by_reason["tool_calls"]["tool_calls"]) == 1
+    assert "tool_calls" not in by_reason["stop"]
+
+
+async def test_a_stop_sequence_ends_the_choice_that_meets_it_and_no_other(tmp_path: Path) -> None:
+    async with sampling(tmp_path, "text", "length") as proxy:
+        answer = (await proxy.ask(user(n=2, stop="deterministic"))).body
+    assert {(c["message"]["content"], c["finish_reason"]) for c in answer["choices"]} == {
+        ("Hello from the ", "stop"),
+        ("This answer was cut off because", "length"),
+    }
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_one_failing_choice_fails_the_request_and_ends_its_siblings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    async with sampling(tmp_path, "silent", "error_500") as proxy:
+        monkeypatch.setattr(proxy.server.manager, "start", holding_first(proxy))
+        answer = await proxy.ask(user(n=2, stream=stream))
+        assert (answer.status, answer.error["code"]) == (502, "upstream_error")
+        await proxy.settled()
+
+
+def holding_first(proxy: Proxy) -> Any:
+    """Makes the first turn of each request one that never ends by itself."""
+    start, numbers = proxy.server.manager.start, iter(range(100))
+
+    async def held(turn: Any) -> Any:
+        run = await start(turn)
+        if next(numbers) == 0:
+            run.received = lambda *_: None
+        return run
+
+    return held
+
+
+async def test_where_one_choice_cannot_begin_none_goes_on(tmp_path: Path) -> None:
+    settings = {"max_running_turns": 2, "max_queued_turns": 0}
+    async with sampling(tmp_path, **settings) as proxy:
+        answer = await proxy.ask(user(n=3, stream=True))
+        assert (answer.status, answer.error["code"]) == (429, "concurrency_exceeded")
+        await proxy.settled()
+        assert (await proxy.ask(user(n=2))).status == 200
+
+
+async def test_each_choice_takes_a_run_slot_and_waits_for_it(tmp_path: Path) -> None:
+    async with sampling(tmp_path, max_running_turns=1) as proxy:
+        answers = await asyncio.gather(*(proxy.ask(user(n=3)) for _ in range(2)))
+    assert [answer.status for answer in answers] == [200, 200]
+    assert all(len(answer.body["choices"]) == 3 for answer in answers)
+
+
+async def test_a_client_that_leaves_ends_every_choice(tmp_path: Path) -> None:
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "never")}
+    async with fake_proxy(tmp_path, environment, choices="sample") as proxy:
+        async with proxy.open(user("[[fake:text hold=1]]", n=3, stream=True)) as reply:
+            await reply.content.readline()
+            await until(lambda: proxy.server.manager.running == 3)
+        await proxy.settled()
+
+
+async def test_an_agent_that_may_write_is_not_sampled(tmp_path: Path) -> None:
+    async with sampling(tmp_path, sandbox="workspace-write") as proxy:
+        answer = await proxy.ask(user(n=2))
+        assert (answer.status, answer.error["param"]) == (400, "n")
+        assert (await proxy.ask(user(n=1))).status == 200
+        plain = await proxy.ask(user(n=2), headers={"X-Codex-Mode": "model"})
+        assert len(plain.body["choices"]) == 2
+
+
+async def test_by_default_one_turn_is_told_to_every_choice(tmp_path: Path) -> None:
+    async with proxy_of(fake_agent("text", "length"), tmp_path) as proxy:
+        answer = (await proxy.ask(user(n=3))).body
+    messages = {json.dumps(choice["message"]) for choice in answer["choices"]}
+    assert len(messages) == 1
