@@ -160,8 +160,8 @@ def sans_io(module: Module) -> list[str]:
 
 
 def world(module: Module) -> list[str]:
-    """The environment and the arguments are read in one place."""
-    if module.name in READS_THE_WORLD:
+    """The environment and the arguments are read in one place. Scripts are programs of their own."""
+    if module.name in READS_THE_WORLD or module.name.startswith("scripts."):
         return []
     read = [name for name in module.imports() if name in ("os.environ", "os.getenv", "sys.argv")]
     read += [
