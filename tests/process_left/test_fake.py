@@ -1,0 +1,162 @@
+"""A child at its worst: it hangs, is deaf to signals, and has left a process that holds its pipes. All of it goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.process.children import eventually, gone
+from tests.process_left.talk import Talk, talk
+from tests.real.codex_home import CodexHome
+from tests.real.proxy import PATIENCE, ProxyProcess, ask, proxy_process
+
+DIALECTS = pytest.mark.parametrize("dialect", ["proto", "app-server"])
+FAULTS = pytest.mark.parametrize(
+    "faults", ["grandchild,hang", "plain_grandchild,hang", "grandchild,deaf,ignore_sigterm"]
+)
+
+
+@dataclass
+class Scene:
+    """A proxy with a child that misbehaves, in the middle of a stream."""
+
+    proxy: ProxyProcess
+    talk: Talk
+    child: int
+    family: list[int]
+
+
+@asynccontextmanager
+async def misbehaving(home: CodexHome, dialect: str, faults: str, drain: int = 0) -> AsyncIterator[Scene]:
+    """A stream has begun, and the child and its grandchild have written down their pids."""
+    pids = home.user / "pids"
+    environment = {
+        "FAKE_CODEX_PID_FILE": str(pids),
+        "PROXY_FAKE_DIALECT": dialect,
+        "PROXY_DRAIN_MS": str(drain),
+    }
+    at = 5 if dialect == "proto" else 6
+    prompt = f"[[fake:count n=50 misbehave={faults} at={at}]]"
+    async with (
+        proxy_process(home, "--agent", "fake", environment=environment) as proxy,
+        talk(proxy.url, ask(prompt)) as client,
+    ):
+        await client.says(b'"content"')
+        await eventually(lambda: len(noted(pids)) >= 2, within=PATIENCE)
+        [child, *_] = written = noted(pids)
+        family = sorted({*proxy.family(), *written})
+        assert not any(gone([pid]) for pid in written)
+        yield Scene(proxy, client, child, family)
+
+
+def noted(file: Path) -> list[int]:
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+@FAULTS
+async def test_a_client_that_leaves_takes_a_child_of_its_own_along(
+    codex_home: CodexHome, faults: str
+) -> None:
+    async with misbehaving(codex_home, "proto", faults) as scene:
+        await scene.talk.leave()
+        await eventually(lambda: gone(scene.family), within=PATIENCE)
+
+
+async def test_a_client_that_leaves_takes_along_what_its_turn_left_on_a_shared_process(
+    codex_home: CodexHome,
+) -> None:
+    """The process goes too, when it is idle: only its warden can end a process that belongs to nobody."""
+    async with misbehaving(codex_home, "app-server", "grandchild,hang") as scene:
+        await scene.talk.leave()
+        await eventually(lambda: gone(scene.family), within=PATIENCE)
+        async with talk(scene.proxy.url, ask("[[fake:text]]")) as next_one:
+            await next_one.end()
+            assert next_one.status == 200
+
+
+async def test_a_client_that_leaves_a_deaf_shared_process_takes_it_along(codex_home: CodexHome) -> None:
+    """It does not answer to the interrupt, so it is not used again."""
+    async with misbehaving(codex_home, "app-server", "grandchild,deaf,ignore_sigterm") as scene:
+        await scene.talk.leave()
+        await eventually(lambda: gone(scene.family), within=PATIENCE)
+
+
+@DIALECTS
+async def test_a_child_that_is_killed_ends_its_stream_with_an_error_and_leaves_nothing(
+    codex_home: CodexHome, dialect: str
+) -> None:
+    async with misbehaving(codex_home, dialect, "grandchild,hang") as scene:
+        os.kill(scene.child, signal.SIGKILL)
+        await eventually(lambda: gone(scene.family), within=PATIENCE)
+        await scene.talk.end()
+        assert scene.talk.error_code == "agent_crashed"
+
+
+@DIALECTS
+async def test_a_child_that_crashes_ends_its_stream_with_an_error_and_leaves_nothing(
+    codex_home: CodexHome, dialect: str
+) -> None:
+    """The stranger holds the child's pipes, so their end never comes by itself."""
+    pids = codex_home.user / "pids"
+    environment = {"FAKE_CODEX_PID_FILE": str(pids), "PROXY_FAKE_DIALECT": dialect}
+    async with proxy_process(codex_home, "--agent", "fake", environment=environment) as proxy:
+        prompt = "[[fake:count n=50 misbehave=grandchild,crash at=6]]"
+        async with talk(proxy.url, ask(prompt)) as client:
+            await client.end()
+            assert client.error_code == "agent_crashed"
+        await eventually(lambda: gone(noted(pids)[:2]), within=PATIENCE)
+
+
+@DIALECTS
+@FAULTS
+async def test_a_proxy_that_is_killed_takes_everything_along(
+    codex_home: CodexHome, dialect: str, faults: str
+) -> None:
+    async with misbehaving(codex_home, dialect, faults) as scene:
+        os.kill(scene.proxy.pid, signal.SIGKILL)
+        await scene.talk.end()
+        assert scene.talk.broken
+        await eventually(lambda: gone(scene.family), within=PATIENCE)
+
+
+@DIALECTS
+@FAULTS
+async def test_a_proxy_that_is_told_to_stop_ends_everything_within_its_time(
+    codex_home: CodexHome, dialect: str, faults: str
+) -> None:
+    async with misbehaving(codex_home, dialect, faults, drain=100) as scene:
+        os.kill(scene.proxy.pid, signal.SIGTERM)
+        await scene.talk.end()
+        assert scene.talk.error_code == "service_unavailable"
+        assert await scene.proxy.exit() == 0
+        assert gone(scene.family)
+
+
+@DIALECTS
+async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, dialect: str) -> None:
+    async with misbehaving(codex_home, dialect, "grandchild,hang", drain=60_000) as scene:
+        os.kill(scene.proxy.pid, signal.SIGTERM)
+        await eventually(lambda: any("stopping" in line for line in scene.proxy.said), within=PATIENCE)
+        os.kill(scene.proxy.pid, signal.SIGTERM)
+        assert await scene.proxy.exit() == 128 + signal.SIGTERM
+        await eventually(lambda: gone(scene.family), within=PATIENCE)
+
+
+@DIALECTS
+async def test_a_child_that_closes_its_output_and_lives_on_is_ended(
+    codex_home: CodexHome, dialect: str
+) -> None:
+    pids = codex_home.user / "pids"
+    environment = {"FAKE_CODEX_PID_FILE": str(pids), "PROXY_FAKE_DIALECT": dialect}
+    async with proxy_process(codex_home, "--agent", "fake", environment=environment) as proxy:
+        prompt = "[[fake:count n=50 misbehave=close_stdout,ignore_sigterm at=6]]"
+        async with talk(proxy.url, ask(prompt)) as client:
+            await client.end()
+            assert client.error_code == "agent_crashed"
+        await eventually(lambda: gone(noted(pids)[:1]), within=PATIENCE)
