@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import aiohttp
 
@@ -153,12 +153,17 @@ async def proxy_of(agent: Agent, folder: Path, **settings: Any) -> AsyncIterator
         yield proxy
 
 
-def fake_agent(*modes: str, program: tuple[str, ...] = (sys.executable, "-m", "fake_proto")) -> ProtoAgent:
-    """The fake agent, whose children behave by turns as these modes say when no marker does."""
+Mode: TypeAlias = str | dict[str, str]
+"""A scenario's name, or variables for the child."""
+
+
+def fake_agent(*modes: Mode, program: tuple[str, ...] = (sys.executable, "-m", "fake_proto")) -> ProtoAgent:
+    """The fake agent, whose children behave by turns as these modes say, where no marker says otherwise."""
     modes_in_turn = itertools.cycle(modes or ("text",))
 
     def command(turn: Turn) -> Command:
-        environment = {**ENVIRONMENT, "FAKE_CODEX_MODE": next(modes_in_turn)}
+        mode = next(modes_in_turn)
+        environment = {**ENVIRONMENT, **({"FAKE_CODEX_MODE": mode} if isinstance(mode, str) else mode)}
         return Command((*program, "proto"), environment, turn.workdir)
 
     return ProtoAgent(

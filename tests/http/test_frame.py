@@ -12,6 +12,7 @@ import pytest
 
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.http import chat
+from codex_proxy.surfaces.chat.render import ChatRenderer
 from tests.http.serving import Answer, Proxy, fake_proxy, until, user
 
 SECRET = "the secret of the prompt"
@@ -233,14 +234,14 @@ async def test_a_fault_of_ours_is_500_and_its_log_line_says_where_but_not_what(
 async def test_a_fault_of_ours_in_the_middle_of_a_stream_is_an_error_frame_and_done(
     proxy: Proxy, logged: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feed = chat.ChatRenderer.feed
+    feed = ChatRenderer.feed
 
     def feed_first(self: Any, events: Any) -> bytes:
         if self.visible and not self.ended and not any(isinstance(event, TurnEnded) for event in events):
             raise ValueError(SECRET)
         return feed(self, events)
 
-    monkeypatch.setattr(chat.ChatRenderer, "feed", feed_first)
+    monkeypatch.setattr(ChatRenderer, "feed", feed_first)
     answer = await proxy.ask(user("[[fake:text delay=30]]", stream=True))
     *_, failed, done = answer.frames
     assert failed["error"]["code"] == "internal_error"

@@ -176,7 +176,7 @@ def test_a_release_is_idempotent() -> None:
     guard = SseGuard(1)
     place = guard.acquire("one")
     for how in ("close", "finish", "aborted"):
-        place.release(how)  # type: ignore[arg-type]
+        place.release(how)
     assert guard.active == 0
     guard.acquire("two")
     with pytest.raises(ConcurrencyFault):

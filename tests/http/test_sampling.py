@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from tests.http.serving import WEATHER, Proxy, fake_agent, fake_proxy, proxy_of, until, user
+from tests.http.serving import WEATHER, Mode, fake_agent, fake_proxy, proxy_of, until, user
 
 
-def sampling(folder: Path, *modes: str, **settings: Any) -> Any:
+def sampling(folder: Path, *modes: Mode, **settings: Any) -> Any:
     return proxy_of(fake_agent(*modes), folder, choices="sample", **settings)
 
 
@@ -86,26 +86,13 @@ async def test_a_stop_sequence_ends_the_choice_that_meets_it_and_no_other(tmp_pa
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_one_failing_choice_fails_the_request_and_ends_its_siblings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+    tmp_path: Path, stream: bool
 ) -> None:
-    async with sampling(tmp_path, "silent", "error_500") as proxy:
-        monkeypatch.setattr(proxy.server.manager, "start", holding_first(proxy))
+    never_ends = {"FAKE_CODEX_MISBEHAVE": "hang at=2"}
+    async with sampling(tmp_path, never_ends, "error_500") as proxy:
         answer = await proxy.ask(user(n=2, stream=stream))
         assert (answer.status, answer.error["code"]) == (502, "upstream_error")
         await proxy.settled()
-
-
-def holding_first(proxy: Proxy) -> Any:
-    """Makes the first turn of each request one that never ends by itself."""
-    start, numbers = proxy.server.manager.start, iter(range(100))
-
-    async def held(turn: Any) -> Any:
-        run = await start(turn)
-        if next(numbers) == 0:
-            run.received = lambda *_: None
-        return run
-
-    return held
 
 
 async def test_where_one_choice_cannot_begin_none_goes_on(tmp_path: Path) -> None:

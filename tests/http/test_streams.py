@@ -191,7 +191,7 @@ async def test_a_reader_that_stops_reading_holds_the_agent_back_and_loses_nothin
 
 
 async def test_ignored_parameters_are_named_in_a_header(proxy: Proxy) -> None:
-    ignored = {"temperature": 0.5, "seed": 7, "logit_bias": {"1": 2}}
+    ignored: dict[str, Any] = {"temperature": 0.5, "seed": 7, "logit_bias": {"1": 2}}
     for stream in (True, False):
         answer = await proxy.ask(user(stream=stream, **ignored))
         assert answer.status == 200

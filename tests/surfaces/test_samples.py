@@ -22,8 +22,8 @@ from codex_proxy.surfaces.samples import Samples
 CRASH = Failure(kind=FaultKind.AGENT_CRASHED, message="It crashed.")
 
 
-def said(text: str, **more: int) -> list[Event]:
-    return [TurnStarted(), ItemStarted(Message("m", **more)), TextDelta("m", text), ItemEnded("m")]
+def said(text: str, choice: int | None = None) -> list[Event]:
+    return [TurnStarted(), ItemStarted(Message("m", choice)), TextDelta("m", text), ItemEnded("m")]
 
 
 def test_items_of_the_same_name_in_two_turns_are_two_items_of_two_choices() -> None:
@@ -41,7 +41,7 @@ def test_items_of_the_same_name_in_two_turns_are_two_items_of_two_choices() -> N
 
 def test_a_call_keeps_the_id_that_its_own_turn_gave_it() -> None:
     samples = Samples(2)
-    call = [ItemStarted(ToolCall("i", call_id="call_x", name="f")), ArgumentsDelta("i", "{}")]
+    call: list[Event] = [ItemStarted(ToolCall("i", call_id="call_x", name="f")), ArgumentsDelta("i", "{}")]
     started, delta = samples.feed(1, call)
     assert started == ItemStarted(ToolCall("1/i", call_id="call_x", name="f", choice=1))
     assert delta == ArgumentsDelta("1/i", "{}")

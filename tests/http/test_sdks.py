@@ -1,0 +1,224 @@
+"""The clients that the contract names: the official SDK with all its helpers, and LangChain's ChatOpenAI."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from langchain_openai import ChatOpenAI
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionMessageParam
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+from tests.http.serving import WEATHER, Proxy, fake_proxy
+
+TEXT = "Hello from the deterministic fake agent."
+
+
+class GetWeather(BaseModel):
+    """The weather in a city."""
+
+    model_config = ConfigDict(extra="forbid")
+    city: str
+
+
+def said(text: str) -> list[ChatCompletionMessageParam]:
+    return [{"role": "user", "content": text}]
+
+
+@pytest.fixture(params=["proto", "app-server"])
+async def proxy(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Proxy]:
+    """A proxy for each dialect of the fake agent, with structured output on."""
+    async with fake_proxy(tmp_path, fake_dialect=request.param, structured_output=True) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0, timeout=20) as client:
+        yield client
+
+
+# --- the official SDK -----------------------------------------------------------------------------
+
+
+async def test_create_gives_a_whole_answer(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(model="codex-5", messages=said("Hello."))
+    assert answer.choices[0].message.content == TEXT
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer._request_id is not None
+    assert answer._request_id.startswith("req_")
+
+
+async def test_create_with_stream_gives_chunks_and_the_usage_last(client: AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(
+        model="codex-5", messages=said("Hello."), stream=True, stream_options={"include_usage": True}
+    )
+    *chunks, usage = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == TEXT
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    assert usage.choices == []
+    assert usage.usage is not None
+
+
+async def test_the_stream_helper_folds_text_to_the_whole_answer(client: AsyncOpenAI) -> None:
+    async with client.chat.completions.stream(model="codex-5", messages=said("Hello.")) as stream:
+        kinds = [event.type async for event in stream]
+        final = await stream.get_final_completion()
+    assert kinds.count("content.done") == 1
+    assert final.choices[0].message.content == TEXT
+
+
+async def test_the_stream_helper_folds_tool_calls_to_the_whole_answer(client: AsyncOpenAI) -> None:
+    request: dict[str, Any] = {
+        "model": "codex-5",
+        "messages": said("[[fake:tool_calls]]"),
+        "tools": [openai.pydantic_function_tool(GetWeather, name="get_weather")],
+    }
+    async with client.chat.completions.stream(**request) as stream:
+        done = [event async for event in stream if event.type == "tool_calls.function.arguments.done"]
+        final = await stream.get_final_completion()
+    calls = final.choices[0].message.tool_calls
+    assert calls is not None
+    assert [call.function.parsed_arguments for call in calls] == [
+        GetWeather(city="Paris"),
+        GetWeather(city="Rome"),
+    ]
+    assert len(done) == 2
+    assert final.choices[0].finish_reason == "tool_calls"
+
+
+async def test_parse_reads_the_arguments_of_strict_tools(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.parse(
+        model="codex-5",
+        messages=said("[[fake:tool_call]]"),
+        tools=[openai.pydantic_function_tool(GetWeather, name="get_weather")],
+    )
+    calls = answer.choices[0].message.tool_calls
+    assert calls is not None
+    assert calls[0].function.parsed_arguments == GetWeather(city="Paris")
+
+
+async def test_parse_reads_structured_output_where_the_operator_has_it_on(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.parse(
+        model="codex-5",
+        messages=said("""[[fake:text say='{"city": "Rome"}']]"""),
+        response_format=GetWeather,
+    )
+    assert answer.choices[0].message.parsed == GetWeather(city="Rome")
+
+
+async def test_parse_with_a_response_format_is_400_where_the_contract_holds_to_the_letter(
+    tmp_path: Path,
+) -> None:
+    async with (
+        fake_proxy(tmp_path) as proxy,
+        AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.parse(
+                model="codex-5", messages=said("Hello."), response_format=GetWeather
+            )
+    assert caught.value.param == "response_format"
+
+
+async def test_the_raw_response_helper_shows_headers_and_parses(client: AsyncOpenAI) -> None:
+    raw = await client.chat.completions.with_raw_response.create(
+        model="codex-5", messages=said("Hello."), temperature=0.1
+    )
+    assert raw.headers["x-codex-ignored-params"] == "temperature"
+    assert raw.request_id == raw.headers["x-request-id"]
+    assert raw.parse().choices[0].message.content == TEXT
+
+
+async def test_a_tool_loop_comes_back_with_the_output(client: AsyncOpenAI) -> None:
+    messages: list[Any] = said("[[fake:tool_call]]")
+    request: dict[str, Any] = {"model": "codex-5", "tools": [WEATHER]}
+    first = (await client.chat.completions.create(messages=messages, **request)).choices[0].message
+    assert first.tool_calls is not None
+    messages.append(first.model_dump())
+    messages.append({"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "sunny"})
+    second = await client.chat.completions.create(messages=messages, **request)
+    assert second.choices[0].finish_reason == "stop"
+    assert (second.choices[0].message.content or "").startswith("The tool said:")
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"n": 99}, openai.BadRequestError),
+        ({"messages": said("[[fake:error_rate_limit]]")}, openai.RateLimitError),
+        ({"messages": said("[[fake:context_length]]")}, openai.PermissionDeniedError),
+        ({"messages": said("[[fake:error_500]]")}, openai.InternalServerError),
+    ],
+)
+async def test_errors_are_the_sdks_own(
+    client: AsyncOpenAI, fields: dict[str, Any], error: type[openai.APIStatusError]
+) -> None:
+    with pytest.raises(error) as caught:
+        await client.chat.completions.create(**{"model": "codex-5", "messages": said("Hello."), **fields})
+    assert caught.value.request_id is not None
+
+
+async def test_a_failure_in_mid_stream_is_raised_by_the_sdk(client: AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(
+        model="codex-5", messages=said("[[fake:error_mid_text]]"), stream=True
+    )
+    with pytest.raises(openai.APIError):
+        [chunk async for chunk in stream]
+
+
+# --- LangChain ------------------------------------------------------------------------------------
+
+
+def langchain(proxy: Proxy, **more: Any) -> ChatOpenAI:
+    return ChatOpenAI(
+        model="codex-5",
+        base_url=f"{proxy.url}/v1",
+        api_key=SecretStr("none"),
+        max_retries=0,
+        stream_usage=True,
+        use_responses_api=False,  # which it takes for names with "codex" in them
+        **more,
+    )
+
+
+async def test_langchain_observes_the_finish_chunk_and_then_the_usage(proxy: Proxy) -> None:
+    chunks = [chunk async for chunk in langchain(proxy).astream("[[fake:length in=8 out=4]]")]
+    assert "".join(str(chunk.content) for chunk in chunks) == "This answer was cut off because"
+    finish = [i for i, chunk in enumerate(chunks) if chunk.response_metadata.get("finish_reason")]
+    usage = [i for i, chunk in enumerate(chunks) if chunk.usage_metadata]
+    assert chunks[finish[0]].response_metadata["finish_reason"] == "length"
+    assert len(usage) == 1
+    assert usage[0] > finish[0]
+    told = chunks[usage[0]].usage_metadata
+    assert told is not None
+    assert (told["input_tokens"], told["output_tokens"], told["total_tokens"]) == (8, 4, 12)
+
+
+async def test_langchain_folds_a_stream_to_what_it_gets_whole(proxy: Proxy) -> None:
+    model = langchain(proxy)
+    whole = await model.ainvoke("Hello.")
+    chunks = [chunk async for chunk in model.astream("Hello.")]
+    folded = chunks[0]
+    for chunk in chunks[1:]:
+        folded += chunk
+    assert folded.content == whole.content == TEXT
+    assert folded.usage_metadata == whole.usage_metadata
+
+
+async def test_langchain_calls_tools_streamed_and_whole(proxy: Proxy) -> None:
+    model = langchain(proxy).bind_tools([json.loads(json.dumps(WEATHER))])
+    whole = await model.ainvoke("[[fake:tool_calls]]")
+    folded: Any = None
+    async for chunk in model.astream("[[fake:tool_calls]]"):
+        folded = chunk if folded is None else folded + chunk
+    expected = [("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Rome"})]
+    for message in (whole, folded):
+        assert [(call["name"], call["args"]) for call in message.tool_calls] == expected
