@@ -119,10 +119,10 @@ def end_turn(
 ) -> None:
     """Appends both sides of a turn. What the conversation holds already was part of the turn's context."""
     row, position = _at_version(connection, owner, target.conversation_id, target.version)
-    new = {each.id: each for each in held}
-    for id in list(new):
-        if _is_listed(connection, row, id):
-            del new[id]
+    new: dict[str, Held] = {}
+    for each in held:
+        if each.id not in new and not _is_listed(connection, row, each.id):
+            new[each.id] = each
     _list(connection, row, position, list(new.values()), now)
 
 
