@@ -49,8 +49,7 @@ def history(*items: dict[str, Any]) -> tuple[HistoryItem, ...]:
 def refused(settings: ResponsesSettings = DEFAULTS, hints: RequestHints = NO_HINTS, **fields: Any) -> Failure:
     """The fault of a request with these fields."""
     with pytest.raises(Fault) as raised:
-        parsed = ask(settings, hints, **fields)
-        turn_of(parsed, parsed.input_items)
+        turn(settings=settings, hints=hints, **fields)
     return raised.value.failure
 
 

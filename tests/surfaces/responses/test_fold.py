@@ -6,6 +6,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai import omit
@@ -182,12 +183,9 @@ def test_a_failed_turn_has_a_failure_and_no_other_has(events: list[Event], optio
     failed = response["status"] == "failed"
     assert (answer.failure is not None) == failed == (response["error"] is not None)
     if failed:
-        try:
+        with pytest.raises(Fault) as raised:
             answer.result()
-        except Fault as fault:
-            assert fault.failure == answer.failure
-        else:
-            raise AssertionError("a failed turn has no result")
+        assert raised.value.failure == answer.failure
 
 
 def test_half_a_character_at_a_deltas_end_does_not_break_the_fold() -> None:

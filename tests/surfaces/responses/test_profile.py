@@ -1,0 +1,109 @@
+"""The five scenarios of seed 004, event by event, in the profile that keeps to its letter and in OpenAI's shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from codex_proxy.core.events import ArgumentsDelta, Event, ItemEnded, ItemStarted, TurnEnded, TurnStarted
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import ToolCall
+from tests.surfaces.chat.turns import called, did, said, thought, turn
+from tests.surfaces.responses.answering import in_profile, types
+
+CRASH = Failure(kind=FaultKind.AGENT_CRASHED, message="The agent ended.")
+LEGACY: list[Event] = [
+    ItemStarted(ToolCall("t", "call_t", "get_weather", "legacy")),
+    ArgumentsDelta("t", "{}"),
+    ItemEnded("t"),
+]
+
+
+def names(events: list[Event]) -> list[str]:
+    return [payload["type"].removeprefix("response.") for payload in in_profile(events)]
+
+
+def last(events: list[Event]) -> Any:
+    payload = in_profile(events)[-1]
+    assert payload["type"] == "response.completed"
+    return payload["response"]
+
+
+def test_scenario_1_a_plain_text() -> None:
+    events = turn(said("Hel", "lo"))
+    assert names(events) == ["created", "in_progress", "output_text.delta", "output_text.delta", "completed"]
+    assert last(events)["output"][0]["content"][0]["text"] == "Hello"
+    assert types(events)[-1] == "response.completed"
+
+
+def test_scenario_1_a_text_delta_has_three_fields() -> None:
+    delta = in_profile(turn(said("Hel", "lo")))[2]
+    assert delta == {
+        "type": "response.output_text.delta",
+        "item_id": "msg_1",
+        "output_index": 0,
+        "delta": "Hel",
+    }
+
+
+def test_scenario_2_calls_in_the_modern_format() -> None:
+    events = turn(called('{"a":', "1}", id="a"), called("{}", id="b"), stop="tool_calls")
+    assert names(events) == [
+        "created",
+        "in_progress",
+        "in_progress",
+        "function_call_arguments.delta",
+        "function_call_arguments.delta",
+        "in_progress",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "function_call_arguments.done",
+        "completed",
+    ]
+    stream = in_profile(events)
+    assert stream[1]["response"]["output"] == []
+    (first,) = stream[2]["response"]["output"]
+    assert (first["name"], first["status"], first["arguments"]) == ("get_weather", "ready", "")
+    assert [payload["arguments"] for payload in stream[7:9]] == ['{"a":1}', "{}"]
+    assert stream[7]["id"] == first["id"]
+    assert [call["status"] for call in last(events)["output"]] == ["ready", "ready"]
+
+
+def test_scenario_3_a_legacy_function_call() -> None:
+    events = turn(LEGACY, stop="function_call")
+    assert names(events) == [
+        "created",
+        "in_progress",
+        "tool_calls.created",
+        "function_call_arguments.delta",
+        "completed",
+    ]
+    created = in_profile(events)[2]
+    assert set(created) == {"type", "item_id", "output_index", "tool_call"}
+    assert (created["tool_call"]["name"], created["tool_call"]["status"]) == ("get_weather", "ready")
+    assert last(events)["output"][0]["arguments"] == "{}"
+
+
+def test_scenario_4_an_end_without_a_reason() -> None:
+    assert names(turn()) == ["created", "in_progress", "completed"]
+    assert names(turn(said("x"))) == ["created", "in_progress", "output_text.delta", "completed"]
+    assert last(turn())["status"] == "completed"
+
+
+def test_scenario_5_an_error_is_a_completed_response_with_an_error() -> None:
+    events: list[Event] = [*turn(said("x"))[:-1], TurnEnded("failed", failure=CRASH)]
+    assert names(events)[-1] == "completed"
+    assert last(events)["error"] == {"code": "server_error", "message": "The agent ended."}
+    assert last(events)["status"] == "completed"
+    assert last([TurnStarted(), TurnEnded("failed", failure=CRASH)])["error"]["message"] == "The agent ended."
+    assert types(events)[-2:] == ["error", "response.failed"]
+
+
+def test_calls_that_an_error_cut_are_not_finalised() -> None:
+    events: list[Event] = [*turn(called('{"a"'))[:-1], TurnEnded("failed", failure=CRASH)]
+    assert "function_call_arguments.done" not in names(events)
+
+
+def test_the_profile_knows_neither_reasoning_nor_activity() -> None:
+    events = turn(thought("Hm."), did("ls"), said("x"))
+    assert names(events) == names(turn(said("x")))
+    assert [item["type"] for item in last(events)["output"]] == ["message"]
