@@ -23,6 +23,6 @@ def unsealed(content: str) -> str | None:
     if not content.startswith(_MARK):
         return None
     try:
-        return base64.urlsafe_b64decode(content[len(_MARK) :].encode()).decode("utf-8")
+        return base64.b64decode(content[len(_MARK) :], b"-_", validate=True).decode("utf-8")
     except (binascii.Error, ValueError):
         return None

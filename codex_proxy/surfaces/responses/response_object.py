@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from codex_proxy.core.events import Stop, Usage
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.surfaces.base import raw_text, schema_json
+from codex_proxy.surfaces.base import raw_text, schema_json, without_surrogates
 
 _REASONS: Final[dict[str, str]] = {Stop.LENGTH: "max_output_tokens", Stop.CONTENT_FILTER: "content_filter"}
 _CODES: Final = frozenset(
@@ -56,7 +56,7 @@ def error_object(failure: Failure) -> dict[str, Any]:
     code = failure.code if failure.code in _CODES else None
     if code is None:
         code = "rate_limit_exceeded" if failure.kind in _LIMITS else "server_error"
-    return {"code": code, "message": raw_text(failure.message)}
+    return {"code": code, "message": without_surrogates(failure.message)}
 
 
 def usage_object(usage: Usage, *, estimated: bool = False) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""What is said about stored responses, in the words of seed 002 and the shapes of the SDK."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from openai.types.responses import CompactedResponse, InputTokenCountResponse, Response, ResponseItemList
+
+from codex_proxy.core.events import Usage
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.surfaces.errors import error_body, status_of
+from codex_proxy.surfaces.items import with_ids
+from codex_proxy.surfaces.responses import objects
+from tests.surfaces.chat.turns import said, turn
+from tests.surfaces.responses.answering import Counting, renderer, whole
+from tests.surfaces.responses.asking import ask, history
+
+DONE = whole(turn(said("x")))
+
+
+def running() -> dict[str, Any]:
+    answer = renderer(echo=ask(background=True).echo, background=True)
+    answer.open()
+    return answer.snapshot()
+
+
+def test_a_deleted_response_says_so() -> None:
+    assert objects.deleted("resp_1") == {"id": "resp_1", "object": "response.deleted", "deleted": True}
+
+
+def test_input_items_are_a_list_of_20_unless_asked_otherwise() -> None:
+    items = with_ids(
+        ask(input=[{"role": "user", "content": str(n)} for n in range(25)]).input_items, Counting()
+    )
+    page = objects.input_items(items, {})
+    ResponseItemList.model_validate(page, strict=True)
+    assert (len(page["data"]), page["has_more"], page["first_id"]) == (20, True, "msg_25")
+
+
+def test_a_synchronous_response_cannot_be_cancelled_in_the_seeds_words() -> None:
+    with pytest.raises(Fault) as raised:
+        objects.cancelling(DONE)
+    error = json.loads(error_body(raised.value.failure, "responses"))["error"]
+    assert (status_of(raised.value.failure, "responses"), error["code"]) == (
+        400,
+        "cancellation_not_supported",
+    )
+    assert error["message"] == (
+        "Background mode is not supported. Synchronous and streaming responses cannot be cancelled."
+    )
+
+
+def test_cancelling_is_idempotent() -> None:
+    response = running()
+    assert objects.cancelling(response) == "cancel"
+    stopped = objects.cancelled(response)
+    assert (stopped["status"], objects.cancelling(stopped)) == ("cancelled", "keep")
+    Response.model_validate(stopped, strict=True)
+
+
+def test_a_response_that_nobody_ends_any_more_failed_for_a_reason() -> None:
+    lost = objects.failed(running(), Failure(kind=FaultKind.UNAVAILABLE, message="The server was restarted."))
+    Response.model_validate(lost, strict=True)
+    assert lost["status"] == "failed"
+    assert objects.cancelling(lost) == "keep"
+
+
+def test_the_output_of_a_compaction_begins_a_new_chain() -> None:
+    kept = with_ids(ask(input="Remember me.").input_items, Counting())
+    compacted = objects.compacted(
+        id="resp_1", created_at=1, item_id="cmp_1", summary="Owls.", usage=Usage(5, 0, 2, 0), kept=kept
+    )
+    CompactedResponse.model_validate({**compacted, "output": compacted["output"][-1:]}, strict=True)
+    assert len(history(*compacted["output"])) == 2
+
+
+def test_a_count_of_tokens_is_an_estimate_and_says_so() -> None:
+    counted = objects.token_count(400)
+    InputTokenCountResponse.model_validate(counted, strict=True)
+    assert counted == {"object": "response.input_tokens", "input_tokens": 100, "estimated": True}
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "type", "param", "code"),
+    [
+        (objects.not_found("resp_1"), 404, "not_found_error", None, "not_found"),
+        (
+            objects.previous_not_found("resp_1"),
+            400,
+            "invalid_request_error",
+            "previous_response_id",
+            "previous_response_not_found",
+        ),
+        (objects.not_resumable("resp_1"), 400, "invalid_request_error", "stream", "stream_not_resumable"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    fault: Fault, status: int, type: str, param: str | None, code: str
+) -> None:
+    assert status_of(fault.failure, "responses") == status
+    error = json.loads(error_body(fault.failure, "responses"))["error"]
+    assert (error["type"], error["param"], error["code"]) == (type, param, code)
+    assert "'resp_1'" in error["message"]

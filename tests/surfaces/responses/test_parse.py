@@ -1,0 +1,513 @@
+"""What a Responses request means, field by field of seed 002's table, and what is wrong with a wrong one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from openai.types.responses import Response
+
+from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.items import SaidMessage, TextPart, Tool
+from codex_proxy.core.turn import NamedTools
+from codex_proxy.surfaces.base import RequestHints
+from codex_proxy.surfaces.errors import error_body, status_of
+from codex_proxy.surfaces.responses.parse import ResponsesSettings
+from codex_proxy.surfaces.responses.tools import McpChoice, McpFilter
+from tests.surfaces.responses.asking import ask, ask_bytes, function_tool, refused, turn
+
+MCP = {"type": "mcp", "server_label": "files", "server_url": "http://localhost:8080/mcp"}
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+
+def said(parsed: Any) -> list[str]:
+    """`role: text` of every message of a turn."""
+    return [f"{item.role}: {''.join(part.text for part in item.parts)}" for item in parsed.history]
+
+
+# --- seed 002, the table --------------------------------------------------------------------------
+
+
+def test_a_string_is_what_the_user_says() -> None:
+    assert ask(input="hello").input_items == (
+        {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": "hello"}],
+            "status": "completed",
+        },
+    )
+    assert turn(input="hello").history == (SaidMessage("user", (TextPart("hello"),)),)
+
+
+def test_the_structured_input_of_the_seed_is_the_same_as_its_string() -> None:
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello!"}]}
+    assert ask(input=[item]).input_items == ask(input="Hello!").input_items
+
+
+def test_instructions_come_first_and_are_for_this_request_only() -> None:
+    assert said(turn(instructions="Be brief.", input="hi")) == ["developer: Be brief.", "user: hi"]
+    assert ask(instructions="Be brief.").echo["instructions"] == "Be brief."
+    assert ask().echo["instructions"] is None
+
+
+@pytest.mark.parametrize("field", ["model", "input"])
+def test_model_and_input_are_required(field: str) -> None:
+    missing: dict[str, Any] = {field: None}
+    failure = refused(**missing)
+    assert (failure.param, failure.code) == (field, "missing_required_parameter")
+    with pytest.raises(Fault) as raised:
+        ask_bytes(json.dumps({name: "x" for name in ("model", "input") if name != field}).encode())
+    assert raised.value.failure.param == field
+
+
+def test_a_model_that_is_not_there_is_a_404() -> None:
+    failure = refused(model="nothing")
+    assert (failure.kind, failure.param) == (FaultKind.MODEL_NOT_FOUND, "model")
+
+
+def test_the_names_effort_counts_unless_the_request_gives_one() -> None:
+    assert turn(model="codex-5-high").effort == "high"
+    assert ask(model="codex-5-high").echo["reasoning"] == {"effort": "high", "summary": None}
+    assert turn(model="codex-5-high", reasoning={"effort": "low"}).effort == "low"
+
+
+def test_defaults_are_openais() -> None:
+    parsed = ask()
+    assert (parsed.store, parsed.background, parsed.stream) == (True, False, False)
+    assert (parsed.truncation, parsed.turn.parallel_tool_calls) == ("disabled", True)
+    assert parsed.turn.choices == 1
+
+
+def test_what_was_asked_is_what_is_shown() -> None:
+    asked: dict[str, Any] = {
+        "max_output_tokens": 500,
+        "max_tool_calls": 3,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "store": False,
+        "parallel_tool_calls": False,
+        "previous_response_id": "resp_0",
+        "metadata": {"a": "b"},
+        "user": "me",
+        "truncation": "auto",
+        "prompt_cache_key": "key",
+        "safety_identifier": "id",
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+    }
+    shown = ask(**asked).echo
+    assert {key: shown[key] for key in asked} == asked
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        (None, "default"),
+        ("auto", "default"),
+        ("fast", "priority"),
+        ("flex", "flex"),
+        ("priority", "priority"),
+    ],
+)
+def test_the_service_tier_is_shown_as_the_effective_one(asked: str | None, shown: str) -> None:
+    parsed = ask(service_tier=asked)
+    assert (parsed.turn.service_tier, parsed.echo["service_tier"]) == (asked, shown)
+
+
+def test_every_option_may_be_null() -> None:
+    fields = [
+        "instructions", "max_output_tokens", "max_tool_calls", "temperature", "top_p", "stream", "store",
+        "tools", "tool_choice", "parallel_tool_calls", "previous_response_id", "conversation", "reasoning",
+        "text", "metadata", "user", "background", "include", "truncation", "service_tier", "prompt",
+        "prompt_cache_key", "safety_identifier", "top_logprobs", "stream_options", "top_k", "min_p",
+        "repetition_penalty", "frequency_penalty", "presence_penalty", "stop",
+    ]  # fmt: skip
+    nulls: dict[str, Any] = dict.fromkeys(fields)
+    assert ask(**nulls) == ask()
+
+
+def test_fields_that_nobody_knows_change_nothing() -> None:
+    assert ask(a_field_of_tomorrow={"deep": [1]}) == ask()
+
+
+def test_extensions_are_accepted_and_named_as_ignored() -> None:
+    parsed = ask(
+        top_k=50, min_p=0.05, repetition_penalty=1.1, frequency_penalty=0, presence_penalty=0, temperature=1
+    )
+    assert parsed.ignored == (
+        "temperature",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+    )
+    assert ask().ignored == ()
+
+
+@pytest.mark.parametrize(("given", "stops"), [("END", ("END",)), (["a", "", "b", "a"], ("a", "b")), ("", ())])
+def test_stop_sequences_stop(given: Any, stops: tuple[str, ...]) -> None:
+    assert turn(stop=given).stop == stops
+    assert "stop" not in ask(stop=given).ignored
+
+
+def test_max_output_tokens_is_the_turns_limit() -> None:
+    assert turn(max_output_tokens=7).max_tokens == 7
+
+
+@pytest.mark.parametrize("given", [None, {}, {"effort": None, "summary": None}])
+def test_reasoning_that_is_all_null_is_none(given: Any) -> None:
+    parsed = ask(reasoning=given)
+    assert (parsed.turn.effort, parsed.turn.summary, parsed.echo["reasoning"]) == (None, None, None)
+
+
+def test_reasoning_has_an_effort_and_a_summary() -> None:
+    parsed = ask(reasoning={"effort": "medium", "summary": "auto"})
+    assert (parsed.turn.effort, parsed.turn.summary) == ("medium", "auto")
+    assert parsed.echo["reasoning"] == {"effort": "medium", "summary": "auto"}
+    assert ask(reasoning={"generate_summary": "concise"}).turn.summary == "concise"
+
+
+def test_a_json_schema_goes_to_the_agent_and_is_shown_whole() -> None:
+    wanted = {"type": "json_schema", "name": "user_info", "schema": SCHEMA, "strict": True}
+    parsed = ask(text={"format": wanted, "verbosity": "low"})
+    assert parsed.turn.output_schema is not None
+    assert json.loads(bytes(parsed.turn.output_schema)) == SCHEMA
+    assert parsed.turn.verbosity == "low"
+    assert parsed.echo["text"] == {"format": {**wanted, "description": None}, "verbosity": "low"}
+
+
+def test_for_a_json_object_the_model_is_told_first_of_all() -> None:
+    told = turn(text={"format": {"type": "json_object"}}, instructions="Be brief.")
+    assert said(told)[0].startswith("developer: Answer with exactly one JSON object")
+    assert ask(text={"format": {"type": "json_object"}}).json_object
+
+
+def test_the_conversation_is_an_id_or_an_object() -> None:
+    assert ask(conversation="conv_1").conversation == "conv_1"
+    parsed = ask(conversation={"id": "conv_1"})
+    assert (parsed.conversation, parsed.echo["conversation"]) == ("conv_1", {"id": "conv_1"})
+    assert "conversation" not in ask().echo
+
+
+def test_include_is_kept() -> None:
+    assert ask(include=["reasoning.encrypted_content"]).include == {"reasoning.encrypted_content"}
+
+
+# --- the errors of seed 002 -----------------------------------------------------------------------
+
+
+def wire_error(failure: Any) -> Any:
+    return json.loads(error_body(failure, "responses"))["error"]
+
+
+def test_an_id_that_is_not_a_conversations_is_refused_in_the_seeds_words() -> None:
+    failure = refused(conversation="invalid-id")
+    assert status_of(failure, "responses") == 400
+    assert wire_error(failure) == {
+        "message": "Invalid 'conversation': 'invalid-id'. Expected an ID that begins with 'conv_'.",
+        "type": "invalid_request_error",
+        "param": "conversation",
+        "code": "invalid_conversation_id",
+    }
+
+
+@pytest.mark.parametrize("conversation", ["conv_1", {"id": "conv_1"}, "invalid-id"])
+def test_conversation_and_previous_response_exclude_each_other_in_the_seeds_words(conversation: Any) -> None:
+    failure = refused(conversation=conversation, previous_response_id="resp_1")
+    assert wire_error(failure) == {
+        "message": "Mutually exclusive parameters. Ensure you are only providing one of: "
+        "'previous_response_id' or 'conversation'.",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "mutually_exclusive_parameters",
+    }
+
+
+def test_a_long_wrong_id_is_not_repeated_whole() -> None:
+    assert len(refused(conversation="x" * 10_000).message) < 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"metadata": {str(n): "x" for n in range(17)}}, "metadata"),
+        ({"metadata": {"a": "x" * 513}}, "metadata.a"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": -0.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"repetition_penalty": -1}, "repetition_penalty"),
+        ({"frequency_penalty": 3}, "frequency_penalty"),
+        ({"stop": 5}, "stop"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": True}, "max_output_tokens"),
+        ({"max_output_tokens": 10**30}, "max_output_tokens"),
+        ({"max_tool_calls": 0}, "max_tool_calls"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 1}, "top_logprobs"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {}}, "stream_options"),
+        ({"truncation": "middle"}, "truncation"),
+        ({"include": ["everything"]}, "include[0]"),
+        ({"include": ["message.output_text.logprobs"]}, "include[0]"),
+        ({"service_tier": "free"}, "service_tier"),
+        ({"reasoning": {"effort": "enormous"}}, "reasoning.effort"),
+        ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}}, "text.format.name"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+        ({"background": True, "store": False}, "background"),
+        ({"input": 5}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [5]}, "input[0]"),
+        ({"input": [{}]}, "input[0].type"),
+        ({"input": [{"type": "tomorrow"}]}, "input[0].type"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": [{"type": "video"}]}]}, "input[0].content[0].type"),
+        ({"input": "x" * 10_485_761}, "input"),
+        ({"conversation": 5}, "conversation"),
+        ({"conversation": {}}, "conversation.id"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
+    failure = refused(**fields)
+    assert (failure.kind, failure.param) == (FaultKind.INVALID_REQUEST, param)
+
+
+def test_an_empty_input_is_enough_where_something_comes_before() -> None:
+    assert ask(input=[], previous_response_id="resp_1").input_items == ()
+    assert ask(input=[], conversation="conv_1").input_items == ()
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+def test_a_function_is_a_tool_of_the_turn_and_is_shown_with_every_key() -> None:
+    parsed = ask(tools=[function_tool()])
+    assert parsed.turn.tools == (Tool("get_weather"),)
+    assert parsed.echo["tools"] == [
+        {"type": "function", "name": "get_weather", "description": None, "parameters": None, "strict": False}
+    ]
+
+
+def test_a_schema_goes_to_the_agent_as_it_came() -> None:
+    (tool,) = turn(tools=[function_tool(parameters={"minimum": 10**30}, strict=True)]).tools
+    assert tool.parameters is not None
+    assert json.loads(bytes(tool.parameters)) == {"minimum": 10**30}
+    assert tool.strict
+
+
+def test_a_custom_tool_tells_its_grammar_in_words() -> None:
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: WORD"}
+    parsed = ask(tools=[{"type": "custom", "name": "say", "description": "Says.", "format": grammar}])
+    (tool,) = parsed.turn.tools
+    assert (tool.kind, tool.description) == (
+        "custom",
+        "Says.\n\nThe input must follow this lark grammar:\nstart: WORD",
+    )
+    assert parsed.echo["tools"][0]["format"] == grammar
+
+
+@pytest.mark.parametrize("kind", ["web_search", "web_search_preview", "web_search_2025_08_26"])
+def test_web_search_turns_on_the_agents_own(kind: str) -> None:
+    parsed = ask(tools=[{"type": kind, "search_context_size": "low"}])
+    assert (parsed.web_search, parsed.turn.tools) == (True, ())
+    assert parsed.echo["tools"] == [{"type": kind, "search_context_size": "low"}]
+    assert not ask().web_search
+
+
+@pytest.mark.parametrize(
+    "kind", ["code_interpreter", "file_search", "image_generation", "computer_use_preview", "computer"]
+)
+def test_tools_of_openais_own_servers_are_refused_by_name(kind: str) -> None:
+    failure = refused(tools=[function_tool(), {"type": kind}])
+    assert (failure.param, failure.code) == ("tools[1]", "unsupported_tool")
+    assert f"'{kind}'" in failure.message
+
+
+def test_an_mcp_server_is_kept_for_whoever_runs_its_tools() -> None:
+    parsed = ask(
+        tools=[
+            {
+                **MCP,
+                "server_description": "Files.",
+                "headers": {"X-Key": "k"},
+                "authorization": "secret",
+                "require_approval": "always",
+                "allowed_tools": ["read"],
+            }
+        ]
+    )
+    (server,) = parsed.mcp
+    assert (server.server_label, server.server_url) == ("files", "http://localhost:8080/mcp")
+    assert (server.headers, server.authorization) == ((("X-Key", "k"),), "secret")
+    assert (server.allowed, server.approval) == (McpFilter(("read",)), "always")
+    assert server.param == "tools[0]"
+
+
+def test_secrets_of_an_mcp_server_are_not_shown() -> None:
+    parsed = ask(tools=[{**MCP, "headers": {"X-Key": "hidden"}, "authorization": "hidden"}])
+    assert "hidden" not in json.dumps(parsed.echo)
+    assert parsed.echo["tools"] == [{**MCP, "require_approval": "never"}]
+
+
+def test_approval_can_be_asked_for_some_tools() -> None:
+    always, never = {"tool_names": ["write"]}, {"read_only": True}
+    (server,) = ask(tools=[{**MCP, "require_approval": {"always": always, "never": never}}]).mcp
+    assert (server.approval, server.approval_always) == ("never", McpFilter(("write",)))
+    assert server.approval_never == McpFilter(None, read_only=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"type": "mcp", "server_label": "a"}, "tools[0].server_url"),
+        ({"type": "mcp", "server_label": "a", "connector_id": "connector_gmail"}, "tools[0].connector_id"),
+        ({"type": "function", "name": "a b"}, "tools[0].name"),
+        ({"type": "function"}, "tools[0].name"),
+        ({"type": "tomorrow"}, "tools[0].type"),
+        ({**MCP, "allowed_tools": 5}, "tools[0].allowed_tools"),
+        ({**MCP, "require_approval": "sometimes"}, "tools[0].require_approval"),
+    ],
+)
+def test_what_is_wrong_with_a_tool_is_named(fields: dict[str, Any], param: str) -> None:
+    assert refused(tools=[fields]).param == param
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    assert refused(tools=[function_tool(), MCP, function_tool()]).param == "tools[2].name"
+
+
+# --- tool_choice ----------------------------------------------------------------------------------
+
+TOOLS = [
+    function_tool("one"),
+    function_tool("two"),
+    {"type": "custom", "name": "three"},
+    MCP,
+    {"type": "web_search"},
+]
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", "required"])
+def test_a_word_is_the_choice(choice: str) -> None:
+    parsed = ask(tools=TOOLS, tool_choice=choice)
+    assert (parsed.turn.tool_choice, parsed.echo["tool_choice"]) == (choice, choice)
+    assert parsed.web_search == (choice != "none")
+
+
+@pytest.mark.parametrize(("kind", "name"), [("function", "two"), ("custom", "three")])
+def test_a_named_tool_is_the_only_one(kind: str, name: str) -> None:
+    choice = {"type": kind, "name": name}
+    parsed = ask(tools=TOOLS, tool_choice=choice)
+    assert parsed.turn.tool_choice == NamedTools((name,), required=True)
+    assert (parsed.echo["tool_choice"], parsed.web_search) == (choice, False)
+
+
+def test_a_tool_of_an_mcp_server_can_be_chosen() -> None:
+    choice = {"type": "mcp", "server_label": "files", "name": "read"}
+    parsed = ask(tools=TOOLS, tool_choice=choice)
+    assert parsed.mcp_choice == (McpChoice("files", "read", required=True),)
+    assert parsed.turn.tool_choice == NamedTools(())
+
+
+def test_allowed_tools_are_a_limit_that_does_not_change_what_is_shown() -> None:
+    choice = {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "function", "name": "one"}, {"type": "mcp", "server_label": "files"}],
+    }
+    parsed = ask(tools=TOOLS, tool_choice=choice)
+    assert parsed.turn.tool_choice == NamedTools(("one",), required=True)
+    assert parsed.mcp_choice == (McpChoice("files", None, required=True),)
+    assert not parsed.web_search
+    assert (parsed.echo["tool_choice"], len(parsed.echo["tools"])) == (choice, len(TOOLS))
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        ({"type": "function", "name": "four"}, "tool_choice.name"),
+        ({"type": "custom", "name": "one"}, "tool_choice.name"),
+        ({"type": "mcp", "server_label": "other"}, "tool_choice.server_label"),
+        ({"type": "file_search"}, "tool_choice"),
+        ({"type": "tomorrow"}, "tool_choice.type"),
+        ("always", "tool_choice"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tool_choice.tools"),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "four"}]},
+            "tool_choice.tools[0].name",
+        ),
+    ],
+)
+def test_a_choice_of_what_is_not_there_is_refused(choice: Any, param: str) -> None:
+    assert refused(tools=TOOLS, tool_choice=choice).param == param
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "one"}])
+def test_without_tools_there_is_nothing_to_choose(choice: Any) -> None:
+    assert refused(tool_choice=choice).param == "tool_choice"
+
+
+# --- plain model or agent -------------------------------------------------------------------------
+
+
+def test_a_plain_question_is_for_the_agent() -> None:
+    assert turn().mode == "agent"
+    assert turn(tools=[{"type": "web_search"}]).mode == "agent"
+    assert turn(text={"format": {"type": "text"}}).mode == "agent"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [function_tool()]},
+        {"tools": [MCP]},
+        {"instructions": "Be brief."},
+        {"text": {"format": {"type": "json_object"}}},
+        {"input": [{"role": "system", "content": "Be brief."}]},
+        {"model": "codex-5:model"},
+        {"hints": RequestHints(mode="model")},
+        {"settings": ResponsesSettings(builtin_tools="never")},
+    ],
+)
+def test_a_client_that_acts_gets_the_plain_model(fields: dict[str, Any]) -> None:
+    assert turn(**fields).mode == "model"
+
+
+def test_the_agent_where_it_is_switched_off_is_not_allowed() -> None:
+    failure = refused(ResponsesSettings(builtin_tools="never"), model="codex-5:agent")
+    assert failure.kind is FaultKind.NOT_ALLOWED
+
+
+def test_the_folder_comes_from_header_metadata_or_settings() -> None:
+    settings = ResponsesSettings(workdir="/default", sandbox="workspace-write")
+    by_header = ask(settings, RequestHints(workdir="/header"), metadata={"workdir": "/metadata"})
+    assert (by_header.turn.workdir, by_header.workdir_param) == ("/header", "X-Codex-Workdir")
+    by_metadata = ask(settings, metadata={"workdir": "/metadata"})
+    assert (by_metadata.turn.workdir, by_metadata.workdir_param) == ("/metadata", "metadata.workdir")
+    assert (ask(settings).turn.workdir, ask(settings).workdir_param) == ("/default", None)
+    assert ask(settings).turn.sandbox == "workspace-write"
+
+
+def test_activity_is_shown_as_the_operator_and_the_header_say() -> None:
+    assert ask().activity == "summaries"
+    assert ask(ResponsesSettings(show_activity=False)).activity == "off"
+    assert ask(hints=RequestHints(activity="items")).activity == "items"
+
+
+# --- what is shown is the SDK's -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choice", ["auto", {"type": "mcp", "server_label": "files", "name": "read"}])
+def test_what_is_shown_is_one_of_the_sdks_own_responses(choice: Any) -> None:
+    shown = ask(tools=TOOLS, tool_choice=choice, reasoning={"effort": "low"}, metadata={"a": "b"}).echo
+    Response.model_validate(
+        {"id": "resp_1", "object": "response", "created_at": 1, "output": [], **shown}, strict=True
+    )
