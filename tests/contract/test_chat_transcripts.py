@@ -1,0 +1,222 @@
+"""Live answers against the golden transcripts of `test-results/chat-completions/`. Nothing here writes them: that
+is `scripts/generate_chat_transcripts.py`'s work, done on purpose and seen in the diff.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from scripts.generate_chat_transcripts import (
+    DYNAMIC_ID,
+    MANIFEST,
+    OUTPUT,
+    SCENARIOS,
+    TIMESTAMP,
+    Scenario,
+    answer_to,
+    digest,
+    includes_usage,
+    record,
+    server,
+)
+
+NAMES = (
+    *("nonstream-minimal", "nonstream-truncation", "nonstream-tool-calls", "nonstream-function-call"),
+    *("nonstream-content-filter", "nonstream-invalid-request", "streaming-usage", "streaming-usage-length"),
+    *("streaming-tool-calls", "streaming-tool-calls-sequential", "streaming-function-call"),
+    *("streaming-content-filter", "streaming-multi-choice", "streaming-error"),
+)
+METADATA = {"captured_at", "commit", "codex_bin", "cli_version", "scenario", "include_usage", "status"}
+
+EACH_SCENARIO = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+
+
+def committed(name: str, folder: Path = OUTPUT) -> dict[str, Any]:
+    transcript: dict[str, Any] = json.loads((folder / f"{name}.json").read_text("utf-8"))
+    return transcript
+
+
+def content(transcript: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in transcript.items() if key != "metadata"}
+
+
+def chunks_of(name: str) -> list[Any]:
+    """The frames of a committed stream before `[DONE]`."""
+    chunks: list[Any]
+    *chunks, done = committed(name)["stream"]
+    assert done == "[DONE]"
+    return chunks
+
+
+def deltas_of(name: str, index: int = 0) -> list[dict[str, Any]]:
+    choices = [choice for chunk in chunks_of(name) for choice in chunk.get("choices", ())]
+    return [choice["delta"] for choice in choices if choice["index"] == index]
+
+
+@pytest.fixture
+async def live() -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    async with server() as url, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
+        yield session, url
+
+
+@EACH_SCENARIO
+async def test_a_live_answer_is_the_committed_one(
+    live: tuple[aiohttp.ClientSession, str], scenario: Scenario
+) -> None:
+    transcript = committed(scenario.name)
+    status, answer = await answer_to(*live, transcript["request"])
+    assert {"request": transcript["request"], **answer} == content(transcript)
+    assert status == transcript["metadata"]["status"]
+
+
+@EACH_SCENARIO
+def test_a_transcript_holds_the_request_of_its_scenario_and_the_metadata(scenario: Scenario) -> None:
+    transcript = committed(scenario.name)
+    assert transcript["request"] == scenario.request
+    assert set(transcript) in (
+        {"metadata", "request", "response"},
+        {"metadata", "request", "stream"},
+    )
+    assert set(transcript["metadata"]) == METADATA
+    assert transcript["metadata"]["include_usage"] is includes_usage(scenario.request)
+    assert transcript["metadata"]["scenario"] == scenario.scenario
+
+
+@EACH_SCENARIO
+def test_ids_and_times_are_replaced_and_the_rest_are_the_sdks_own_types(scenario: Scenario) -> None:
+    transcript = committed(scenario.name)
+    frames = transcript.get("stream") or [transcript["response"]]
+    for frame in frames:
+        if frame == "[DONE]" or "error" in frame:
+            continue
+        assert (frame["id"], frame["created"]) == (DYNAMIC_ID, TIMESTAMP)
+        kind = ChatCompletionChunk if "stream" in transcript else ChatCompletion
+        kind.model_validate({**frame, "created": 1})
+    assert "chatcmpl-" not in json.dumps(transcript)
+
+
+def test_the_transcripts_that_the_contract_names_are_all_there_and_no_others() -> None:
+    assert {scenario.name for scenario in SCENARIOS} == set(NAMES)
+    assert {path.name for path in OUTPUT.iterdir()} == {MANIFEST, *(f"{name}.json" for name in NAMES)}
+
+
+def test_the_manifest_names_every_transcript_with_the_digest_of_its_content() -> None:
+    manifest = json.loads((OUTPUT / MANIFEST).read_text())
+    assert [entry["file"] for entry in manifest["transcripts"]] == [f"{each.name}.json" for each in SCENARIOS]
+    for entry in manifest["transcripts"]:
+        assert entry["sha256"] == digest(content(committed(entry["file"].removesuffix(".json"))))
+
+
+async def test_regenerating_gives_no_difference_except_metadata_and_touches_nothing_committed(
+    tmp_path: Path,
+) -> None:
+    before = fingerprints()
+    await record(tmp_path)
+    for name in NAMES:
+        assert content(committed(name, tmp_path)) == content(committed(name))
+    manifests = [json.loads((folder / MANIFEST).read_text()) for folder in (tmp_path, OUTPUT)]
+    assert manifests[0]["transcripts"] == manifests[1]["transcripts"]
+    assert fingerprints() == before
+
+
+def fingerprints() -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in OUTPUT.iterdir()}
+
+
+# --- what the contract says of the single transcripts ---------------------------------------------
+
+
+def test_streaming_usage_has_the_required_order_role_content_finalizer_usage_done() -> None:
+    first, *middle, final, usage = chunks_of("streaming-usage")
+    assert first["choices"] == [{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}]
+    assert all(set(chunk["choices"][0]["delta"]) == {"content"} for chunk in middle)
+    assert final["choices"] == [{"index": 0, "delta": {}, "finish_reason": "stop"}]
+    assert [chunk["usage"] for chunk in (first, *middle, final)] == [None] * (len(middle) + 2)
+    assert usage["choices"] == []
+    assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"]) == (11, 7)
+    assert usage["usage"]["time_to_first_token"] is None
+    assert usage["usage"]["throughput_after_first_token"] is None
+    assert usage["usage"]["emission_trigger"] in ("token_count", "task_complete", "provider")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("streaming-usage-length", "length"),
+        ("streaming-tool-calls", "tool_calls"),
+        ("streaming-tool-calls-sequential", "tool_calls"),
+        ("streaming-function-call", "function_call"),
+        ("streaming-content-filter", "content_filter"),
+    ],
+)
+def test_the_usage_chunk_trails_the_finish_chunk_whatever_the_finish_reason(name: str, reason: str) -> None:
+    final, usage = chunks_of(name)[-2:]
+    assert final["choices"][0]["finish_reason"] == reason
+    assert usage["choices"] == []
+    assert usage["usage"]["total_tokens"] > 0
+
+
+def test_streaming_tool_calls_exercises_incremental_argument_deltas() -> None:
+    calls = [delta["tool_calls"][0] for delta in deltas_of("streaming-tool-calls") if "tool_calls" in delta]
+    arguments = ["", ""]
+    for call in calls:
+        arguments[call["index"]] += call["function"]["arguments"]
+    assert len(calls) > 4
+    assert [json.loads(each) for each in arguments] == [{"city": "Paris"}, {"city": "Rome"}]
+    assert [call["index"] for call in calls] == sorted(call["index"] for call in calls)
+
+
+def test_streaming_tool_calls_sequential_is_a_single_consolidated_delta() -> None:
+    role, call, end = deltas_of("streaming-tool-calls-sequential")
+    assert (role, end) == ({"role": "assistant"}, {})
+    assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}
+
+
+def test_streaming_multi_choice_broadcasts_to_each_index_and_sums_the_completion_tokens() -> None:
+    assert deltas_of("streaming-multi-choice", 0) == deltas_of("streaming-multi-choice", 1)
+    usage = chunks_of("streaming-multi-choice")[-1]["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (11, 14, 25)
+
+
+def test_streaming_error_ends_with_one_error_frame_that_is_no_chunk() -> None:
+    *chunks, failed = chunks_of("streaming-error")
+    assert list(failed) == ["error"]
+    assert not any("error" in chunk for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nonstream-minimal", "stop"),
+        ("nonstream-truncation", "length"),
+        ("nonstream-tool-calls", "tool_calls"),
+        ("nonstream-function-call", "function_call"),
+        ("nonstream-content-filter", "content_filter"),
+    ],
+)
+def test_a_whole_answer_has_its_finish_reason_and_no_streaming_only_usage(name: str, reason: str) -> None:
+    response = committed(name)["response"]
+    assert response["choices"][0]["finish_reason"] == reason
+    assert not {"time_to_first_token", "throughput_after_first_token", "emission_trigger"} & set(
+        response["usage"]
+    )
+
+
+def test_the_minimal_answer_is_the_contracts_example() -> None:
+    response = committed("nonstream-minimal")["response"]
+    assert response["choices"][0]["message"]["content"] == "Hello!"
+    assert {
+        key: response["usage"][key] for key in ("prompt_tokens", "completion_tokens", "total_tokens")
+    } == {
+        "prompt_tokens": 6,
+        "completion_tokens": 2,
+        "total_tokens": 8,
+    }
