@@ -109,6 +109,8 @@ class Hub:
 
     def rest(self, lane: int, resting: bool) -> None:
         """A process on which lanes only rest is idle: it may be ended, and they with it."""
+        if lane not in self._readers:
+            return
         if resting:
             self._resting.add(lane)
             self._lanes_since.pop(lane, None)  # what still runs of its turn is a stray
@@ -116,6 +118,11 @@ class Hub:
             self._resting.discard(lane)
             self._lanes_since[lane] = since_boot()
         self._changed()
+
+    def give_up_resting(self) -> None:
+        """The process will take no further turn, also none on a lane that rests: those are told its end now."""
+        for lane in list(self._resting):
+            self._readers[lane].ended(Ended(stderr_tail="The process was renewed while its thread rested."))
 
     def close_lane(self, lane: int) -> None:
         self._readers.pop(lane, None)

@@ -45,6 +45,11 @@ class _Place:
         self.leaving = False
         """Somebody sees to its end already."""
 
+    def drain(self) -> None:
+        """No further turn comes here, neither a new one nor one on a thread that rests here."""
+        self.state = State.DRAINING
+        self.hub.give_up_resting()
+
 
 class Pool:
     """`start_hub` gives a hub that was started, or raises a `Fault`; it is given the empty hub to start."""
@@ -116,7 +121,7 @@ class Pool:
         """No further turn on this process; it ends when it is idle."""
         for each in self._places.values():
             if each.hub is hub:
-                each.state = State.DRAINING
+                each.drain()
         self._changed()
 
     async def close(self) -> None:
@@ -153,7 +158,7 @@ class Pool:
                 del self._places[each.key]
                 self.restarts += each.state is State.READY
             elif each.state is State.READY and (each.hub.suspect or each.hub.has_strays):
-                each.state = State.DRAINING  # its warden ends whatever a turn has left
+                each.drain()  # its warden ends whatever a turn has left
         while self._waiting:
             decision = place(self._seats(), self._limits, len(self._waiting) - 1)
             if not isinstance(decision, Use):
@@ -168,10 +173,10 @@ class Pool:
             return
         upkeep = tend(self._seats(), self._limits, len(self._waiting))
         for key in upkeep.drain:
-            self._places[key].state = State.DRAINING
+            self._places[key].drain()
         for key in upkeep.retire:
             leaving = self._places[key]
-            leaving.state = State.DRAINING
+            leaving.drain()
             if not leaving.leaving:
                 leaving.leaving = True
                 self._spawn(self._end(leaving))

@@ -1,0 +1,181 @@
+"""An agent of words: a test says what its child says, and reads what was done to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from codex_proxy.agents.base import Capability, Ended, Reply, Step
+from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import HistoryItem, Message
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.agent import AgentModel, Opened
+from codex_proxy.runs.lane import LaneReader
+from codex_proxy.runs.run import Run
+
+TURN = Turn(model="m", history=())
+STARTED = ItemStarted(Message("a"))
+DONE = TurnEnded(Stop.STOP)
+
+
+def said(*words: str) -> list[Event]:
+    """The first item of a turn, with these deltas."""
+    return [STARTED, *(TextDelta("a", word) for word in words)]
+
+
+class WordDialect:
+    """Reads events as they are. Settles when its turn has ended, or when told to."""
+
+    def __init__(self) -> None:
+        self.settled = False
+        self.resting = False
+        self.calls: list[str] = []
+        self.over = False
+        self.slow_to_settle = False
+        self.breaks = ""
+
+    def _step(self, name: str, events: Sequence[Event] = ()) -> Step:
+        self.calls.append(name)
+        if self.breaks == name:
+            raise ZeroDivisionError(f"a fault of ours in {name}")
+        if self.over:
+            events = ()
+        self.over = self.over or any(isinstance(event, TurnEnded) for event in events)
+        if self.over and not self.slow_to_settle:
+            self.settled = True
+        return Step(list(events), name.encode())
+
+    def begin(self, turn: Turn) -> Step:
+        return self._step("begin")
+
+    def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
+        return self._step("proceed")
+
+    def receive(self, lines: Sequence[Any]) -> Step:
+        return self._step("receive", lines)
+
+    def answer(self, ask_id: str, reply: Reply) -> Step:
+        return self._step(f"answer {ask_id}")
+
+    def interrupt(self) -> Step:
+        return self._step("interrupt", [TurnEnded(Stop.INTERRUPTED)])
+
+    def eof(self, ended: Ended) -> Step:
+        failure = Failure(kind=FaultKind.AGENT_CRASHED, message="It crashed.")
+        self.settled = True
+        return Step([] if self.over else [TurnEnded(Stop.FAILED, "provider", failure)], b"")
+
+
+class WordLane:
+    """A lane without a child."""
+
+    def __init__(self, *, alone: bool = False) -> None:
+        self.alone = alone
+        self.sent: list[bytes] = []
+        self.paused = False
+        self.reader: LaneReader | None = None
+        self.released: list[bool] = []
+
+    def attach(self, reader: LaneReader) -> None:
+        self.reader = reader
+
+    def send(self, writes: bytes) -> None:
+        self.sent.append(writes)
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def rest(self, resting: bool) -> None:
+        """Counted nowhere."""
+
+    async def release(self, *, settled: bool) -> None:
+        self.released.append(settled)
+
+    def say(self, *events: Event, size: int = 1) -> None:
+        assert self.reader is not None
+        self.reader.received(events, size)
+
+
+class WordAgent:
+    """An `Agent`. `gate`, when set, is what `open` waits for; `fault` is what it raises."""
+
+    name = "words"
+    version = "1"
+    capabilities: frozenset[Capability] = frozenset()
+    any_model = True
+
+    def __init__(self, *, alone: bool = False) -> None:
+        self.alone = alone
+        self.lanes: list[WordLane] = []
+        self.dialects: list[WordDialect] = []
+        self.gate: asyncio.Event | None = None
+        self.fault: Exception | None = None
+        self.breaks = ""
+        self.slow_to_settle = False
+        self.opening = 0
+        self.closed = False
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def open(self, turn: Turn) -> Opened:
+        self.opening += 1
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+        finally:
+            self.opening -= 1
+        if self.fault is not None:
+            raise self.fault
+        dialect, lane = WordDialect(), WordLane(alone=self.alone)
+        dialect.breaks, dialect.slow_to_settle = self.breaks, self.slow_to_settle
+        self.dialects.append(dialect)
+        self.lanes.append(lane)
+        return Opened(turn, dialect, lane)
+
+    async def release(self, opened: Opened, *, settled: bool) -> None:
+        await opened.lane.release(settled=settled)
+
+    def models(self) -> tuple[AgentModel, ...]:
+        return ()
+
+    def trouble(self) -> Failure | None:
+        return None
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def kill(self) -> None:
+        self.closed = True
+
+    @property
+    def held(self) -> int:
+        """Lanes that were given and not taken back."""
+        return sum(not lane.released for lane in self.lanes)
+
+
+def read(run: Run) -> list[Event]:
+    """Everything that a log holds, without being one of its readers."""
+    return [event for batch in run.log.after(0) for event in batch.events]
+
+
+def text_of(events: Sequence[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+def end_of(run: Run) -> TurnEnded:
+    """The end of a log: there is exactly one, nothing comes after it, and nothing is left open."""
+    events = read(run)
+    ends = [event for event in events if isinstance(event, TurnEnded)]
+    assert len(ends) == 1
+    assert events[-1] is ends[0]
+    opened = [event.item.id for event in events if isinstance(event, ItemStarted)]
+    closed = [event.id for event in events if isinstance(event, ItemEnded)]
+    assert opened == closed
+    assert run.log.ended
+    return ends[0]

@@ -1,0 +1,101 @@
+"""One log, many readers: each at its own place, none left waiting, and no more memory than the slowest needs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from codex_proxy.core.events import Event, Noticed
+from codex_proxy.runs.event_log import EventLog
+from tests.runs.virtual import settled, virtual
+
+
+def note(number: int) -> Event:
+    return Noticed(str(number))
+
+
+def numbers(events: list[Event]) -> list[int]:
+    return [int(event.code) for event in events if isinstance(event, Noticed)]
+
+
+def test_two_readers_see_the_same_each_in_its_own_time() -> None:
+    log = EventLog()
+    quick, slow = log.cursor(), log.cursor()
+    log.append([note(1)], 10)
+    assert numbers(quick.take()) == [1]
+    log.append([note(2), note(3)], 10, ended=True)
+    assert numbers(quick.take()) == [2, 3]
+    assert numbers(slow.take()) == [1, 2, 3]
+    assert quick.finished
+    assert slow.finished
+
+
+def test_a_late_reader_begins_with_what_the_log_still_holds() -> None:
+    log = EventLog()
+    log.append([note(1)], 10)
+    early = log.cursor()
+    early.take()  # the only reader has seen it: it is gone
+    log.append([note(2)], 10)
+    late = log.cursor()
+    assert log.backlog == 10
+    assert numbers(late.take()) == [2]
+    early.take()
+    assert log.backlog == 0
+
+
+def test_what_every_reader_has_seen_is_dropped() -> None:
+    log = EventLog()
+    quick, slow = log.cursor(), log.cursor()
+    for number in range(100):
+        log.append([note(number)], 1)
+        quick.take()
+    assert len(log.after(0)) == 100, "the slow one has not seen it"
+    slow.take()
+    assert log.after(0) == []
+    assert log.end == 100
+
+
+def test_the_backlog_is_that_of_the_slowest_reader_and_goes_with_it() -> None:
+    told: list[int] = []
+    log = EventLog(told.append)
+    quick, slow = log.cursor(), log.cursor()
+    log.append([note(1)], 30)
+    quick.take()
+    assert told[-1] == log.backlog == 30
+    slow.detach()
+    assert told[-1] == log.backlog == 0
+    slow.detach()
+
+
+def test_without_readers_nothing_is_dropped_and_nobody_is_behind() -> None:
+    log = EventLog()
+    log.append([note(1)], 30, ended=True)
+    assert log.backlog == 0
+    assert numbers(log.cursor().take()) == [1]
+
+
+@virtual
+async def test_a_reader_that_waits_is_woken_by_news_and_by_the_end() -> None:
+    log = EventLog()
+    cursor = log.cursor()
+    for number, ended in ((1, False), (2, True)):
+        waiting = asyncio.create_task(cursor.wait())
+        await settled()
+        assert not waiting.done()
+        log.append([note(number)], 1, ended=ended)
+        await waiting
+        assert numbers(cursor.take()) == [number]
+    await cursor.wait()
+    assert cursor.take() == []
+
+
+@virtual
+async def test_a_reader_whose_wait_was_cut_off_can_wait_again() -> None:
+    log = EventLog()
+    cursor = log.cursor()
+    waiting = asyncio.create_task(cursor.wait())
+    await settled()
+    waiting.cancel()
+    log.append([note(1)], 1)
+    await cursor.wait()
+    assert numbers(cursor.take()) == [1]
+    await asyncio.gather(waiting, return_exceptions=True)

@@ -1,0 +1,290 @@
+"""One turn: what its child says becomes a log with one end, whoever ends it, and its lane is let go once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from codex_proxy.agents.base import Ended
+from codex_proxy.core.events import (
+    ApprovalAsked,
+    InputAsked,
+    Retrying,
+    Stop,
+    TextDelta,
+    TextWhole,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+    UsageSeen,
+)
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.runs.deadlines import Deadlines
+from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER
+from codex_proxy.runs.manager import RunLimits, RunManager
+from codex_proxy.runs.run import Run
+from tests.runs.actors import DONE, TURN, WordAgent, WordDialect, WordLane, end_of, read, said, text_of
+from tests.runs.virtual import settled, virtual
+
+
+async def begun(
+    agent: WordAgent | None = None, *, deadlines: Deadlines | None = None, **turn: Any
+) -> tuple[Run, WordLane, WordDialect]:
+    """A run that has begun, the lane it has and the dialect it drives."""
+    agent = agent or WordAgent()
+    manager = RunManager(agent, RunLimits(), deadlines or Deadlines())
+    run = await manager.start(msgspec.structs.replace(TURN, **turn))
+    return run, agent.lanes[-1], agent.dialects[-1]
+
+
+@virtual
+async def test_a_turn_is_logged_as_it_comes_and_its_lane_let_go_once() -> None:
+    run, lane, _ = await begun()
+    lane.say(TurnStarted("t", "m"), *said("Hello,"))
+    assert not run.log.ended
+    lane.say(TextDelta("a", " world."), DONE)
+    assert text_of(read(run)) == "Hello, world."
+    assert end_of(run).stop == Stop.STOP
+    await settled()
+    assert lane.released == [True]
+
+
+@virtual
+async def test_an_interrupted_turn_ends_its_log_at_once_and_tells_the_agent() -> None:
+    agent = WordAgent()
+    agent.slow_to_settle = True
+    run, lane, dialect = await begun(agent)
+    lane.say(*said("Hel"))
+    run.interrupt()
+    assert end_of(run).stop == Stop.INTERRUPTED
+    assert lane.sent[-1] == b"interrupt"
+    await settled()
+    assert lane.released == [], "the agent has yet to forget the turn"
+    dialect.settled = True
+    lane.say()
+    await settled()
+    assert lane.released == [True]
+
+
+@virtual
+async def test_an_interrupt_after_the_end_changes_nothing() -> None:
+    run, lane, _ = await begun()
+    lane.say(*said("Hi."), DONE)
+    run.interrupt()
+    run.fail(Failure(kind=FaultKind.TIMED_OUT, message="late"))
+    assert end_of(run).stop == Stop.STOP
+    await settled()
+    assert lane.released == [True]
+
+
+@virtual
+async def test_an_agent_that_does_not_settle_is_given_up_after_its_time() -> None:
+    agent = WordAgent()
+    agent.slow_to_settle = True
+    run, lane, _ = await begun(agent)
+    run.interrupt()
+    await asyncio.sleep(4.9)
+    assert lane.released == []
+    await asyncio.sleep(0.2)
+    assert lane.released == [False], "its process is not to be used again"
+
+
+@virtual
+async def test_a_child_of_ones_own_is_not_waited_for() -> None:
+    agent = WordAgent(alone=True)
+    agent.slow_to_settle = True
+    run, lane, _ = await begun(agent)
+    run.interrupt()
+    await settled()
+    assert lane.released == [True]
+
+
+@virtual
+async def test_a_child_that_dies_fails_the_turn_and_lets_the_lane_go() -> None:
+    run, lane, _ = await begun()
+    lane.say(*said("half"))
+    assert lane.reader is not None
+    lane.reader.ended(Ended(signal=9))
+    end = end_of(run)
+    assert end.failure is not None
+    assert end.failure.kind is FaultKind.AGENT_CRASHED
+    await settled()
+    assert lane.released == [True]
+
+
+@virtual
+async def test_what_the_rules_refuse_ends_the_turn_and_stops_the_agent() -> None:
+    """The agent unsays what was streamed: the turn has failed, whatever the agent goes on to say."""
+    run, lane, _ = await begun()
+    lane.say(*said("One thing."))
+    lane.say(Retrying("again"), TextWhole("a", "Quite another."), DONE)
+    assert end_of(run).stop == Stop.FAILED
+    assert text_of(read(run)) == "One thing."
+    await settled()
+    assert b"interrupt" in lane.sent
+    assert lane.released == [True]
+
+
+@virtual
+async def test_a_fault_of_ours_in_the_middle_ends_this_turn_and_gives_the_lane_up() -> None:
+    run, lane, dialect = await begun()
+    lane.say(*said("Hel"))
+    dialect.breaks = "receive"
+    lane.say(TextDelta("a", "lo"))
+    end = end_of(run)
+    assert end.failure is not None
+    assert end.failure.kind is FaultKind.INTERNAL
+    await settled()
+    assert lane.released == [False]
+
+
+@virtual
+async def test_questions_of_the_agent_are_declined_at_once() -> None:
+    _, lane, dialect = await begun()
+    lane.say(ApprovalAsked("q1", "command", "rm -rf /"), InputAsked("q2", "?"))
+    assert dialect.calls[-2:] == ["answer q1", "answer q2"]
+    assert lane.sent[-2:] == [b"answer q1", b"answer q2"]
+    lane.say(DONE)
+
+
+@virtual
+async def test_a_stop_sequence_ends_the_turn_of_client_and_agent() -> None:
+    run, lane, _ = await begun(stop=("END",))
+    lane.say(*said("One E"))
+    assert text_of(read(run)) == "One ", "the beginning of a stop sequence is held back"
+    lane.say(TextDelta("a", "ND two"), size=3)
+    end = end_of(run)
+    assert (end.stop, end.failure) == (Stop.STOP, None)
+    assert text_of(read(run)) == "One "
+    assert lane.sent[-1] == b"interrupt"
+    lane.say(TextDelta("a", "three"), DONE)
+    end_of(run)
+    await settled()
+    assert lane.released == [True]
+
+
+@virtual
+async def test_a_token_limit_ends_the_turn_with_length() -> None:
+    run, lane, _ = await begun(max_tokens=1)
+    lane.say(*said("12345678"))
+    assert not run.log.ended
+    lane.say(TextDelta("a", "9"))
+    assert end_of(run).stop == Stop.LENGTH
+    assert text_of(read(run)) == "12345678"
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("limit", "stop"), [({"stop": ("END",)}, Stop.STOP), ({"max_tokens": 1}, Stop.LENGTH)]
+)
+async def test_a_limit_that_is_hit_in_the_last_words_ends_the_turn_once(
+    limit: dict[str, Any], stop: Stop
+) -> None:
+    """The agent's own end is in the same read of the pipe."""
+    run, lane, _ = await begun(**limit)
+    lane.say(*said("12345END9"), UsageSeen(Usage(1, 0, 1)), DONE)
+    assert end_of(run).stop == stop
+    await settled()
+    assert lane.released == [True]
+
+
+@virtual
+async def test_a_text_of_just_the_limit_ends_as_the_agent_says() -> None:
+    run, lane, _ = await begun(max_tokens=1)
+    lane.say(*said("12345678"), DONE)
+    assert end_of(run).stop == Stop.STOP
+
+
+@virtual
+@pytest.mark.parametrize("cut", [1, 3, 7, 40])
+async def test_of_two_limits_the_first_in_the_text_counts_however_it_is_cut(cut: int) -> None:
+    for text, expected, stop in (
+        ("12345678 too long END", "12345678", Stop.LENGTH),
+        ("123 END and too long", "123 ", Stop.STOP),
+    ):
+        run, lane, _ = await begun(max_tokens=1, stop=("END",))
+        lane.say(*said(*(text[start : start + cut] for start in range(0, len(text), cut))), DONE)
+        assert (text_of(read(run)), end_of(run).stop) == (expected, stop)
+
+
+@virtual
+async def test_what_was_held_back_may_still_be_too_long_when_the_turn_is_ended() -> None:
+    run, lane, _ = await begun(max_tokens=1, stop=("LONG",))
+    lane.say(*said("12345678"))
+    lane.say(TextDelta("a", "LO"))
+    run.interrupt()
+    assert end_of(run).stop == Stop.LENGTH
+    assert text_of(read(run)) == "12345678"
+
+
+@virtual
+async def test_a_slow_reader_makes_a_child_of_ones_own_wait() -> None:
+    run, lane, _ = await begun(WordAgent(alone=True))
+    cursor = run.log.cursor()
+    lane.say(*said("a"), size=HIGH_WATER)
+    assert not lane.paused
+    lane.say(TextDelta("a", "b"), size=1)
+    assert lane.paused
+    cursor.take()
+    assert not lane.paused
+    lane.say(DONE)
+
+
+@virtual
+async def test_a_child_that_was_made_to_wait_is_not_idle() -> None:
+    run, lane, _ = await begun(WordAgent(alone=True), deadlines=Deadlines(first=5, idle=10, total=1000))
+    cursor = run.log.cursor()
+    lane.say(*said("a"), size=HIGH_WATER + 1)
+    await asyncio.sleep(100)
+    assert not run.log.ended
+    cursor.take()
+    await asyncio.sleep(9)
+    assert not run.log.ended, "it has as long as after any sign of life"
+    await asyncio.sleep(2)
+    [*_, end] = cursor.take()
+    assert isinstance(end, TurnEnded)
+    assert end.failure is not None
+    assert end.failure.kind is FaultKind.TIMED_OUT
+
+
+@virtual
+async def test_a_paused_child_goes_on_when_its_client_leaves() -> None:
+    run, lane, _ = await begun(WordAgent(alone=True))
+    cursor = run.log.cursor()
+    lane.say(*said("a"), size=HIGH_WATER + 1)
+    assert lane.paused
+    cursor.detach()
+    run.interrupt()
+    assert not lane.paused
+    await settled()
+    assert lane.released == [True]
+
+
+@virtual
+async def test_a_reader_that_is_too_slow_on_a_shared_process_fails_and_is_not_told_that_all_is_well() -> None:
+    run, lane, _ = await begun()
+    cursor = run.log.cursor()
+    lane.say(*said("a"), size=CUT_WATER)
+    assert not run.log.ended
+    lane.say(TextDelta("a", "b"), size=1)
+    assert not lane.paused, "others are served by the same pipe"
+    end = end_of(run)
+    assert end.stop == Stop.FAILED
+    assert lane.sent[-1] == b"interrupt"
+    assert cursor.take()
+    await settled()
+    assert lane.released == [True]
+
+
+@virtual
+async def test_a_turn_that_takes_too_long_fails_and_the_agent_is_stopped() -> None:
+    run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20))
+    await asyncio.sleep(6)
+    failure = end_of(run).failure
+    assert failure is not None
+    assert failure.kind is FaultKind.TIMED_OUT
+    assert lane.sent[-1] == b"interrupt"
+    assert lane.released == [True]
