@@ -7,16 +7,29 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.base import Reply, Step
+from codex_proxy.agents.base import Reply, Step, ToolReply
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_app_server.messages import decode
-from codex_proxy.core.events import Event, Stop, TurnEnded
-from codex_proxy.core.items import SaidMessage, TextPart, Tool
+from codex_proxy.core.events import Event, Stop, ToolAsked, TurnEnded
+from codex_proxy.core.items import HistoryItem, PastOutput, SaidMessage, TextPart, Tool
 from codex_proxy.core.turn import Turn
 
 THREAD, TURN = "T", "U"
 HISTORY = (SaidMessage("developer", (TextPart("Be brief."),)), SaidMessage("user", (TextPart("Hi"),)))
 WEATHER = Tool("get_weather", "w", msgspec.Raw(b'{"type":"object"}'))
+ASK_1 = ToolAsked("call_1", "call_1", "get_weather", "{}", "fc_1")
+SUNNY = ToolReply((TextPart("sunny"),))
+
+
+def output(n: int, text: str = "sunny") -> PastOutput:
+    """The client's answer to call `n`."""
+    return PastOutput(f"call_{n}", (TextPart(text),))
+
+
+def said(id: int, text: str = "sunny", *, success: bool = True) -> dict[str, Any]:
+    """The line with which an output goes to the agent."""
+    content = [{"type": "inputText", "text": text}]
+    return {"id": id, "result": {"contentItems": content, "success": success}}
 
 
 class Dialogue:
@@ -31,7 +44,8 @@ class Dialogue:
         self.ids: dict[str, str] = {}
         self.events: list[Event] = []
         given = {"model": "m", "history": HISTORY, "mode": "model", "tools": (WEATHER,)} | turn
-        self.take(self.turn.begin(Turn(**given)))
+        self.wanted = Turn(**given)
+        self.take(self.turn.begin(self.wanted))
 
     def take(self, step: Step) -> list[Event]:
         for line in step.writes.splitlines():
@@ -64,9 +78,21 @@ class Dialogue:
         )
 
     def replies(self, ask_id: str, reply: Reply) -> Any:
+        """The line with which a reply goes out; None where it has to wait, or nobody wants it."""
         step = self.turn.answer(ask_id, reply)
         self.take(step)
-        return json.loads(step.writes)
+        return json.loads(step.writes) if step.writes else None
+
+    def proceeds(self, *fresh: HistoryItem, **turn: Any) -> list[Event]:
+        """The client's next turn on the same thread, with `fresh` behind its history."""
+        given = {"history": (*self.wanted.history, *fresh)} | turn
+        self.wanted = msgspec.structs.replace(self.wanted, **given)
+        return self.take(self.turn.proceed(self.wanted, fresh))
+
+    def wants_output(self, n: int, *, id: int | None = None, **params: Any) -> list[Event]:
+        """The agent asks for the output of call `n`."""
+        given = {"callId": f"call_{n}", "tool": "get_weather", "arguments": {}} | params
+        return self.asks(n if id is None else id, "item/tool/call", **given)
 
     def start_thread(self) -> None:
         self.answers("thread/start", {"thread": {"id": THREAD, "status": {"type": "idle"}}, "model": "m-1"})
@@ -77,18 +103,30 @@ class Dialogue:
         self.answers("turn/start", {"turn": {"id": TURN, "status": "inProgress"}})
         return self
 
+    def started_anew(self, turn: str) -> None:
+        """The agent has begun another turn on the thread."""
+        if self.asked[-2] == "thread/inject_items":
+            self.answers("thread/inject_items")
+        self.answers("turn/start", {"turn": {"id": turn, "status": "inProgress"}})
+
     def calls(self, n: int, arguments: str = "{}", *, turn: str = TURN, **item: Any) -> list[Event]:
         call = {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": "get_weather"}
         return self.tells(
             "rawResponseItem/completed", turnId=turn, item=call | {"arguments": arguments} | item
         )
 
-    def completes(self) -> list[Event]:
+    def completes(self, *, turn: str = TURN) -> list[Event]:
         usage = {"inputTokens": 10, "cachedInputTokens": 4, "outputTokens": 2, "reasoningOutputTokens": 1}
-        return self.tells("rawResponse/completed", usage=usage)
+        return self.tells("rawResponse/completed", turnId=turn, usage=usage)
 
     def ends(self, status: str = "completed", **turn: Any) -> list[Event]:
         return self.tells("turn/completed", turn={"id": TURN, "status": status} | turn)
+
+    def step(self, *calls: int) -> list[Event]:
+        """A whole response of the model with these calls; what our side asks for."""
+        for n in calls:
+            self.calls(n)
+        return self.completes()
 
     @property
     def end(self) -> TurnEnded:
@@ -99,3 +137,22 @@ class Dialogue:
         assert self.end.stop == Stop.FAILED
         assert self.end.failure is not None
         return self.end.failure.kind
+
+
+def idle(mode: str = "model") -> Dialogue:
+    """A thread whose first turn has ended well."""
+    talk = Dialogue(kept=True, mode=mode).start()
+    talk.completes()
+    talk.ends()
+    assert talk.turn.resting
+    return talk
+
+
+def parked(*, requested: bool = True, mode: str = "model") -> Dialogue:
+    """A thread whose agent waits for the output of one call."""
+    talk = Dialogue(kept=True, mode=mode).start()
+    talk.step(1)
+    if requested:
+        talk.wants_output(1)
+    assert talk.turn.resting
+    return talk

@@ -13,6 +13,8 @@ HELLO = "Hello from the mock model."
 COMMAND, PATCH, TOOLS = "The command is done.", "The patch is done.", "Tools are done."
 ANSWER = "The answer is 42."
 WORDS = "word0 word1 word2 word3 word4 word5 "
+TIGHT = '{"city":"Paris"}'
+"""As the agent writes arguments, not the model."""
 PARIS, ROME, OSLO = '{"city": "Paris"}', '{"city": "Rome"}', '{"city": "Oslo"}'
 
 
@@ -29,8 +31,8 @@ def says(*texts: str, usage: Tokens | None = ONE) -> Outcome:
     return Outcome("stop", texts, usage)
 
 
-def calls(*arguments: str, texts: tuple[str, ...] = ()) -> Outcome:
-    return Outcome("tool_calls", texts, ONE, arguments)
+def calls(*arguments: str, texts: tuple[str, ...] = (), usage: Tokens | None = ONE) -> Outcome:
+    return Outcome("tool_calls", texts, usage, arguments)
 
 
 def fails(kind: str, *texts: str) -> Outcome:
@@ -74,7 +76,7 @@ OUTCOMES: dict[tuple[str, int], Outcome] = {
     **_all("usage_missing", says(HELLO, usage=None)),
     **_all("usage_multistep", says(COMMAND, usage=(3000, 900, 150, 15))),
     **_all("auto_compact", says(HELLO, usage=TWO)),
-    # The client's tools: with raw events the calls are handed out, else the agent asks for each one.
+    # The client's tools: with raw events the calls of a response are handed out together, with the model's text.
     **_all("raw_events_tool_parallel", calls(PARIS, ROME, texts=("Look.",))),
     **_all(
         "tool_arg_fidelity",
@@ -87,12 +89,17 @@ OUTCOMES: dict[tuple[str, int], Outcome] = {
     ("stateless_flow_0.163.0", 1): says("It is sunny."),
     **_all("stateless_flow_0.169.0", calls(PARIS, ROME, OSLO, texts=("Let me check.",))),
     ("stateless_flow_0.169.0", 1): says("It is sunny."),
-    **_all("code_mode_dynamic_tool resume_dynamic_tools", says(TOOLS, usage=TWO)),
-    **_all("tool_bad_answer tool_bad_json_args tool_empty_args tool_empty_content", says(TOOLS, usage=TWO)),
-    **_all("tool_late_45s tool_multi_content tool_parallel_swapped tool_rpc_error", says(TOOLS, usage=TWO)),
-    **_all("tool_schema_violation tool_success_false tool_unknown_name", says(TOOLS, usage=TWO)),
-    **_all("tool_single", says("Let me look.", TOOLS, usage=TWO)),
-    **_all("tool_never_interrupt", cut()),
+    # Without them, or where the model calls out of a program, each one is handed out as the agent asks for it.
+    **_all("code_mode_dynamic_tool", calls(TIGHT)),
+    **_all(
+        "resume_dynamic_tools tool_bad_answer tool_empty_args tool_empty_content", calls(TIGHT, usage=None)
+    ),
+    **_all("tool_late_45s tool_multi_content tool_parallel_swapped tool_rpc_error", calls(TIGHT, usage=None)),
+    **_all("tool_success_false tool_never_interrupt", calls(TIGHT, usage=None)),
+    **_all("tool_schema_violation", calls('{"x":1}', usage=None)),
+    **_all("tool_single", calls(TIGHT, texts=("Let me look.",), usage=None)),
+    # Calls that the agent answers by itself.
+    **_all("tool_bad_json_args tool_unknown_name", says(TOOLS, usage=TWO)),
     # Histories and forks.
     **_all("inject_history fork_resume login_api_key", says(HELLO)),
     ("inject_history", 1): says(TOOLS),
@@ -136,3 +143,14 @@ OUTCOMES: dict[tuple[str, int], Outcome] = {
 
 NO_TURN = frozenset({"model_list"})
 """Recordings without a turn in them."""
+
+COMES_BACK: dict[str, tuple[tuple[str, ...], ...]] = {
+    "raw_events_tool_parallel": ((PARIS, ROME),),
+    "tool_arg_fidelity": (OUTCOMES["tool_arg_fidelity", 0].calls,),
+    "code_mode_dynamic_tool": ((TIGHT,), ('{"city":"Rome"}',)),
+    "tool_parallel_swapped": ((TIGHT,), ('{"city":"Rome"}',), ('{"city":"Oslo"}',)),
+    "tool_single": ((TIGHT,),),
+    "tool_late_45s": ((TIGHT,),),
+    "resume_dynamic_tools": ((TIGHT,),),
+}
+"""What each turn is handed where the client brings the outputs, and the agent goes on to its last words."""

@@ -2,7 +2,7 @@
 
 A recording holds what another client asked, under other request ids. So an answer is given to our own request
 of the same method, a recorded interrupt is our interrupt, and what our side asks beyond the recording (it
-interrupts and unsubscribes by itself) is answered in the end as the real agent would.
+interrupts and unsubscribes when a turn is over) is answered in the end as the real agent would.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from codex_proxy.agents.base import Decision, Ended, Step
 from codex_proxy.agents.codex_app_server.connection import Connection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.core.events import ApprovalAsked, Event, InputAsked, TurnEnded
-from codex_proxy.core.items import SaidMessage, TextPart, Tool
+from codex_proxy.core.items import PastOutput, SaidMessage, TextPart, Tool
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.broker import Broker
@@ -56,11 +56,12 @@ def recorded_turn(lines: Sequence[Line], nth: int) -> Turn:
     """The turn that we would ask for to get what the recording's `nth` thread did."""
     starts = [line.json["params"] for line in lines if line.json.get("method") == "thread/start"]
     params = starts[nth] if nth < len(starts) else {}
+    programs = any(b'"name":"exec"' in line.data for line in lines)  # a model with a tool of the agent's own
     tools = tuple(
         Tool(tool["name"], tool["description"], msgspec.Raw(json.dumps(tool["inputSchema"]).encode()))
         for tool in params.get("dynamicTools", ())
     )
-    model_mode = "dynamicTools" in params or params.get("baseInstructions") == ""
+    model_mode = not programs and ("dynamicTools" in params or params.get("baseInstructions") == "")
     history = (SaidMessage("user", (TextPart("go"),)),)
     return Turn(model="mock-model", history=history, mode="model" if model_mode else "agent", tools=tools)
 
@@ -72,6 +73,11 @@ class Played:
     connection: Connection
     turn: AppServerTurn
     broker: Broker
+    asks_for: Turn
+    comes_back: bool = False
+    """The client brings the outputs of its calls while the agent still waits for them."""
+    earlier: list[list[Event]] = field(default_factory=list)
+    """The logs of the turns before the last one, where it does."""
     rules: Rules = field(default_factory=Rules)
     closed: bool = False
     """The turn is over and not kept: our side has said that it wants no more."""
@@ -96,9 +102,21 @@ class Played:
         for event in step.events:
             if isinstance(event, ApprovalAsked | InputAsked):
                 self.stepped(self.turn.answer(event.ask_id, Decision()))
-        if self.rules.ended and not self.closed:
+        if not self.rules.ended or self.closed:
+            return
+        if self.comes_back and self.turn.resting and self.broker.visible:
+            self.proceeds()
+        else:
             self.closed = True
             self.stepped(self.turn.interrupt())
+
+    def proceeds(self) -> None:
+        """The client's next turn: the outputs that the agent waits for."""
+        outputs = tuple(PastOutput(ask.call_id, (TextPart("sunny"),)) for ask in self.broker.visible)
+        self.asks_for = msgspec.structs.replace(self.asks_for, history=self.asks_for.history + outputs)
+        self.earlier.append(self.log)
+        self.log, self.rules, self.broker = [], Rules(), Broker(self.asks_for)
+        self.stepped(self.turn.proceed(self.asks_for, outputs))
 
     def hears(self, data: bytes) -> None:
         heard = self.connection.receive([data])
@@ -130,19 +148,19 @@ class Played:
         return last
 
 
-def begun(turn: Turn) -> Played:
+def begun(turn: Turn, *, comes_back: bool = False) -> Played:
     """Our side, with the connection open and the turn begun."""
     connection = Connection("test", "0")
     lane = connection.open_lane()
-    played = Played(connection, AppServerTurn(lane), Broker(turn))
+    played = Played(connection, AppServerTurn(lane), Broker(turn), turn, comes_back)
     played.written(connection.open())
     played.stepped(played.turn.begin(turn))
     return played
 
 
-def play(lines: Iterable[Line], turn: Turn, nth: int = 0) -> Played:
+def play(lines: Iterable[Line], turn: Turn, nth: int = 0, *, comes_back: bool = False) -> Played:
     """Plays the recording's `nth` thread, and what came before any thread."""
-    played = begun(turn)
+    played = begun(turn, comes_back=comes_back)
     methods: dict[Any, str] = {}
     threads = -1
     for line in lines:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codex_proxy.core.events import Stop, TurnEnded
+from tests.agents.app_server_outcomes import COMES_BACK
 from tests.agents.app_server_replayer import (
     GONE,
     NAMES,
@@ -23,19 +24,22 @@ from tests.agents.app_server_replayer import (
 from tests.core.well_formed import violations
 
 SEEDS = st.integers(0, 2**32)
-RECORDINGS = st.sampled_from(NAMES)
+RECORDINGS = st.sampled_from([(name, False) for name in NAMES] + [(name, True) for name in COMES_BACK])
+"""And whether the client brings the outputs of its calls."""
 
 
-def survives(name: str, lines: list[Line]) -> Played:
-    """Plays damaged lines, then the child dies: what a run would see."""
-    played = play(lines, recorded_turn(recording(name), 0))
+def survives(name: str, lines: list[Line], *, comes_back: bool = False) -> Played:
+    """Plays damaged lines, then the child dies: what a run would see. `comes_back`: as `Played` has it."""
+    played = play(lines, recorded_turn(recording(name), 0), comes_back=comes_back)
     over = played.rules.ended
     played.stepped(played.turn.eof(GONE))
-    assert violations(played.log) == []
+    for log in (*played.earlier, played.log):
+        assert violations(log) == []
     ends = [event for event in played.events if isinstance(event, TurnEnded)]
     assert len(ends) == 1, "the dialect itself ends exactly once"
     assert played.events[-1] is ends[0], "and says nothing after its end"
     assert played.turn.settled
+    assert not played.turn.resting
     if not over:
         assert played.end.stop == Stop.FAILED
         assert played.end.failure is not None
@@ -44,54 +48,63 @@ def survives(name: str, lines: list[Line]) -> Played:
 
 
 @pytest.mark.parametrize(
-    "name", ["stateless_flow_0.169.0", "err_drop_once", "interrupt_shell_running", "reasoning"]
+    "name",
+    [
+        *("stateless_flow_0.169.0", "err_drop_once", "interrupt_shell_running", "reasoning"),
+        *("raw_events_tool_parallel", "code_mode_dynamic_tool"),
+    ],
 )
 def test_a_child_that_dies_after_any_line_or_in_it_ends_the_turn_once(name: str) -> None:
     lines = list(recording(name))
     for n, line in enumerate(lines):
         half = Line(line.dir, line.data[: len(line.data) // 2])
-        survives(name, lines[:n])
-        survives(name, [*lines[:n], half])
+        for comes_back in (False, True):
+            survives(name, lines[:n], comes_back=comes_back)
+            survives(name, [*lines[:n], half], comes_back=comes_back)
 
 
 @given(RECORDINGS, st.integers(0, 10**6))
-def test_any_recording_may_be_cut_at_any_byte(name: str, place: int) -> None:
+def test_any_recording_may_be_cut_at_any_byte(which: tuple[str, bool], place: int) -> None:
+    name, comes_back = which
     lines = list(recording(name))
     place %= sum(len(line.data) for line in lines)
     whole: list[Line] = []
     for line in lines:
         if place < len(line.data):
-            survives(name, [*whole, Line(line.dir, line.data[:place])])
+            survives(name, [*whole, Line(line.dir, line.data[:place])], comes_back=comes_back)
             return
         place -= len(line.data)
         whole.append(line)
 
 
 @given(RECORDINGS, SEEDS, st.integers(1, 4))
-def test_any_line_may_come_again(name: str, seed: int, times: int) -> None:
+def test_any_line_may_come_again(which: tuple[str, bool], seed: int, times: int) -> None:
+    name, comes_back = which
     chance = random.Random(seed)
     lines = list(recording(name))
     for _ in range(times):
         line = chance.choice(lines)
         lines.insert(chance.randrange(len(lines) + 1), line)
-    survives(name, lines)
+    survives(name, lines, comes_back=comes_back)
 
 
 @given(RECORDINGS, SEEDS)
-def test_the_lines_may_come_in_any_order(name: str, seed: int) -> None:
+def test_the_lines_may_come_in_any_order(which: tuple[str, bool], seed: int) -> None:
+    name, comes_back = which
     lines = list(recording(name))
     random.Random(seed).shuffle(lines)
-    survives(name, lines)
+    survives(name, lines, comes_back=comes_back)
 
 
 @given(RECORDINGS, SEEDS)
-def test_neighbouring_lines_may_change_places(name: str, seed: int) -> None:
+def test_neighbouring_lines_may_change_places(which: tuple[str, bool], seed: int) -> None:
+    name, comes_back = which
     chance = random.Random(seed)
     lines = list(recording(name))
     for n in range(len(lines) - 1):
         if chance.random() < 0.3:
             lines[n], lines[n + 1] = lines[n + 1], lines[n]
-    survives(name, lines)
+    survives(name, lines, comes_back=comes_back)
 
 
 STRANGE: list[Any] = [
@@ -114,17 +127,19 @@ def changed(value: Any, chance: random.Random, rate: float) -> Any:
 
 @settings(max_examples=300)
 @given(RECORDINGS, SEEDS, st.sampled_from([0.002, 0.01, 0.05, 0.3]))
-def test_any_value_in_any_line_may_be_something_else(name: str, seed: int, rate: float) -> None:
+def test_any_value_in_any_line_may_be_something_else(which: tuple[str, bool], seed: int, rate: float) -> None:
+    name, comes_back = which
     chance = random.Random(seed)
     lines = [
         Line("out", json.dumps(changed(line.json, chance, rate)).encode()) if line.dir == "out" else line
         for line in recording(name)
     ]
-    survives(name, lines)
+    survives(name, lines, comes_back=comes_back)
 
 
 @given(RECORDINGS, SEEDS)
-def test_any_bytes_may_be_broken(name: str, seed: int) -> None:
+def test_any_bytes_may_be_broken(which: tuple[str, bool], seed: int) -> None:
+    name, comes_back = which
     chance = random.Random(seed)
     lines = []
     for line in recording(name):
@@ -133,13 +148,14 @@ def test_any_bytes_may_be_broken(name: str, seed: int) -> None:
             for _ in range(chance.randint(1, 5)):
                 data[chance.randrange(len(data))] = chance.randrange(256)
         lines.append(Line(line.dir, bytes(data)))
-    survives(name, lines)
+    survives(name, lines, comes_back=comes_back)
 
 
 @given(RECORDINGS, st.data())
-def test_the_client_may_leave_after_any_line(name: str, data: st.DataObject) -> None:
+def test_the_client_may_leave_after_any_line(which: tuple[str, bool], data: st.DataObject) -> None:
+    name, comes_back = which
     lines = list(recording(name))
     place = data.draw(st.integers(0, len(lines)))
     left = Line("in", b'{"id": 999, "method": "turn/interrupt", "params": {}}')
-    played = survives(name, [*lines[:place], left, *lines[place:]])
+    played = survives(name, [*lines[:place], left, *lines[place:]], comes_back=comes_back)
     assert played.end.stop in set(Stop)

@@ -8,7 +8,7 @@ import pytest
 
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import Activity, ToolCall
-from tests.agents.app_server_outcomes import NO_TURN, OUTCOMES, Outcome
+from tests.agents.app_server_outcomes import COMES_BACK, NO_TURN, OUTCOMES, TOOLS, TWO, Outcome, Tokens
 from tests.agents.app_server_replayer import NAMES, Played, finish, play, recorded_turn, recording
 from tests.core.well_formed import arguments, texts, violations
 
@@ -18,13 +18,16 @@ def replay(name: str, nth: int = 0) -> Played:
     return play(lines, recorded_turn(lines, nth), nth)
 
 
+def spent_in(log: list[ev.Event]) -> Tokens | None:
+    usages = [event.usage for event in log if isinstance(event, ev.UsageSeen)]
+    return (usages[-1].input, usages[-1].cached, usages[-1].output, usages[-1].reasoning) if usages else None
+
+
 def outcome(played: Played) -> Outcome:
-    usages = [event.usage for event in played.log if isinstance(event, ev.UsageSeen)]
-    last = usages[-1] if usages else None
     return Outcome(
         played.end.stop,
         tuple(texts(played.log).values()),
-        (last.input, last.cached, last.output, last.reasoning) if last else None,
+        spent_in(played.log),
         tuple(arguments(played.log).values()),
         played.end.failure.kind if played.end.failure else None,
     )
@@ -65,6 +68,20 @@ def test_an_interrupted_agent_turn_ends_its_commands_before_it_is_forgotten(name
         *("thread/start", "turn/start", "turn/interrupt"),
         *("thread/backgroundTerminals/clean", "thread/unsubscribe"),
     ]
+
+
+@pytest.mark.parametrize("name", COMES_BACK)
+def test_a_client_that_brings_the_outputs_of_its_calls_gets_the_rest_of_the_same_agent_turn(
+    name: str,
+) -> None:
+    lines = recording(name)
+    played = play(lines, recorded_turn(lines, 0), comes_back=True)
+    assert tuple(tuple(arguments(log).values()) for log in played.earlier) == COMES_BACK[name]
+    assert [violations(log) for log in (*played.earlier, played.log)] == [[]] * (len(played.earlier) + 1)
+    assert (played.end.stop, list(texts(played.log).values())) == ("stop", [TOOLS])
+    assert played.methods.count("turn/start") == 1
+    spent = [spent_in(log) for log in (*played.earlier, played.log)]
+    assert sum(usage[0] for usage in spent if usage) == TWO[0], "each token is told in one turn only"
 
 
 def test_calls_are_named_and_numbered_as_the_model_did() -> None:
@@ -146,8 +163,12 @@ def test_the_models_own_items_are_kept_for_the_next_step_and_no_others() -> None
         "function_call",
     ]
     assert raw_items("stateless_flow_0.169.0", 1) == ["message"]
-    outputs = raw_items("code_mode_dynamic_tool")
-    assert outputs == ["custom_tool_call", "custom_tool_call_output", "message"]
+    lines = recording("code_mode_dynamic_tool")
+    played = play(lines, recorded_turn(lines, 0), comes_back=True)
+    logs = [[event.type for event in log if isinstance(event, ev.RawItem)] for log in played.earlier]
+    assert logs == [["custom_tool_call"], []]
+    last = [event.type for event in played.log if isinstance(event, ev.RawItem)]
+    assert last == ["custom_tool_call_output", "message"]
 
 
 def test_what_a_retry_made_anew_is_remembered_once() -> None:

@@ -10,7 +10,18 @@ import pytest
 from codex_proxy.agents.base import NOTHING, Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Stop, TurnEnded
-from tests.agents.app_server_dialogue import HISTORY, THREAD, TURN, Dialogue
+from codex_proxy.core.turn import Turn
+from codex_proxy.tools.choice import may_be_called
+from tests.agents.app_server_dialogue import (
+    ASK_1,
+    HISTORY,
+    SUNNY,
+    THREAD,
+    TURN,
+    WEATHER,
+    Dialogue,
+    said,
+)
 
 # --- the way in -----------------------------------------------------------------------------------
 
@@ -39,20 +50,35 @@ def test_a_first_message_of_an_agent_turn_injects_nothing() -> None:
     assert talk.sent[1]["params"]["input"][0]["text"] == "Hi"
 
 
-def test_an_agent_turn_says_its_folder_and_sandbox_and_offers_no_tools() -> None:
+def test_an_agent_turn_says_its_folder_and_sandbox_and_offers_the_clients_tools_beside_its_own() -> None:
     params = Dialogue(mode="agent", workdir="/w", sandbox="workspace-write").sent[0]["params"]
-    assert (params["cwd"], params["sandbox"], "dynamicTools" in params) == ("/w", "workspace-write", False)
+    assert (params["cwd"], params["sandbox"]) == ("/w", "workspace-write")
+    assert [tool["name"] for tool in params["dynamicTools"]] == ["get_weather"]
+    assert "baseInstructions" not in params
+
+
+def test_an_agent_turn_without_tools_says_nothing_of_tools() -> None:
+    assert "dynamicTools" not in Dialogue(mode="agent", tools=()).sent[0]["params"]
+
+
+@pytest.mark.parametrize("mode", ["agent", "model"])
+def test_a_call_of_the_clients_tool_is_asked_for_in_either_mode(mode: str) -> None:
+    talk = Dialogue(mode=mode).start()
+    assert ASK_1 in talk.step(1)
+    assert talk.wants_output(1) == []
+    assert talk.replies("call_1", SUNNY) == said(1)
 
 
 def test_verbosity_goes_with_the_thread() -> None:
     assert Dialogue(verbosity="low").sent[0]["params"]["config"] == {"model_verbosity": "low"}
 
 
-def test_a_turn_that_may_call_nothing_offers_nothing_and_hands_nothing_out() -> None:
-    talk = Dialogue(tool_choice="none").start()
+def test_a_turn_that_may_call_nothing_offers_nothing_and_asks_for_nothing() -> None:
+    wanted = Turn(model="m", history=HISTORY, mode="model", tools=(WEATHER,), tool_choice="none")
+    talk = Dialogue(tools=may_be_called(wanted), tool_choice="none").start()
     assert talk.sent[0]["params"]["dynamicTools"] == []
-    talk.calls(1)
-    assert not [event for event in talk.completes() if isinstance(event, TurnEnded)]
+    assert not [event for event in talk.step(1) if isinstance(event, ev.ToolAsked)]
+    assert ev.Noticed("unoffered_call", "get_weather") in talk.events
 
 
 @pytest.mark.parametrize(
@@ -291,18 +317,43 @@ def test_a_child_that_dies_ends_the_turn_once_in_every_state(state: str) -> None
         assert talk.failure() == "agent_crashed"
         assert talk.end.failure is not None
         assert talk.end.failure.message == (
-            "The agent was ended by SIGKILL before it finished the answer. It said: ERROR boom [link]"
+            "The agent's process ended before its answer did (signal 9): ERROR boom [link]"
         )
     assert talk.turn.eof(Ended()) == NOTHING
+
+
+def test_a_child_that_says_it_is_not_signed_in_says_what_to_do() -> None:
+    talk = Dialogue()
+    talk.take(talk.turn.eof(Ended(code=1, stderr_tail="Error: Not logged in\n")))
+    assert talk.failure() == "agent_not_authenticated"
 
 
 def test_the_last_words_of_a_dead_child_are_its_last_line_with_words_in_it() -> None:
     talk = Dialogue()
     talk.take(talk.turn.eof(Ended(code=3, stderr_tail="first\n\x1b[31mboom\x1b[0m\n\x1b[0m\n")))
     assert talk.end.failure is not None
-    assert talk.end.failure.message == (
-        "The agent exited with status 3 before it finished the answer. It said: boom"
-    )
+    assert talk.end.failure.message == ("The agent's process ended before its answer did (exit code 3): boom")
+
+
+@pytest.mark.parametrize("state", ["running", "parked"])
+def test_a_thread_that_the_agent_closes_by_itself_ends_its_turn(state: str) -> None:
+    talk = Dialogue().start()
+    if state == "parked":
+        talk.step(1)
+    talk.tells("thread/closed")
+    assert talk.failure() == "agent_crashed"
+    assert talk.asked[3:] == [], "there is no thread to forget"
+    assert talk.turn.settled
+
+
+def test_a_thread_that_is_closed_while_its_turn_is_being_stopped_is_settled_by_the_answer() -> None:
+    talk = Dialogue(mode="agent").start()
+    talk.take(talk.turn.interrupt())
+    talk.tells("thread/closed")
+    assert not talk.turn.settled
+    talk.refuses("turn/interrupt", "thread not found")
+    assert talk.asked[3:] == ["turn/interrupt"]
+    assert talk.turn.settled
 
 
 def test_a_message_that_a_retry_left_open_is_no_refusal() -> None:

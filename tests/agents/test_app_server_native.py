@@ -14,6 +14,8 @@ from codex_proxy.agents.codex_app_server.native import (
     dynamic_tool,
     native_history,
     split_input,
+    thread_params,
+    turn_settings,
 )
 from codex_proxy.core.items import (
     HistoryItem,
@@ -32,16 +34,21 @@ PIXEL = "data:image/png;base64,iVBORw0KGgo="
 USER = SaidMessage("user", (TextPart("Hello"),))
 
 
-def native(*items: HistoryItem) -> list[Any]:
+def native(*items: HistoryItem, first: int = 0) -> list[Any]:
     """As JSON, which is what the agent sees."""
-    return json.loads(msgspec.json.encode(native_history(items)))  # type: ignore[no-any-return]
+    return json.loads(msgspec.json.encode(native_history(items, first=first)))  # type: ignore[no-any-return]
+
+
+def bare(*items: HistoryItem) -> list[Any]:
+    """Without ids, which have their own tests."""
+    return [{name: value for name, value in item.items() if name != "id"} for item in native(*items)]
 
 
 @pytest.mark.parametrize(
     ("role", "text_type"), [("developer", "input_text"), ("user", "input_text"), ("assistant", "output_text")]
 )
 def test_each_role_says_its_text_in_its_own_type_of_part(role: Role, text_type: str) -> None:
-    assert native(SaidMessage(role, (TextPart("a"), TextPart("b")))) == [
+    assert bare(SaidMessage(role, (TextPart("a"), TextPart("b")))) == [
         {
             "type": "message",
             "role": role,
@@ -51,7 +58,7 @@ def test_each_role_says_its_text_in_its_own_type_of_part(role: Role, text_type: 
 
 
 def test_a_message_without_parts_is_left_out_since_the_agent_would_refuse_them_all() -> None:
-    assert native(SaidMessage("assistant", ()), USER) == native(USER)
+    assert native(SaidMessage("assistant", ()), USER) == native(USER, first=1)
 
 
 def test_ids_and_phases_of_messages_are_kept() -> None:
@@ -71,21 +78,20 @@ def test_an_image_of_low_detail_is_sent_as_auto_since_the_agent_would_drop_it(
 
 
 def test_a_call_keeps_its_exact_arguments_and_its_output_follows() -> None:
-    call = PastCall("call_1", "get_weather", '{"z":1.0, "a":1e3}', id="fc_1")
-    assert native(call, PastOutput("call_1", (TextPart("sunny"),))) == [
+    call = PastCall("call_1", "get_weather", '{"z":1.0, "a":1e3}')
+    assert bare(call, PastOutput("call_1", (TextPart("sunny"),))) == [
         {
             "type": "function_call",
             "call_id": "call_1",
             "name": "get_weather",
             "arguments": '{"z":1.0, "a":1e3}',
-            "id": "fc_1",
         },
         {"type": "function_call_output", "call_id": "call_1", "output": "sunny"},
     ]
 
 
 def test_a_custom_call_travels_as_a_function_with_one_string() -> None:
-    [call, output] = native(
+    [call, output] = bare(
         PastCall("call_1", "patch", 'say "hi"\n', "custom"), PastOutput("call_1", (TextPart("ok"),), "custom")
     )
     assert (call["type"], json.loads(call["arguments"])) == ("function_call", {"input": 'say "hi"\n'})
@@ -109,11 +115,67 @@ def test_what_the_model_said_before_goes_back_untouched() -> None:
     assert native(PastRaw(reasoning)) == [json.loads(reasoning)]
 
 
+# --- ids ------------------------------------------------------------------------------------------
+
+CALL = PastCall("call_1", "get_weather", "{}")
+OUTPUT = PastOutput("call_1", (TextPart("sunny"),))
+ANSWER = SaidMessage("assistant", (TextPart("It is sunny."),))
+REASONING = PastRaw(b'{"type":"reasoning","id":"rs_1","summary":[]}')
+TALK = (USER, REASONING, CALL, OUTPUT, ANSWER, USER)
+
+
+def test_every_item_has_an_id_of_its_type_that_no_other_has() -> None:
+    ids = [item["id"] for item in native(*TALK)]
+    assert [id.partition("_")[0] for id in ids] == ["msg", "rs", "fc", "fco", "msg", "msg"]
+    assert len(set(ids)) == len(ids), "also where the same is said twice"
+    assert all(len(id) <= 64 for id in ids), "the provider takes no more"
+
+
+def test_ids_are_the_same_when_the_same_comes_again_with_more_behind_it() -> None:
+    for length in range(len(TALK)):
+        assert native(*TALK)[:length] == native(*TALK[:length])
+
+
+def test_ids_are_the_same_when_only_what_is_new_is_injected() -> None:
+    for length in range(len(TALK)):
+        assert native(*TALK[length:], first=length) == native(*TALK)[length:]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SaidMessage("user", (TextPart("Hello!"),)),
+        SaidMessage("developer", (TextPart("Hello"),)),
+        SaidMessage("user", (TextPart("Hello"), ImagePart(PIXEL))),
+    ],
+)
+def test_another_content_has_another_id(other: SaidMessage) -> None:
+    assert native(other)[0]["id"] != native(USER)[0]["id"]
+
+
+@pytest.mark.parametrize(
+    ("item", "kept"),
+    [
+        (SaidMessage("assistant", (TextPart("a"),), id="msg_1"), True),
+        (SaidMessage("assistant", (TextPart("a"),), id="item_1"), False),
+        (SaidMessage("assistant", (TextPart("a"),), id="msg_" + "1" * 61), False),
+        (PastCall("call_1", "f", "{}", id="fc_1"), True),
+        (PastCall("call_1", "f", "x", "custom", id="ctc_1"), False),
+    ],
+)
+def test_an_id_of_the_clients_is_kept_where_the_provider_takes_it_for_an_item_of_that_type(
+    item: SaidMessage | PastCall, kept: bool
+) -> None:
+    [sent] = native(item)
+    without = native(msgspec.structs.replace(item, id=None))
+    assert sent["id"] == (item.id if kept else without[0]["id"])
+
+
 # --- what is injected, what is the turn's input ---------------------------------------------------
 
 
 def split(mode: Mode, *history: HistoryItem) -> tuple[list[Any], list[dict[str, Any]]]:
-    injected, given = split_input(Turn(model="m", history=history, mode=mode))
+    injected, given = split_input(Turn(model="m", history=history, mode=mode), history)
     return json.loads(msgspec.json.encode(injected)), given
 
 
@@ -156,6 +218,31 @@ def test_a_turn_without_history_has_nothing_to_inject() -> None:
     assert split("model") == ([], [])
 
 
+@pytest.mark.parametrize("mode", ["agent", "model"])
+def test_of_a_turn_on_a_thread_that_was_kept_only_what_is_new_is_said(mode: Mode) -> None:
+    turn = Turn(model="m", history=(USER, CALL, OUTPUT, ANSWER, USER), mode=mode)
+    injected, given = split_input(turn, turn.history[3:], first=3)
+    ids = [item["id"] for item in native(ANSWER, USER, first=3)]
+    if mode == "agent":
+        assert [part["text"] for part in given] == ["Hello"]
+        ids.pop()
+    assert [item["id"] for item in injected] == ids
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_only_the_settings_that_the_client_gave_are_said() -> None:
+    assert turn_settings(Turn(model="m", history=())) == {}
+    turn = Turn(model="m", history=(), effort="low", summary="auto", service_tier="flex")
+    assert turn_settings(turn) == {"effort": "low", "summary": "auto", "serviceTier": "flex"}
+
+
+def test_a_thread_of_the_agents_own_model_names_none() -> None:
+    assert "model" not in thread_params(Turn(model="", history=(), mode="model"))
+    assert thread_params(Turn(model="m", history=(), mode="agent"))["model"] == "m"
+
+
 # --- tools ----------------------------------------------------------------------------------------
 
 
@@ -172,6 +259,12 @@ def test_a_function_keeps_its_schema_as_the_client_wrote_it() -> None:
 
 def test_a_function_without_a_schema_takes_any_object() -> None:
     assert dynamic_tool(Tool("f"))["inputSchema"] == {"type": "object", "properties": {}}
+
+
+def test_a_name_that_the_agent_does_not_take_is_changed_in_the_offer_and_in_the_history_alike() -> None:
+    offered = dynamic_tool(Tool("mcp__files"))["name"]
+    assert offered != "mcp__files"
+    assert native(PastCall("call_1", "mcp__files", "{}"))[0]["name"] == offered
 
 
 def test_a_custom_tool_is_a_function_of_one_string() -> None:

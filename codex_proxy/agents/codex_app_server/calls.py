@@ -5,13 +5,13 @@ Held until that model call is over: a retry makes it all anew, and only then is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.messages import UNREADABLE
+from codex_proxy.agents.codex_app_server.messages import UNREADABLE, Params
 from codex_proxy.agents.codex_app_server.replies import custom_input
-from codex_proxy.agents.codex_app_server.shapes import RawHead
+from codex_proxy.agents.codex_app_server.shapes import RawCall, RawHead
 from codex_proxy.agents.codex_app_server.tool_names import ToolNames
 from codex_proxy.core.events import Event, Noticed, RawItem, ToolAsked
 from codex_proxy.core.items import Tool
@@ -31,6 +31,8 @@ REMEMBERED = frozenset(
 )
 """Raw items that the model needs to see again. The rest is the agent's own context."""
 
+CALLS = frozenset({"function_call", "custom_tool_call"})
+
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 """Raw items that come between two model calls: a retry does not make them anew."""
 
@@ -43,54 +45,105 @@ class ModelItems:
         self._names = ToolNames(self._tools)
         self._plain = plain
         self._held: list[Event] = []
-        self._calls: list[RawHead] = []
+        self._calls: list[ToolAsked] = []
+        self._under_way = False
+        """A response has begun whose end has not come."""
+        self._known: set[str] = set()
+        """Calls whose outputs are in the client's history already."""
 
     def add(self, item: msgspec.Raw) -> RawHead | None:
-        """Keeps a raw item; its head, or None where it is the agent's own context."""
+        """Keeps a raw item; its head, or None where it is the agent's own context, or an output."""
         head = msgspec.json.decode(item, type=RawHead)
         if head.type not in REMEMBERED or (head.type == "message" and head.role != "assistant"):
             return None
+        call = msgspec.json.decode(item, type=RawCall) if head.type in CALLS else None
+        self._under_way = True
         self._held.append(RawItem(head.type, bytes(item)))
-        if head.type in ("function_call", "custom_tool_call"):
-            self._called(head)
+        if call is not None:
+            self._called(head, call)
         return head
 
-    def _called(self, head: RawHead) -> None:
-        """A call of the client's tool waits for an answer; the agent itself answers one that it cannot pass on."""
-        if not self._names.offered(head.name):
-            if self._plain:  # where the agent works, it has tools of its own
-                self._held.append(Noticed("unoffered_call", head.name))
-        elif head.type == "function_call" and not _parses(head.arguments):
-            self._held.append(Noticed("unreadable_arguments", head.name))
+    def put_out(self, item: msgspec.Raw) -> str | None:
+        """Keeps an output that the agent gave to the model; its call's id. None where the item is no output."""
+        head = msgspec.json.decode(item, type=RawHead)
+        if head.type not in OUTPUTS:
+            return None
+        call_id = msgspec.json.decode(item, type=RawCall).call_id
+        if call_id in self._known:
+            self._known.remove(call_id)
         else:
-            self._calls.append(head)
+            self._held.append(RawItem(head.type, bytes(item)))
+        return call_id
+
+    def outputs_given(self, call_ids: Iterable[str]) -> None:
+        """The client has brought the outputs of these calls: they are no news to it when the agent repeats them."""
+        self._known.update(call_ids)
+
+    def _called(self, head: RawHead, call: RawCall) -> None:
+        """A call of the client's tool waits for an answer; the agent itself answers one that it cannot pass on."""
+        if not self._names.offered(call.name):
+            if self._plain:  # where the agent works, it has tools of its own
+                self._held.append(Noticed("unoffered_call", call.name))
+        elif head.type == "function_call" and not _parses(call.arguments):
+            self._held.append(Noticed("unreadable_arguments", call.name))
+        elif not self.knows(call.call_id):
+            as_function = head.type == "function_call"
+            text = call.arguments or call.input
+            self._calls.append(self._asked(call.call_id, call.name, text, head.id, as_function=as_function))
+
+    def knows(self, call_id: str) -> bool:
+        """Whether the call came in the response that is under way."""
+        return any(call.call_id == call_id for call in self._calls)
+
+    def requested(self, params: Params) -> bool:
+        """The agent asks for the output of a call that no raw item told: the model made it out of a program.
+
+        Some models do all their work in one tool, `exec`, that runs JavaScript; the client's tools are functions
+        there. False where it is no tool of the client's.
+        """
+        if not params.call_id or not self._names.offered(params.tool or ""):
+            return False
+        text = bytes(params.arguments).decode("utf-8", "replace")
+        self._calls.append(self._asked(params.call_id, params.tool or "", text, None, as_function=True))
+        return True
+
+    @property
+    def late(self) -> bool:
+        """There are calls to ask for, and no end of a response will do it."""
+        return bool(self._calls) and not self._under_way
 
     def start_anew(self) -> None:
         """A retry: what the model put out will come again."""
         self._calls.clear()
+        self._under_way = False
         self._held = [held for held in self._held if isinstance(held, RawItem) and held.type in OUTPUTS]
 
     def take(self) -> tuple[list[Event], list[ToolAsked]]:
         """The raw items, once it is sure that they stay, and the calls that wait for an answer."""
         held, self._held = self._held, []
         calls, self._calls = self._calls, []
-        return held, [self._asked(call) for call in calls]
+        self._under_way = False
+        return held, calls
 
-    def _asked(self, call: RawHead) -> ToolAsked:
+    def _asked(
+        self, call_id: str, name: str, text: str, item_id: str | None, *, as_function: bool
+    ) -> ToolAsked:
         """The ask of a whole call: the agent gives no pieces of it. A custom tool's travelled as a function's."""
-        name = self._names.client_name(call.name)
-        text = call.arguments or call.input
-        tool = self._tools[name]
-        if tool.kind == "custom" and call.type == "function_call":
+        name = self._names.client_name(name)
+        kind = self._tools[name].kind
+        if kind == "custom" and as_function:
             text = custom_input(text)
-        return ToolAsked(call.call_id, call.call_id, name, text, call.id or call.call_id, tool.kind)
+        return ToolAsked(call_id, call_id, name, text, item_id or call_id, kind)
 
 
 def _parses(arguments: str) -> bool:
+    """Whether the agent can read them. To it, a number may be of any size."""
     if not arguments.strip():
         return True
     try:
         msgspec.json.decode(arguments)
+    except msgspec.ValidationError:
+        return True
     except UNREADABLE:
         return False
     return True

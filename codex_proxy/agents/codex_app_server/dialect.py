@@ -18,31 +18,31 @@ from codex_proxy.agents.base import NOTHING, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.calls import ModelItems
 from codex_proxy.agents.codex_app_server.item_reader import ItemReader
-from codex_proxy.agents.codex_app_server.launch import agent_thread_params, plain_thread_params
 from codex_proxy.agents.codex_app_server.messages import (
     UNREADABLE,
     Message,
     Params,
     RpcError,
-    answer,
     refusal,
     request,
 )
-from codex_proxy.agents.codex_app_server.native import dynamic_tool, split_input
+from codex_proxy.agents.codex_app_server.native import split_input, thread_params, turn_settings
 from codex_proxy.agents.codex_app_server.pending import PendingCalls
-from codex_proxy.agents.codex_app_server.replies import decision, question
+from codex_proxy.agents.codex_app_server.replies import Questions
 from codex_proxy.agents.codex_app_server.shapes import (
+    Tally,
     ThreadAnswer,
     TokenUsage,
     TurnAnswer,
     TurnError,
     TurnState,
+    end_of,
     error_kind,
     failed_end,
     failure_of_refusal,
     usage_of,
 )
-from codex_proxy.agents.crash import failure_from_crash
+from codex_proxy.agents.failures import failure_from_exit
 from codex_proxy.core.events import (
     Event,
     Noticed,
@@ -63,6 +63,9 @@ GARBLED = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
     message="The agent's answer is not what this proxy knows. Update one of the two, or try again.",
 )
+LOST = Failure(
+    kind=FaultKind.AGENT_CRASHED, message="The agent has lost this conversation. Send the request again."
+)
 
 
 class AppServerTurn:
@@ -76,7 +79,11 @@ class AppServerTurn:
         """Our requests without an answer, and what their answer means."""
         self._turn: Turn | None = None
         self._thread = ""
+        self._model_name = ""
+        """Of the model that serves the thread, as the agent says."""
         self._turn_id: str | None = None
+        self._past_turn: str | None = None
+        """The agent's turn before this one, of which late words may come."""
         self._over = False
         """`TurnEnded` was said."""
         self._completed = False
@@ -90,49 +97,45 @@ class AppServerTurn:
         """What was gathered since the last step; the reader writes to the same list."""
         self._writes: list[bytes] = []
         self._model = ModelItems()
-        self._asks: dict[str, int | str] = {}
+        self._questions = Questions()
         self._pending = PendingCalls()
-        self._usage = Usage()
-        """Of the client's turn that is under way."""
-        self._earlier = Usage()
-        """Of earlier ones on the same thread, whose sum the agent reports."""
+        self._went_on = False
+        """The agent answered a call by itself: it does not wait for our outputs."""
+        self._tally = Tally()
 
     # --- the dialect ----------------------------------------------------------------------------
 
     def begin(self, turn: Turn) -> Step:
         self._turn = turn
-        model = turn.model or None
         self._model = ModelItems(turn.tools, plain=turn.mode == "model")
-        tools = [dynamic_tool(tool) for tool in turn.tools]
-        if turn.mode == "model":
-            params = plain_thread_params(turn.workdir, model=model, tools=tools)
-        else:
-            params = agent_thread_params(turn.workdir, model=model, sandbox=turn.sandbox)
-            params |= {"dynamicTools": tools} if tools else {}
-        if turn.verbosity:
-            params["config"] = {"model_verbosity": turn.verbosity}
-        self._request("thread/start", params, self._thread_started)
+        self._request("thread/start", thread_params(turn), self._thread_started)
         return self._step()
 
     @property
     def resting(self) -> bool:
         if self._closing or self._waiting or not self._thread:
             return False
-        return (self._over and self._sound) or bool(self._pending.waiting)
+        if self._over:
+            return self._sound
+        return bool(self._pending.waiting) and not self._went_on
 
     def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
+        if not self.resting:
+            self._end(TurnEnded(Stop.FAILED, "provider", LOST), running=not self._completed)
+            return self._step()
         self._turn = turn
-        self._earlier += self._usage
-        self._usage = Usage()
-        self._events.append(TurnStarted(self._thread, turn.model))
-        if self._pending.waiting:
+        self._tally.next_turn()
+        self._events.append(TurnStarted(self._thread, self._model_name))
+        if self._over:
+            self._over = self._completed = self._sound = False
+            self._past_turn, self._turn_id = self._turn_id, None
+            self._reader.start_turn()
+            self._start_turn(turn, fresh)
+        else:
+            self._model.outputs_given(self._pending.waiting)
             for item in fresh:
                 if isinstance(item, PastOutput):
                     self._writes.append(self._pending.reply(item.call_id, ToolReply(item.parts)))
-        else:
-            self._over = self._completed = self._sound = False
-            self._turn_id = None
-            self._start_turn(turn, fresh)
         return self._step()
 
     def receive(self, lines: Sequence[Message]) -> Step:
@@ -155,10 +158,9 @@ class AppServerTurn:
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
         if isinstance(reply, ToolReply):
-            if ask_id in self._pending.waiting:
-                self._writes.append(self._pending.reply(ask_id, reply))
-        elif (id := self._asks.pop(ask_id, None)) is not None:
-            self._writes.append(answer(id, decision(ask_id, reply)))
+            self._writes.append(self._pending.reply(ask_id, reply))
+        else:
+            self._writes.append(self._questions.reply(ask_id, reply))
         return self._step()
 
     def interrupt(self) -> Step:
@@ -171,9 +173,8 @@ class AppServerTurn:
 
     def eof(self, ended: Ended) -> Step:
         if not self._over:
-            failure = failure_from_crash(ended)
             self._over = True
-            self._events.append(TurnEnded(Stop.FAILED, "provider", failure))
+            self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
         self._closing = self.settled = True
         return Step(self._take_events(), b"")
 
@@ -195,7 +196,8 @@ class AppServerTurn:
             return
         turn = self._turn
         assert turn is not None
-        self._events.append(TurnStarted(self._thread, started.model or turn.model))
+        self._model_name = started.model or turn.model
+        self._events.append(TurnStarted(self._thread, self._model_name))
         self._start_turn(turn, turn.history)
 
     def _start_turn(self, turn: Turn, history: Sequence[HistoryItem]) -> None:
@@ -205,14 +207,7 @@ class AppServerTurn:
             self._request(
                 "thread/inject_items", {"threadId": self._thread, "items": injected}, self._items_injected
             )
-        params: dict[str, Any] = {"threadId": self._thread, "input": given}
-        optional = {
-            "effort": turn.effort,
-            "summary": turn.summary,
-            "serviceTier": turn.service_tier,
-            "outputSchema": turn.output_schema,
-        }
-        params |= {name: value for name, value in optional.items() if value is not None}
+        params = {"threadId": self._thread, "input": given} | turn_settings(turn)
         self._request("turn/start", params, self._turn_started)
 
     def _items_injected(self, message: Message) -> None:
@@ -237,7 +232,7 @@ class AppServerTurn:
         raw, _ = self._model.take()
         self._events += raw
         self._events.append(ended)
-        self._asks.clear()
+        self._questions.clear()
         self._pending.clear()
         self._completed = not running
         self._sound = ended.stop == Stop.STOP and not running
@@ -260,13 +255,14 @@ class AppServerTurn:
 
     def _turn_stopped(self, _: Message) -> None:
         # An interrupt leaves the agent's shell commands running; 0.163 does not know this method and says so.
-        if self._turn is not None and self._turn.mode == "agent":
+        if self._thread and self._turn is not None and self._turn.mode == "agent":
             self._request("thread/backgroundTerminals/clean", {"threadId": self._thread}, _ignored)
         self._unsubscribe()
 
     def _unsubscribe(self) -> None:
         thread, self._thread = self._thread, ""
-        self._request("thread/unsubscribe", {"threadId": thread}, _ignored)
+        if thread:
+            self._request("thread/unsubscribe", {"threadId": thread}, _ignored)
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -275,6 +271,8 @@ class AppServerTurn:
             self._answered(message)
         elif message.id is not None:
             self._asked(message, message.id)
+        elif message.method == "thread/closed":
+            self._thread_closed()
         elif not self._over:
             about_item = item_reader.NOTIFICATIONS.get(message.method)
             if about_item is not None:
@@ -295,22 +293,35 @@ class AppServerTurn:
             self._wind_down()
 
     def _asked(self, message: Message, id: int | str) -> None:
-        if message.method == "item/tool/call" and not self._over:
+        if self._over:
+            self._writes.append(refusal(id))
+        elif message.method == "item/tool/call" and self._expected(message.params):
             self._writes.append(self._pending.requested(message.params.call_id or "", id))
-            return
-        ask_id = f"{message.method}:{id}"
-        asked = None if self._over else question(message, ask_id)
-        if asked is not None:
-            self._asks[ask_id] = id
+        elif (asked := self._questions.asked(message, id)) is not None:
             self._events.append(asked)
-            return
-        self._writes.append(refusal(id))
-        if not self._over:
+        else:
+            self._writes.append(refusal(id))
             self._events.append(Noticed("unknown_request", message.method or ""))
+
+    def _expected(self, params: Params) -> bool:
+        """Whether somebody will give, or has given, the output that the agent asks for."""
+        call_id = params.call_id or ""
+        return self._model.knows(call_id) or self._pending.knows(call_id) or self._model.requested(params)
+
+    def _thread_closed(self) -> None:
+        """By the agent itself; after our `thread/unsubscribe` there is no thread of ours any more."""
+        if self._thread:
+            self._thread = ""
+            if not self._over:
+                self._end(TurnEnded(Stop.FAILED, "provider", LOST), running=False)
 
     def _raw_item(self, params: Params) -> None:
         if params.turn_id is None or params.turn_id != self._turn_id:
             return  # items that we injected come back under another turn's id
+        call_id = self._model.put_out(params.item)
+        if call_id is not None:
+            self._went_on |= self._pending.put_out(call_id)
+            return
         head = self._model.add(params.item)
         if head is not None and head.id:
             self._reader.heard.add(head.id)
@@ -320,19 +331,19 @@ class AppServerTurn:
             return
         usage = usage_of(params.usage)
         if usage is not None:
-            self._usage += usage
-            self._events.append(UsageSeen(self._usage))
+            self._tally.add(usage)
+            self._events.append(UsageSeen(self._tally.turn))
+        self._step_over(usage)
+
+    def _step_over(self, usage: Usage | None) -> None:
         raw, asks = self._model.take()
         self._pending.waiting.update(ask.ask_id for ask in asks)
         self._events += [*raw, *asks, StepCompleted(usage)]
 
     def _tokens_updated(self, params: Params) -> None:
         # More than the model calls said one by one where one of them broke off, or there are no raw events.
-        # The thread is ours alone, so its sum, less that of earlier turns, is the turn's.
-        total = msgspec.json.decode(params.token_usage, type=TokenUsage).total.usage() - self._earlier
-        if total.input + total.output > self._usage.input + self._usage.output:
-            self._usage = total
-            self._events.append(UsageSeen(total))
+        if self._tally.told(msgspec.json.decode(params.token_usage, type=TokenUsage).total.usage()):
+            self._events.append(UsageSeen(self._tally.turn))
 
     def _error(self, params: Params) -> None:
         if not params.will_retry:
@@ -350,17 +361,17 @@ class AppServerTurn:
         state = msgspec.json.decode(params.turn, type=TurnState)
         if self._turn_id is not None and state.id != self._turn_id:
             return
+        if state.id and state.id == self._past_turn:
+            return
         if state.status == "completed":
             self._reader.refusals()
-            self._end(TurnEnded(Stop.STOP), running=False)
-        elif state.status == "interrupted":
-            self._end(TurnEnded(Stop.INTERRUPTED), running=False)
-        else:
-            self._end(failed_end(state.error), running=False)
+        self._end(end_of(state), running=False)
 
     # --- taking what was gathered ---------------------------------------------------------------
 
     def _step(self) -> Step:
+        if self._model.late and not self._pending.waiting and not self._over:
+            self._step_over(None)
         if not self._events and not self._writes:
             return NOTHING
         writes = b"".join(self._writes)

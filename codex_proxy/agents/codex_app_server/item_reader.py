@@ -41,6 +41,11 @@ class ItemReader:
         """Messages that had a text or a raw item: one that never had is a refusal."""
         self._plans = 0
 
+    def start_turn(self) -> None:
+        """Another turn of the agent's: what an earlier one left open does not concern it."""
+        self.begun.clear()
+        self.heard.clear()
+
     def start_anew(self) -> None:
         """The agent begins its model call again; what it left open will not be completed."""
         self.begun.clear()

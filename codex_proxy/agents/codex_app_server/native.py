@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from codex_proxy.agents.codex_app_server.launch import agent_thread_params, plain_thread_params
 from codex_proxy.agents.codex_app_server.tool_names import agent_name
 from codex_proxy.core.items import (
     HistoryItem,
@@ -31,8 +32,9 @@ from codex_proxy.core.turn import Turn
 MAX_TURN_INPUT = 1_000_000
 """Characters of text in `turn/start.input`: the agent refuses more than 1,048,576, but injects any size."""
 
-
 PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
+LONGEST_ID = 64
+"""Ids are the provider's; one of another type's prefix (a custom call's), or a longer one, it refuses."""
 
 
 def native_history(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
@@ -47,10 +49,16 @@ def native_history(history: Sequence[HistoryItem], *, first: int = 0) -> list[An
         if isinstance(each, PastRaw):
             out.append(msgspec.Raw(each.json))
         elif (item := _native(each)) is not None:
-            if "id" not in item:
-                item["id"] = PREFIXES[item["type"]] + _digest(index, item)
+            given = None if isinstance(each, PastOutput) else each.id
+            item["id"] = _kept_id(item["type"], given) or PREFIXES[item["type"]] + _digest(index, item)
             out.append(item)
     return out
+
+
+def _kept_id(type: str, id: str | None) -> str | None:
+    """The id that the client gave, where the provider takes it for an item of this type."""
+    fits = id is not None and id.startswith(PREFIXES[type]) and len(id) <= LONGEST_ID
+    return id if fits else None
 
 
 def _digest(index: int, item: dict[str, Any]) -> str:
@@ -67,7 +75,7 @@ def _native(item: SaidMessage | PastCall | PastOutput) -> dict[str, Any] | None:
     call: dict[str, Any] = {"type": "function_call", "call_id": item.call_id, "name": name}
     # The agent has no custom tools: there a custom call is a function with one string.
     call["arguments"] = item.arguments if item.kind == "function" else custom_arguments(item.arguments)
-    return call | ({"id": item.id} if item.id else {})
+    return call
 
 
 def custom_arguments(text: str) -> str:
@@ -81,8 +89,6 @@ def _message(item: SaidMessage) -> dict[str, Any] | None:
     if not content:
         return None
     message: dict[str, Any] = {"type": "message", "role": item.role, "content": content}
-    if item.id:
-        message["id"] = item.id
     if item.phase:
         message["phase"] = item.phase
     return message
@@ -140,3 +146,28 @@ def dynamic_tool(tool: Tool) -> dict[str, Any]:
         schema = tool.parameters if tool.parameters is not None else {"type": "object", "properties": {}}
     name = agent_name(tool.name)
     return {"type": "function", "name": name, "description": tool.description, "inputSchema": schema}
+
+
+def thread_params(turn: Turn) -> dict[str, Any]:
+    """Parameters of `thread/start`: all of a turn that holds for its thread."""
+    model = turn.model or None
+    tools = [dynamic_tool(tool) for tool in turn.tools]
+    if turn.mode == "model":
+        params = plain_thread_params(turn.workdir, model=model, tools=tools)
+    else:
+        params = agent_thread_params(turn.workdir, model=model, sandbox=turn.sandbox)
+        params |= {"dynamicTools": tools} if tools else {}
+    if turn.verbosity:
+        params["config"] = {"model_verbosity": turn.verbosity}
+    return params
+
+
+def turn_settings(turn: Turn) -> dict[str, Any]:
+    """Parameters of `turn/start` beside the thread and the input: those that the client gave."""
+    optional = {
+        "effort": turn.effort,
+        "summary": turn.summary,
+        "serviceTier": turn.service_tier,
+        "outputSchema": turn.output_schema,
+    }
+    return {name: value for name, value in optional.items() if value is not None}

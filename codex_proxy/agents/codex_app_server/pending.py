@@ -12,30 +12,44 @@ from codex_proxy.agents.codex_app_server.replies import tool_content
 
 
 class PendingCalls:
-    """By call id. Every method gives the bytes to write."""
+    """By call id. What gives bytes gives what to write."""
 
     def __init__(self) -> None:
-        self._requests: dict[str, int | str] = {}
+        self._requests: dict[str, list[int | str]] = {}
         self._replies: dict[str, ToolReply] = {}
         self.waiting: set[str] = set()
         """Calls that were asked of us and have no answer yet."""
+
+    def knows(self, call_id: str) -> bool:
+        """Whether an output of this call is due, or there already."""
+        return call_id in self.waiting or call_id in self._replies
 
     def requested(self, call_id: str, id: int | str) -> bytes:
         """The agent asks for the output of a call."""
         reply = self._replies.pop(call_id, None)
         if reply is not None:
             return _answer(id, reply)
-        self._requests[call_id] = id
+        self._requests.setdefault(call_id, []).append(id)
         return b""
 
     def reply(self, call_id: str, reply: ToolReply) -> bytes:
-        """The output of a call."""
+        """The output of a call; of one that does not wait for it, nothing."""
+        if call_id not in self.waiting:
+            return b""
+        self.waiting.remove(call_id)
+        requests = self._requests.pop(call_id, None)
+        if requests is None:
+            self._replies[call_id] = reply
+            return b""
+        return b"".join(_answer(id, reply) for id in requests)
+
+    def put_out(self, call_id: str) -> bool:
+        """The agent has given the model an output of this call. True where it did so without us."""
+        self._requests.pop(call_id, None)
+        self._replies.pop(call_id, None)
+        unasked = call_id in self.waiting
         self.waiting.discard(call_id)
-        id = self._requests.pop(call_id, None)
-        if id is not None:
-            return _answer(id, reply)
-        self._replies[call_id] = reply
-        return b""
+        return unasked
 
     def clear(self) -> None:
         """The turn is over; nobody waits any more."""

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from codex_proxy.agents.base import Decision
-from codex_proxy.agents.codex_app_server.messages import UNREADABLE, Message
+from codex_proxy.agents.codex_app_server.messages import UNREADABLE, Message, answer
 from codex_proxy.agents.codex_app_server.shapes import one_line
 from codex_proxy.core.events import ApprovalAsked, InputAsked
 from codex_proxy.core.items import Part, TextPart
@@ -52,3 +52,27 @@ def question(message: Message, ask_id: str) -> ApprovalAsked | InputAsked | None
         case "item/tool/requestUserInput":
             return InputAsked(ask_id, "")
     return None
+
+
+class Questions:
+    """What the agent has asked of a person and got no answer to."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int | str] = {}
+
+    def asked(self, message: Message, id: int | str) -> ApprovalAsked | InputAsked | None:
+        """The event of a question; None where it is nothing that we know an answer to."""
+        ask_id = f"{message.method}:{id}"
+        asked = question(message, ask_id)
+        if asked is not None:
+            self._open[ask_id] = id
+        return asked
+
+    def reply(self, ask_id: str, reply: Decision) -> bytes:
+        """The line that answers; none where nothing was asked, or it was answered before."""
+        id = self._open.pop(ask_id, None)
+        return b"" if id is None else answer(id, decision(ask_id, reply))
+
+    def clear(self) -> None:
+        """The turn is over; nobody waits any more."""
+        self._open.clear()

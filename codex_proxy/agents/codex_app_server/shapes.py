@@ -66,11 +66,44 @@ class TokenUsage(msgspec.Struct, frozen=True):
     total: Tokens
 
 
+class Tally:
+    """The tokens of a client's turn, of which a thread may serve several."""
+
+    def __init__(self) -> None:
+        self.turn = Usage()
+        self._earlier = Usage()
+        """Of earlier turns on the same thread, whose sum the agent reports."""
+
+    def next_turn(self) -> None:
+        self._earlier += self.turn
+        self.turn = Usage()
+
+    def add(self, usage: Usage) -> None:
+        """Tokens of one model call."""
+        self.turn += usage
+
+    def told(self, total: Usage) -> bool:
+        """What the agent says of the whole thread; True where that is more than its model calls said one by one."""
+        turn = total - self._earlier
+        turn = Usage(*(max(0, tokens) for tokens in msgspec.structs.astuple(turn)))
+        if turn.input + turn.output <= self.turn.input + self.turn.output:
+            return False
+        self.turn = turn
+        return True
+
+
 class RawHead(msgspec.Struct, frozen=True):
+    """What any raw item may have."""
+
     type: str = ""
     id: str | None = None
     role: str | None = None
-    call_id: str = ""
+
+
+class RawCall(msgspec.Struct, frozen=True):
+    """A call of the model's, or (by its id) the output of one."""
+
+    call_id: str
     name: str = ""
     arguments: str = ""
     input: str = ""
@@ -131,3 +164,10 @@ def failed_end(error: TurnError | None) -> TurnEnded:
     kind, status = error_kind(error.codex_error_info)
     failure = failure_from_text(error.message, kind=kind, http_status=status, details=details)
     return TurnEnded(Stop.FAILED, "provider", failure)
+
+
+def end_of(turn: TurnState) -> TurnEnded:
+    """What the end of the agent's turn means."""
+    if turn.status == "completed":
+        return TurnEnded(Stop.STOP)
+    return TurnEnded(Stop.INTERRUPTED) if turn.status == "interrupted" else failed_end(turn.error)
