@@ -14,15 +14,22 @@ from collections.abc import Iterable
 import msgspec
 
 from codex_proxy.core.events import (
+    ApprovalAsked,
     ArgumentsWhole,
+    AskClosed,
     Event,
+    InputAsked,
     ItemEnded,
     ItemStarted,
     Noticed,
+    RateLimits,
+    Retrying,
     StepCompleted,
     Stop,
     ToolAsked,
     TurnEnded,
+    TurnStarted,
+    UsageSeen,
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import PastOutput, TextPart, Tool, ToolCall
@@ -31,12 +38,15 @@ from codex_proxy.tools.choice import must_call
 from codex_proxy.tools.schemas import violation
 
 MAX_FAULTS = 2
-"""How often a model is told what is wrong with its calls; one that does not learn then never does."""
+"""Steps after which a model is told what is wrong with its calls; one that does not learn then never does."""
 
 DEFERRED = "Deferred: one call at a time. Make this call again if you still need it."
 
 MODEL_FAULTS = frozenset({"unoffered_call", "unreadable_arguments"})
 """What a dialect notices where the agent has answered a bad call by itself."""
+
+NEVER_HELD = frozenset({TurnStarted, UsageSeen, RateLimits, Noticed, ApprovalAsked, InputAsked, AskClosed})
+"""What is no part of an answer: an answer may be held back, but a question waits for us, and tokens are spent."""
 
 NOT_HONOURED = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
@@ -64,20 +74,27 @@ class Brokered(msgspec.Struct):
     events: list[Event]
     answers: list[Answered]
     again: bool = False
-    """The turn is to be tried once more, with a reminder; nothing of this try was let through."""
+    """The turn is to be tried once more, with a reminder; nothing of this try's answer was let through."""
 
 
 class Broker:
-    """The tools of one client turn. `second_try`: it was told of the tool choice once already."""
+    """The tools of one client turn. `second_try`: it was told of the tool choice once already.
+
+    What comes after the end that it has let through, made, or kept to itself (`again`) is dropped.
+    """
 
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
         self._strict: dict[str, Tool] = {tool.name: tool for tool in turn.tools if tool.strict}
         self._parallel = turn.parallel_tool_calls
-        self._must_call = must_call(turn)
+        self._waits_for_call = must_call(turn)
+        """A call is required and none has come: words without a call would be thrown away."""
         self._second_try = second_try
         self._asks: list[ToolAsked] = []
+        self._bad_call = False
+        """In this step the agent has answered a call by itself."""
         self._faults = 0
         self._held: list[Event] = []
+        self._over = False
         self.visible: list[ToolAsked] = []
         """The calls that the client is to answer, once the turn has ended with them."""
         self.hidden: list[Answered] = []
@@ -87,55 +104,79 @@ class Broker:
         """The events that go on; empty of calls until their step is complete."""
         done = Brokered([], [])
         for event in events:
+            if self._over:
+                break
             kind = type(event)
             if kind is ToolAsked:
                 self._asks.append(event)  # type: ignore[arg-type]
-            elif kind is StepCompleted:
-                self._pass(event, done)
-                if self._asks:
-                    self._decide(done)
             elif kind is TurnEnded:
                 self._ended(event, done)  # type: ignore[arg-type]
-            elif kind is Noticed and event.code in MODEL_FAULTS:  # type: ignore[union-attr]
-                self._pass(event, done)
-                self._bad_call(done)
             else:
                 self._pass(event, done)
+                if kind is StepCompleted:
+                    self._decide(done)
+                elif kind is Retrying:  # the step comes anew, and its calls with it
+                    self._asks.clear()
+                    self._bad_call = False
+                elif kind is Noticed and event.code in MODEL_FAULTS:  # type: ignore[union-attr]
+                    self._bad_call = True
         return done
 
     def _pass(self, event: Event, done: Brokered) -> None:
-        """Where a call is required, nothing is said before it: words without a call would be thrown away."""
-        if self._must_call:
-            self._held.append(event)
-        else:
+        """Lets an event through, or holds it until the call that is required."""
+        if not self._waits_for_call or type(event) in NEVER_HELD:
             done.events.append(event)
+            return
+        self._held.append(event)
+        if type(event) is ItemStarted and isinstance(event.item, ToolCall):
+            self._let_go(done)  # of a dialect that says its calls itself and waits for no output
+
+    def _let_go(self, done: Brokered) -> None:
+        done.events += self._held
+        self._held.clear()
+        self._waits_for_call = False
 
     def _decide(self, done: Brokered) -> None:
+        """The step is complete: who answers its calls. What they are is told behind its end, so that a step
+        which breaks the rules ends the turn before a call of it is seen."""
         asks, self._asks = self._asks, []
+        bad_call, self._bad_call = self._bad_call, False
+        good, hidden = self._sorted(asks)
+        if not self._parallel:
+            hidden += [_answered(ask, DEFERRED) for ask in good[1:]]
+            good = good[:1]
+        if good:
+            self._hand_on(good, hidden, done)
+        elif hidden or bad_call:
+            self._faults += 1
+            if self._faults > MAX_FAULTS:
+                self._over = True
+                self._held.clear()
+                done.events.append(TurnEnded(Stop.FAILED, "provider", NEVER_LEARNED))
+            else:
+                done.answers += hidden
+
+    def _sorted(self, asks: list[ToolAsked]) -> tuple[list[ToolAsked], list[Answered]]:
+        """The calls that the client may see, and our answers to the others."""
         good: list[ToolAsked] = []
         hidden: list[Answered] = []
         for ask in asks:
-            wrong = self._violation(ask)
+            wrong = self._violation(ask) if self._faults < MAX_FAULTS else None
             if wrong is None:
-                good.append(ask)
-            elif self._faults >= MAX_FAULTS:
-                self._pass(Noticed("strict_violation", ask.name), done)
                 good.append(ask)
             else:
                 hidden.append(
                     _answered(ask, f"The arguments break the tool's schema: {wrong}. Call it again.")
                 )
-        if not self._parallel:
-            hidden += [_answered(ask, DEFERRED) for ask in good[1:]]
-            good = good[:1]
-        if not good:
-            self._faults += 1
-            done.answers += hidden
-            return
+        return good, hidden
+
+    def _hand_on(self, good: list[ToolAsked], hidden: list[Answered], done: Brokered) -> None:
+        self._over = True
         self.visible, self.hidden = good, hidden
-        done.events += self._held
-        self._held.clear()
+        self._let_go(done)
         for ask in good:
+            if self._faults >= MAX_FAULTS and self._violation(ask) is not None:
+                done.events.append(Noticed("strict_violation", ask.name))
             done.events += _call_events(ask)
         done.events.append(TurnEnded(Stop.TOOL_CALLS, "token_count"))
 
@@ -143,29 +184,19 @@ class Broker:
         tool = self._strict.get(ask.name)
         if tool is None or tool.parameters is None or ask.kind == "custom":
             return None
-        return violation(bytes(tool.parameters), ask.arguments)
-
-    def _bad_call(self, done: Brokered) -> None:
-        self._faults += 1
-        if self._faults > MAX_FAULTS:
-            done.events.append(TurnEnded(Stop.FAILED, "provider", NEVER_LEARNED))
+        # A call without arguments is one with none: agents and clients take the empty text so.
+        return violation(bytes(tool.parameters), ask.arguments if ask.arguments.strip() else "{}")
 
     def _ended(self, event: TurnEnded, done: Brokered) -> None:
-        if self._must_call and event.stop == Stop.STOP and not self._called():
-            if self._second_try:
-                event = TurnEnded(Stop.FAILED, event.trigger, NOT_HONOURED)
-                self._held.clear()
-            else:
+        self._over = True
+        if self._waits_for_call and event.stop == Stop.STOP:
+            if not self._second_try:
                 done.again = True
                 return
+            event = TurnEnded(Stop.FAILED, event.trigger, NOT_HONOURED)
         if event.stop != Stop.FAILED:
-            done.events += self._held
-        self._held.clear()
+            self._let_go(done)
         done.events.append(event)
-
-    def _called(self) -> bool:
-        """Whether the dialect itself has let a call through (one that never asks, as the proto dialect)."""
-        return any(type(event) is ItemStarted and isinstance(event.item, ToolCall) for event in self._held)
 
 
 def _answered(ask: ToolAsked, text: str) -> Answered:

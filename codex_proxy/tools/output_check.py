@@ -1,7 +1,7 @@
 """Answers that must follow a schema the agent cannot be given: told in words, checked here, tried twice.
 
 The agent's own structured output takes OpenAI's strict schemas only. For the others, and for `json_object`, the
-model is told, its text is held until it is complete, and a text that does not fit is thrown away and asked for
+model is told, its answer is held until it is complete, and one that does not fit is thrown away and asked for
 once more.
 """
 
@@ -12,18 +12,12 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.core.events import (
-    Event,
-    ItemEnded,
-    ItemStarted,
-    Stop,
-    TextDelta,
-    TextWhole,
-    TurnEnded,
-)
+from codex_proxy.core.events import Event, ItemStarted, RefusalDelta, Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Message, SaidMessage, TextPart
+from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
+from codex_proxy.tools.broker import NEVER_HELD
 from codex_proxy.tools.schemas import violation
 
 ANY_OBJECT: Final = b'{"type":"object"}'
@@ -41,46 +35,40 @@ def told_of_schema(turn: Turn, schema: bytes, *, wrong: str | None = None) -> Tu
 
 
 class OutputCheck:
-    """Holds the messages of one turn until its end and checks them. `second_try`: it was told once already."""
+    """Holds the answer of one turn until its end and checks it. `second_try`: it was told once already.
+
+    What comes after the end is dropped.
+    """
 
     def __init__(self, schema: bytes, *, second_try: bool = False) -> None:
         self._schema = schema
         self._second_try = second_try
-        self._messages: set[str] = set()
-        self._text: list[str] = []
-        self._heard: set[str] = set()
         self._held: list[Event] = []
+        self._over = False
         self.wrong: str | None = None
         """What was the matter with the text, where it has to be asked for again."""
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
-        """What may pass. Once `wrong` is set the turn is to be tried again, and nothing of it was let through."""
+        """What may pass. Once `wrong` is set the turn is to be tried again, and nothing of this try's answer was
+        let through."""
         out: list[Event] = []
         for event in events:
+            if self._over:
+                break
             if type(event) is TurnEnded:
+                self._over = True
                 out += self._ended(event)
-            elif self._is_said(event):
-                self._held.append(event)
-            else:
+            elif type(event) in NEVER_HELD:
                 out.append(event)
+            else:
+                self._held.append(event)
         return out
 
-    def _is_said(self, event: Event) -> bool:
-        if type(event) is ItemStarted and isinstance(event.item, Message):
-            self._messages.add(event.item.id)
-            return True
-        if type(event) is TextDelta:
-            self._heard.add(event.id)
-            self._text.append(event.text)
-            return True
-        if type(event) is TextWhole:
-            if event.id not in self._heard:
-                self._text.append(event.text)
-            return True
-        return type(event) is ItemEnded and event.id in self._messages
-
     def _ended(self, event: TurnEnded) -> list[Event]:
-        wrong = violation(self._schema, "".join(self._text).strip()) if event.stop == Stop.STOP else None
+        """An answer that was cut off, filtered or refused, and one that calls, is nothing to be checked."""
+        if event.stop == Stop.FAILED:
+            return [event]
+        wrong = self._wrong(event) if event.stop == Stop.STOP else None
         if wrong is None:
             return [*self._held, event]
         if not self._second_try:
@@ -92,3 +80,27 @@ class OutputCheck:
             message=f"The model's answer did not follow the schema, twice: {wrong}.",
         )
         return [TurnEnded(Stop.FAILED, event.trigger, failure)]
+
+    def _wrong(self, event: TurnEnded) -> str | None:
+        """What is the matter with what the client would see: of each choice, its messages as they are joined."""
+        said: dict[str, str] = {}
+        of_choice: dict[int | None, list[str]] = {}
+        # The rules know what is said in the end, with all that is said twice, whole or anew.
+        for each in Rules().feed([*self._held, TurnEnded(Stop.STOP)]):
+            if type(each) is RefusalDelta:
+                return None
+            if type(each) is ItemStarted and isinstance(each.item, Message):
+                said[each.item.id] = ""
+                of_choice.setdefault(each.item.choice, []).append(each.item.id)
+            elif type(each) is TextDelta:
+                said[each.id] += each.text
+            elif type(each) is TurnEnded and each.stop != Stop.STOP:
+                return None  # a repetition that said something else: the rules end the turn for it
+        for_all = of_choice.pop(None, [])
+        for choice, own in (of_choice or {0: []}).items():
+            ended_otherwise = (event.choice_stops or {}).get(choice or 0, Stop.STOP) != Stop.STOP
+            text = "\n\n".join(said[id] for id in (*for_all, *own) if said[id])
+            wrong = None if ended_otherwise else violation(self._schema, text.strip())
+            if wrong is not None:
+                return wrong
+        return None

@@ -1,0 +1,410 @@
+"""Who answers a call: what the client sees, what stays hidden, and what the model is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codex_proxy.core import events as ev
+from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Noticed, StepCompleted, Stop, TurnEnded
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import Message, PastOutput, TextPart, Tool, ToolCall
+from codex_proxy.core.rules import Rules
+from codex_proxy.core.turn import NamedTools, ToolChoice, Turn
+from codex_proxy.tools.broker import DEFERRED, MAX_FAULTS, Answered, Broker, Brokered
+from tests.core.strategies import NOTES, TALK
+from tests.core.well_formed import arguments, texts, violations
+
+SCHEMA = msgspec.Raw(b'{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}')
+EMPTY = msgspec.Raw(b'{"type":"object","properties":{},"additionalProperties":false}')
+WEATHER = Tool("weather", parameters=SCHEMA, strict=True)
+LOOSE = Tool("loose", parameters=SCHEMA)
+NOW = Tool("now", parameters=EMPTY, strict=True)
+SHELL = Tool("shell", strict=True, kind="custom")
+
+STEP = StepCompleted()
+END = TurnEnded(Stop.STOP)
+GOOD, BAD = '{"city":"Paris"}', '{"town":"Paris"}'
+HELLO: list[Event] = [ItemStarted(Message("m")), ev.TextDelta("m", "Hello"), ItemEnded("m")]
+
+
+def turn(choice: ToolChoice = "auto", *, parallel: bool = True) -> Turn:
+    return Turn(
+        model="m",
+        history=(),
+        mode="model",
+        tools=(WEATHER, LOOSE, NOW, SHELL),
+        tool_choice=choice,
+        parallel_tool_calls=parallel,
+    )
+
+
+def ask(call_id: str, text: str = GOOD, name: str = "weather", **more: str) -> ev.ToolAsked:
+    return ev.ToolAsked(f"ask_{call_id}", call_id, name, text, **more)  # type: ignore[arg-type]
+
+
+def seen(done: Brokered) -> dict[str, str]:
+    """The calls that a client gets to see, with their arguments, once the rules have read what came out."""
+    log = Rules().feed(done.events)
+    assert violations(log, ended=any(isinstance(event, TurnEnded) for event in log)) == []
+    return arguments(log)
+
+
+def told(answers: Sequence[Answered]) -> dict[str, str]:
+    """What was answered to each call, by its ask."""
+    return {each.ask_id: "".join(part.text for part in each.output.parts) for each in answers}  # type: ignore[union-attr]
+
+
+# --- the calls of a step -------------------------------------------------------------------------
+
+
+def test_calls_of_a_step_end_the_turn_together_and_in_order() -> None:
+    broker = Broker(turn())
+    assert broker.feed([ask("a"), ask("b", "{}", "now")]) == Brokered([], [])
+    done = broker.feed([STEP])
+    assert list(seen(done).items()) == [("weather a", GOOD), ("now b", "{}")]
+    assert done.events[-1] == TurnEnded(Stop.TOOL_CALLS, "token_count")
+    assert [each.call_id for each in broker.visible] == ["a", "b"]
+    assert broker.hidden == []
+
+
+def test_text_before_a_call_comes_before_it() -> None:
+    done = Broker(turn()).feed([*HELLO, ask("a"), STEP])
+    assert done.events[:3] == HELLO
+    assert seen(done) == {"weather a": GOOD}
+
+
+def test_a_step_that_breaks_the_rules_ends_the_turn_before_its_call_is_seen() -> None:
+    retried: list[Event] = [
+        ItemStarted(Message("m")),
+        ev.TextDelta("m", "Hello"),
+        ev.Retrying("again"),
+        ItemStarted(Message("m2")),
+        ev.TextDelta("m2", "Hel"),
+    ]
+    log = Rules().feed(Broker(turn()).feed([*retried, ask("a"), STEP]).events)
+    assert arguments(log) == {}
+    assert isinstance(log[-1], TurnEnded)
+    assert log[-1].stop == Stop.FAILED
+
+
+def test_a_call_is_named_by_its_item_and_keeps_its_kind() -> None:
+    done = Broker(turn()).feed([ask("a", "ls", "shell", item_id="fc_1", kind="custom"), STEP])
+    assert ItemStarted(ToolCall("fc_1", "a", "shell", "custom")) in done.events
+
+
+def test_a_step_without_calls_leaves_the_turn_going_on() -> None:
+    broker = Broker(turn())
+    assert broker.feed([*HELLO, STEP]).events == [*HELLO, STEP]
+    assert broker.feed([END]).events == [END]
+
+
+def test_nothing_follows_the_end() -> None:
+    broker = Broker(turn())
+    broker.feed([ask("a"), STEP])
+    assert broker.feed([*HELLO, ask("b"), STEP, END]) == Brokered([], [])
+    assert [each.call_id for each in broker.visible] == ["a"]
+
+
+def test_a_retry_voids_the_calls_of_the_step_that_comes_anew() -> None:
+    broker = Broker(turn())
+    broker.feed([ask("old"), Noticed("unoffered_call"), ev.Retrying("again"), ask("new"), STEP])
+    assert [each.call_id for each in broker.visible] == ["new"]
+
+
+def test_calls_of_a_step_that_never_completes_are_nobodys() -> None:
+    broker = Broker(turn())
+    assert broker.feed([ask("a"), TurnEnded(Stop.INTERRUPTED)]).events == [TurnEnded(Stop.INTERRUPTED)]
+    assert broker.visible == []
+
+
+# --- strict --------------------------------------------------------------------------------------
+
+
+def test_a_call_that_breaks_its_schema_is_answered_and_the_turn_goes_on() -> None:
+    broker = Broker(turn())
+    done = broker.feed([ask("a", BAD), STEP])
+    assert seen(done) == {}
+    assert broker.visible == []
+    assert done.answers[0].output.call_id == "a"
+    assert "'city' is a required property" in told(done.answers)["ask_a"]
+    assert seen(broker.feed([ask("b"), STEP])) == {"weather b": GOOD}
+
+
+def test_a_model_that_never_learns_gets_its_call_handed_on_and_it_is_noticed() -> None:
+    broker = Broker(turn())
+    for number in range(MAX_FAULTS):
+        assert told(broker.feed([ask(str(number), BAD), STEP]).answers).keys() == {f"ask_{number}"}
+    done = broker.feed([ask("last", BAD), STEP])
+    assert done.answers == []
+    assert seen(done) == {"weather last": BAD}
+    assert Noticed("strict_violation", "weather") in done.events
+
+
+def test_only_what_is_handed_on_is_noticed() -> None:
+    broker = Broker(turn(parallel=False))
+    for number in range(MAX_FAULTS):
+        broker.feed([ask(str(number), BAD), STEP])
+    done = broker.feed([ask("good"), ask("bad", BAD), STEP])
+    assert Noticed("strict_violation", "weather") not in done.events
+    assert told(broker.hidden) == {"ask_bad": DEFERRED}
+
+
+def test_several_violations_of_one_step_are_told_at_once_and_count_once() -> None:
+    broker = Broker(turn())
+    for _ in range(MAX_FAULTS):
+        assert len(broker.feed([ask("a", BAD), ask("b", BAD), ask("c", BAD), STEP]).answers) == 3
+    assert seen(broker.feed([ask("a", BAD), STEP])) == {"weather a": BAD}
+
+
+def test_beside_a_valid_call_the_invalid_one_stays_hidden_with_its_output() -> None:
+    broker = Broker(turn())
+    done = broker.feed([ask("bad", BAD), ask("good"), STEP])
+    assert seen(done) == {"weather good": GOOD}
+    assert done.answers == []
+    assert told(broker.hidden).keys() == {"ask_bad"}
+    assert broker.hidden[0].output.call_id == "bad"
+
+
+def test_arguments_that_are_no_json_break_a_strict_schema() -> None:
+    done = Broker(turn()).feed([ask("a", '{"city":'), STEP])
+    assert "not valid JSON" in told(done.answers)["ask_a"]
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_no_argument_text_means_no_arguments(text: str) -> None:
+    assert seen(Broker(turn()).feed([ask("a", text, "now"), STEP])).keys() == {"now a"}
+    assert len(Broker(turn()).feed([ask("a", text), STEP]).answers) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("loose", "function"), ("shell", "custom"), ("unknown", "function")]
+)
+def test_only_strict_functions_are_checked(name: str, kind: str) -> None:
+    done = Broker(turn()).feed([ask("a", BAD, name, kind=kind), STEP])
+    assert seen(done) == {f"{name} a": BAD}
+
+
+# --- one call at a time --------------------------------------------------------------------------
+
+
+def test_without_parallel_calls_the_first_is_visible_and_the_others_are_deferred() -> None:
+    broker = Broker(turn(parallel=False))
+    done = broker.feed([ask("a"), ask("b"), ask("c"), STEP])
+    assert seen(done) == {"weather a": GOOD}
+    assert told(broker.hidden) == {"ask_b": DEFERRED, "ask_c": DEFERRED}
+    assert done.answers == []
+
+
+def test_without_parallel_calls_the_first_valid_one_is_the_visible_one() -> None:
+    broker = Broker(turn(parallel=False))
+    assert seen(broker.feed([ask("a", BAD), ask("b"), ask("c"), STEP])) == {"weather b": GOOD}
+    assert told(broker.hidden).keys() == {"ask_a", "ask_c"}
+
+
+def test_an_answer_of_ours_is_an_output_of_the_calls_kind() -> None:
+    broker = Broker(turn(parallel=False))
+    broker.feed([ask("a"), ask("b", "ls", "shell", kind="custom"), STEP])
+    assert broker.hidden == [Answered("ask_b", PastOutput("b", (TextPart(DEFERRED),), "custom"))]
+
+
+# --- a call is required --------------------------------------------------------------------------
+
+REQUIRED: list[ToolChoice] = ["required", NamedTools(("weather",), required=True)]
+
+
+@pytest.mark.parametrize("choice", REQUIRED)
+def test_where_a_call_is_required_text_is_held_until_it_comes(choice: ToolChoice) -> None:
+    broker = Broker(turn(choice))
+    assert broker.feed(HELLO).events == []
+    done = broker.feed([ask("a"), STEP])
+    assert done.events[:4] == [*HELLO, STEP]
+    assert seen(done) == {"weather a": GOOD}
+
+
+@pytest.mark.parametrize("choice", REQUIRED)
+def test_where_no_required_call_came_the_turn_is_tried_again(choice: ToolChoice) -> None:
+    done = Broker(turn(choice)).feed([*HELLO, STEP, END])
+    assert done == Brokered([], [], again=True)
+
+
+def test_where_no_required_call_came_twice_the_turn_fails() -> None:
+    done = Broker(turn("required"), second_try=True).feed([*HELLO, STEP, END])
+    assert not done.again
+    (end,) = done.events
+    assert isinstance(end, TurnEnded)
+    assert end.failure is not None
+    assert (end.failure.kind, end.failure.code) == (FaultKind.UPSTREAM_ERROR, "tool_choice_not_honoured")
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", NamedTools(("weather",))])
+def test_where_no_call_is_required_text_is_an_answer(choice: ToolChoice) -> None:
+    assert Broker(turn(choice)).feed([*HELLO, STEP, END]) == Brokered([*HELLO, STEP, END], [])
+
+
+def test_questions_and_costs_are_not_held() -> None:
+    now: list[Event] = [
+        ev.TurnStarted("t", "m"),
+        ev.ApprovalAsked("q", "command", "rm"),
+        ev.InputAsked("q2", "well?"),
+        ev.AskClosed("q2"),
+        ev.UsageSeen(ev.Usage(1, 0, 1, 0)),
+        ev.RateLimits(b"{}"),
+        Noticed("note"),
+    ]
+    assert Broker(turn("required")).feed([*HELLO, *now]).events == now
+
+
+def test_a_failure_before_the_required_call_is_told_without_the_text_that_was_held() -> None:
+    failed = TurnEnded(Stop.FAILED, "provider", Failure(kind=FaultKind.UPSTREAM_ERROR, message="it failed"))
+    assert Broker(turn("required")).feed([*HELLO, failed]) == Brokered([failed], [])
+
+
+@pytest.mark.parametrize("stop", [Stop.LENGTH, Stop.CONTENT_FILTER, Stop.INTERRUPTED])
+def test_an_answer_that_was_cut_off_before_the_required_call_is_told_as_it_is(stop: Stop) -> None:
+    end = TurnEnded(stop)
+    assert Broker(turn("required")).feed([*HELLO, end]) == Brokered([*HELLO, end], [])
+
+
+def test_a_dialect_that_says_its_calls_itself_has_called() -> None:
+    call: list[Event] = [ItemStarted(ToolCall("c", "a", "weather")), ev.ArgumentsDelta("c", GOOD)]
+    broker = Broker(turn("required"))
+    assert broker.feed(HELLO).events == []
+    assert broker.feed(call[:1]).events == [*HELLO, call[0]]
+    assert broker.feed(call[1:]).events == call[1:]
+    assert broker.feed([ItemEnded("c"), STEP, END]) == Brokered([ItemEnded("c"), STEP, END], [])
+
+
+def test_a_hidden_call_does_not_count_as_the_required_one() -> None:
+    broker = Broker(turn("required"))
+    assert len(broker.feed([ask("a", BAD), STEP]).answers) == 1
+    assert broker.feed([*HELLO, STEP, END]) == Brokered([], [], again=True)
+
+
+# --- calls that the agent answers by itself -------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ["unoffered_call", "unreadable_arguments"])
+def test_a_model_that_keeps_making_bad_calls_fails_the_turn(code: str) -> None:
+    broker = Broker(turn())
+    for _ in range(MAX_FAULTS):
+        assert broker.feed([Noticed(code, "x"), STEP]).events == [Noticed(code, "x"), STEP]
+    end = broker.feed([Noticed(code, "x"), STEP]).events[-1]
+    assert isinstance(end, TurnEnded)
+    assert end.failure is not None
+    assert end.failure.code == "invalid_tool_calls"
+
+
+def test_bad_calls_of_one_step_are_one_fault() -> None:
+    broker = Broker(turn())
+    bad = [Noticed("unoffered_call", "x")] * (MAX_FAULTS + 2)
+    assert broker.feed([*bad, STEP]).events == [*bad, STEP]
+
+
+def test_a_bad_call_beside_a_good_one_does_no_harm() -> None:
+    broker = Broker(turn())
+    for _ in range(MAX_FAULTS):
+        broker.feed([Noticed("unoffered_call", "x"), STEP])
+    assert seen(broker.feed([Noticed("unoffered_call", "x"), ask("a"), STEP])) == {"weather a": GOOD}
+
+
+def test_violations_and_bad_calls_are_counted_together() -> None:
+    broker = Broker(turn())
+    broker.feed([ask("a", BAD), STEP])
+    broker.feed([Noticed("unoffered_call", "x"), STEP])
+    assert seen(broker.feed([ask("b", BAD), STEP])) == {"weather b": BAD}
+
+
+def test_other_notes_are_no_faults() -> None:
+    broker = Broker(turn())
+    for _ in range(MAX_FAULTS + 2):
+        assert broker.feed([Noticed("agent_warning"), STEP]).events == [Noticed("agent_warning"), STEP]
+
+
+# --- as properties -------------------------------------------------------------------------------
+
+ASKS = st.builds(
+    ask,
+    st.sampled_from(["a", "b", "c"]),
+    st.sampled_from([GOOD, BAD, "{", ""]),
+    st.sampled_from(["weather", "loose", "now"]),
+)
+FAULTS = st.sampled_from([Noticed("unoffered_call", "x"), Noticed("unreadable_arguments", "x")])
+STORIES = st.lists(TALK | ASKS | NOTES | FAULTS | st.just(STEP) | st.just(ev.Retrying("again")), max_size=25)
+TURNS = st.builds(turn, st.sampled_from(["auto", *REQUIRED]), parallel=st.booleans())
+
+
+def outcome(broker: Broker, batches: Sequence[Sequence[Event]]) -> tuple[object, ...]:
+    done = [broker.feed(batch) for batch in batches]
+    return (
+        [event for each in done for event in each.events],
+        [answer for each in done for answer in each.answers],
+        [each.again for each in done if each.again],
+        broker.visible,
+        broker.hidden,
+    )
+
+
+@given(TURNS, STORIES, st.lists(st.integers(0, 26)), st.booleans())
+def test_any_batching_of_the_same_events_gives_the_same(
+    asked: Turn, story: list[Event], cuts: list[int], second: bool
+) -> None:
+    story = [*story, END]
+    places = sorted({0, len(story), *(cut % len(story) for cut in cuts)})
+    batches = [story[a:b] for a, b in pairwise(places)]
+    whole = outcome(Broker(asked, second_try=second), [story])
+    assert outcome(Broker(asked, second_try=second), batches) == whole
+
+
+@given(TURNS, STORIES)
+def test_whatever_comes_the_rules_make_a_turn_of_it_that_ends_once(asked: Turn, story: list[Event]) -> None:
+    done = Broker(asked).feed([*story, END])
+    assert done.again == (not any(isinstance(event, TurnEnded) for event in done.events))
+    if not done.again:
+        assert violations(Rules().feed(done.events)) == []
+
+
+@given(STORIES)
+def test_what_is_let_through_keeps_its_order(story: list[Event]) -> None:
+    """Without a required call: exactly what came, less the asks, up to where the broker ended the turn."""
+    broker = Broker(turn())
+    out = broker.feed([*story, END]).events
+    came = [event for event in [*story, END] if not isinstance(event, ev.ToolAsked)]
+    same = next((n for n, (a, b) in enumerate(zip(out, came, strict=False)) if a is not b), len(came))
+    ours = out[same:]
+    assert not any(isinstance(event, ev.TextDelta | ev.ReasoningDelta) for event in ours)
+    assert len([event for event in ours if isinstance(event, TurnEnded)]) == (1 if ours else 0)
+
+
+@given(TURNS, STORIES)
+def test_no_call_of_a_step_is_forgotten_and_none_is_answered_twice(asked: Turn, story: list[Event]) -> None:
+    """Until the turn ends, every call of a complete step is with the client, or answered by us."""
+    broker = Broker(asked)
+    waiting: list[ev.ToolAsked] = []
+    for event in story:
+        done = broker.feed([event])
+        if isinstance(event, ev.ToolAsked):
+            waiting.append(event)
+        elif isinstance(event, ev.Retrying):
+            waiting.clear()
+        elif isinstance(event, StepCompleted):
+            with_us = [each.ask_id for each in (*done.answers, *broker.hidden)]
+            assert sorted([*with_us, *(each.ask_id for each in broker.visible)]) == sorted(
+                each.ask_id for each in waiting
+            )
+            waiting.clear()
+        if any(isinstance(each, TurnEnded) for each in done.events):
+            return
+
+
+@given(STORIES)
+def test_nothing_is_heard_of_a_try_that_is_made_again(story: list[Event]) -> None:
+    done = Broker(turn("required")).feed([*story, END])
+    if done.again:
+        assert texts(done.events) == {}
+        assert arguments(done.events) == {}
