@@ -3,12 +3,15 @@
 A client sends its calls back without the reasoning, the hidden calls and the agent's own commands that went
 with them. They were remembered under each visible call (its id and a digest of what it said, never the id
 alone), and are put where the echo stands, so that the model sees the same input as before and only new items
-after it. Where nothing is remembered, or the echo says something else, the echo itself serves.
+after it. Where nothing is remembered, or the echo says something else, the echo itself serves; so it does where
+one history has the same call twice (a provider that counts its call ids anew each time), since then nobody can
+tell which of the two was remembered.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -33,7 +36,11 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
+    """What tells one raw item from another: clients echo them, but leave fields out."""
+
     type: str = ""
+    id: str | None = None
+    encrypted_content: str | None = None
 
 
 def call_key(call: PastCall) -> bytes:
@@ -63,41 +70,47 @@ def restored(
     history: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], model: str
 ) -> tuple[HistoryItem, ...]:
     """The history with each echo of a remembered turn replaced by what was remembered of it."""
+    repeated = {key for key, times in Counter(keys_of(history)).items() if times > 1}
+    known = {key: memory for key, memory in recalled.items() if key not in repeated}
     out: list[HistoryItem] = []
     index = 0
     while index < len(history):
-        echo_end = _echo_end(history, index)
-        memory = _memory_of(history[index:echo_end], recalled)
+        start, end = _echo(history, index)
+        out += history[index:start]
+        memory = _memory_of(history[start:end], known)
+        index = end
         if memory is None:
-            end = max(echo_end, index + 1)
-            out += history[index:end]
-            index = end
+            out += history[start:end]
             continue
-        outputs_end = echo_end
-        while outputs_end < len(history) and isinstance(history[outputs_end], PastOutput):
-            outputs_end += 1
+        while index < len(history) and isinstance(history[index], PastOutput):
+            index += 1
         out += _items_of(memory, model)
-        out += _outputs_of(memory, history[echo_end:outputs_end])
-        index = outputs_end
+        out += _outputs_of(memory, history[end:index])
     return tuple(out)
 
 
-def _echo_end(history: Sequence[HistoryItem], start: int) -> int:
-    """The end of one echo: assistant messages, then calls. `start` itself where none begins there."""
-    index = start
-    while index < len(history):
-        item = history[index]
-        if not (isinstance(item, SaidMessage) and item.role == "assistant"):
+def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
+    """Where the next echo begins and ends: what the model said, then its calls, with its raw items among them."""
+    while start < len(history) and not _is_the_models(history[start]):
+        start += 1
+    end = start
+    called = False
+    while end < len(history) and _is_the_models(history[end]):
+        if called and isinstance(history[end], SaidMessage):
             break
-        index += 1
-    calls = index
-    while calls < len(history) and isinstance(history[calls], PastCall):
-        calls += 1
-    return calls if calls > index else start
+        called = called or isinstance(history[end], PastCall)
+        end += 1
+    return start, end
+
+
+def _is_the_models(item: HistoryItem) -> bool:
+    return isinstance(item, PastCall | PastRaw) or (
+        isinstance(item, SaidMessage) and item.role == "assistant"
+    )
 
 
 def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]) -> Remembered | None:
-    """What is remembered of an echo: all its calls must be of one turn, and its text the same."""
+    """What is remembered of an echo: all its calls must be of one turn, its text the same, its raw items known."""
     calls = [item for item in echo if isinstance(item, PastCall)]
     if not calls:
         return None
@@ -106,13 +119,30 @@ def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]
         return None
     if any(recalled.get(call_key(call)) != memory for call in calls[1:]):
         return None
+    raw = [_head(item.json) for item in echo if isinstance(item, PastRaw)]
+    if raw:
+        remembered = [_head(item) for item in memory.items]
+        if not all(any(_same(each, other) for other in remembered) for each in raw):
+            return None
     return memory if said_text(echo) in ("", memory.said) else None
+
+
+def _head(raw: bytes | msgspec.Raw) -> _Head:
+    return msgspec.json.decode(raw, type=_Head)
+
+
+def _same(one: _Head, other: _Head) -> bool:
+    if one.type != other.type:
+        return False
+    if one.id and other.id:
+        return one.id == other.id
+    return one.encrypted_content is not None and one.encrypted_content == other.encrypted_content
 
 
 def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
     out: list[HistoryItem] = []
     for raw in memory.items:
-        if memory.model != model and msgspec.json.decode(raw, type=_Head).type == "reasoning":
+        if memory.model != model and _head(raw).type == "reasoning":
             continue
         out.append(PastRaw(bytes(raw)))
     return out
@@ -120,11 +150,13 @@ def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
 
 def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[HistoryItem]:
     """The outputs of the last step in the model's order, ours and the client's; what is left over at the end."""
-    by_call = {item.call_id: item for item in given if isinstance(item, PastOutput)}
+    left = [item for item in given if isinstance(item, PastOutput)]
     out: list[HistoryItem] = []
     for call_id in memory.calls:
-        if call_id in by_call:
-            out.append(by_call.pop(call_id))
+        answer = next((item for item in left if item.call_id == call_id), None)
+        if answer is not None:
+            left.remove(answer)
+            out.append(answer)
         elif call_id in memory.hidden:
             out.append(PastOutput(call_id, (TextPart(memory.hidden[call_id]),)))
-    return out + list(by_call.values())
+    return out + left
