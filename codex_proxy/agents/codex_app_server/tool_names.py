@@ -17,18 +17,30 @@ OURS = "client_"
 """What is put in front of a name that is not taken. A name of the client's that begins so is renamed too, so
 that no two names meet."""
 
-LONGEST_KEPT = 100
-"""Characters of a renamed name; the digest behind it tells apart what was cut or replaced."""
+LONGEST = 64
+"""Characters of a renamed name: providers take no more, though the agent takes 128."""
+
+DIGITS = 16
+"""Of the digest, which tells apart what was cut or replaced: 64 bits, so that no two names meet by chance."""
+
+LONGEST_KEPT = LONGEST - len(OURS) - 1 - DIGITS
+"""Characters that are kept of a name which gets a digest."""
+
+_ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGITS}}}\Z")
 
 
 def agent_name(name: str) -> str:
-    """The name under which the agent is offered a tool. The same name always gives the same one."""
+    """The name under which the agent is offered a tool. The same name always gives the same one.
+
+    A name that is only reserved keeps all its letters, unless it is too long or looks as if it had a digest.
+    """
     if not _must_change(name):
         return name
-    safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:LONGEST_KEPT]
-    if safe == name and len(name) <= LONGEST_KEPT:
+    if TAKEN.fullmatch(name) and len(OURS + name) <= LONGEST and not _ENDS_LIKE_A_DIGEST.search(name):
         return OURS + name
-    return f"{OURS}{safe}_{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:LONGEST_KEPT]
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+    return f"{OURS}{kept}_{digest}"
 
 
 def _must_change(name: str) -> bool:
