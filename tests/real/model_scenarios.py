@@ -10,6 +10,8 @@ text         ``say="full text"``, or ``n`` words (``word``); ``first``, ``delay`
 reasoning    ``parts`` summary parts of ``n`` words, ``raw=1`` for raw reasoning too; then text
 tool         ``n`` parallel calls of ``name=a,b`` with ``args``, ``rounds``, ``pre`` (text before),
              ``kind=custom``, ``ns`` (namespace), ``chunk`` (size of an argument delta)
+plan         ``plan``: JSON, a list of responses, each a list of what it puts out (``model_plans``); ``again``:
+             one such response for a model that is told its answer was thrown away
 shell        the offered shell tool with ``cmd``
 json         ``body`` as text
 refusal      a refusal part with ``say``
@@ -185,6 +187,29 @@ def _tool(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     yield from reply.end()
 
 
+def _plan(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
+    """The response whose turn it is: each call of those before it has an output by now."""
+    responses: list[list[dict[str, Any]]] = json.loads(reply.options["plan"])
+    calls = 0
+    put_out: list[dict[str, Any]] = [{"say": "The plan is over."}]
+    for response in responses:
+        if calls == chosen.step:
+            put_out = response
+            break
+        calls += sum("call" in each for each in response)
+    if "again" in reply.options and "thrown away" in " ".join(text_of(item) for item in items_of(body)):
+        put_out = json.loads(reply.options["again"])
+    yield from reply.start()
+    for each in put_out:
+        if "say" in each:
+            yield from reply.text(words_of(each["say"]))
+        elif "think" in each:
+            yield from reply.reasoning([words_of(each["think"])], [])
+        else:
+            yield from reply.call(each["call"], each["text"], custom=each.get("kind") == "custom")
+    yield from reply.end()
+
+
 def _shell(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     command = reply.options.get("cmd", "echo hi")
     forms = {
@@ -314,6 +339,7 @@ SCENARIOS: dict[str, Scenario] = {
     "text": _text,
     "reasoning": _reasoning,
     "tool": _tool,
+    "plan": _plan,
     "shell": _shell,
     "json": _json,
     "refusal": _refusal,

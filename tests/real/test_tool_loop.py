@@ -5,31 +5,32 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import openai
 import pytest
 
 from tests.real.codex_home import CodexHome
-from tests.real.model_scenarios import items_of, tools_of
-from tests.real.model_server import ModelServer, Request
-from tests.real.tool_loop import WAYS, loop_of
+from tests.real.model_plans import call, plan, say, think
+from tests.real.model_scenarios import tools_of
+from tests.real.model_server import ModelServer
+from tests.real.proxy import Proxy, ask
+from tests.real.tool_loop import (
+    EVERY_WAY,
+    REMEMBERING,
+    WEATHER,
+    assert_grows,
+    call_ids,
+    functions_called,
+    input_of,
+    loop_of,
+    outputs_of,
+    sunny,
+    types_of,
+)
 
-EVERY_WAY = pytest.mark.parametrize("way", WAYS)
-
-
-def sunny(name: str, arguments: dict[str, Any]) -> str:
-    return f"sunny in {arguments['city']}"
-
-
-def without_context(call: Request) -> list[dict[str, Any]]:
-    """The model's input without the agent's own context, which has a new id in each thread."""
-    return [item for item in items_of(call.body) if item["type"] != "additional_tools"]
-
-
-def outputs(call: Request) -> list[tuple[str, Any]]:
-    return [
-        (item["call_id"], item["output"])
-        for item in items_of(call.body)
-        if item["type"] == "function_call_output"
-    ]
+PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAA"
+    "AABJRU5ErkJggg=="
+)
 
 
 @EVERY_WAY
@@ -39,20 +40,49 @@ async def test_a_call_goes_to_the_client_and_its_output_to_the_model(
     async with loop_of(codex_home, way) as loop:
         loop.say("[[model:tool say='It is sunny.']] Weather?")
         first = await loop.ask()
-        [call] = first.choices[0].message.tool_calls or []
-        assert call.type == "function"
+        [called] = functions_called(first)
         assert first.choices[0].finish_reason == "tool_calls"
-        assert json.loads(call.function.arguments) == {"city": "Paris"}
-        loop.output(call.id, "sunny")
+        assert (called.name, json.loads(called.arguments)) == ("get_weather", {"city": "Paris"})
+        [call_id] = call_ids(first)
+        loop.output(call_id, "sunny")
         last = await loop.ask()
     assert last.choices[0].message.content == "It is sunny."
     assert last.choices[0].finish_reason == "stop"
     assert list(tools_of(model_server.calls[0].body)) == ["get_weather"]
-    assert outputs(model_server.calls[1]) == [(call.id, "sunny")]
+    assert outputs_of(model_server.calls[1]) == [(call_id, "sunny")]
     assert len(model_server.calls) == 2
-    assert first.usage is not None
-    assert last.usage is not None
-    assert last.usage.total_tokens == first.usage.total_tokens
+
+
+@EVERY_WAY
+async def test_usage_is_that_of_the_model_calls_of_one_request(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    async with loop_of(codex_home, way) as loop:
+        loop.say("[[model:tool rounds=3 in=70 out=9]] Weather?")
+        await loop.run(sunny)
+        loop.say("[[model:text in=30 out=4]] Thanks.")
+        await loop.ask()
+    spent = [
+        (answer.usage.prompt_tokens, answer.usage.completion_tokens)
+        for answer in loop.answers
+        if answer.usage
+    ]
+    assert spent == [(70, 9)] * 4 + [(30, 4)]
+
+
+@EVERY_WAY
+async def test_the_argument_text_is_the_model_s_own(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    text = '{"city" : "Z\\u00fcrich", "n": 1e3, "m": 2.50, "big": 12345678901234567890}'
+    async with loop_of(codex_home, way) as loop:
+        loop.say(f"[[model:tool args='{text}' say=Done.]] Weather?")
+        [called] = functions_called(await loop.ask())
+        assert called.arguments == text
+        loop.output(call_ids(loop.answers[0])[0], "sunny")
+        await loop.ask()
+    [seen] = [item for item in input_of(model_server.calls[1]) if item["type"] == "function_call"]
+    assert seen["arguments"] == text
 
 
 @EVERY_WAY
@@ -63,8 +93,225 @@ async def test_each_step_sees_what_the_step_before_saw_and_the_new_items_behind_
         loop.say("[[model:tool n=2 rounds=3 pre='Let me look.' say=Done.]] Weather?")
         last = await loop.run(sunny)
     assert last.choices[0].message.content == "Done."
-    inputs = [without_context(call) for call in model_server.calls]
-    assert len(inputs) == 4
-    for before, after in zip(inputs, inputs[1:], strict=False):
-        assert after[: len(before)] == before
-        assert len(after) == len(before) + 5
+    assert [len(input_of(each)) for each in model_server.calls] == [1, 6, 11, 16]
+    assert_grows(model_server.calls)
+
+
+@REMEMBERING
+async def test_the_model_sees_its_own_reasoning_again_in_every_step(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    step = [think(), say("Let me look."), call(city="Paris"), call(city="Rome")]
+    async with loop_of(codex_home, way) as loop:
+        loop.say(plan(step, step, step, [think(), say("Done.")]))
+        last = await loop.run(sunny)
+    assert last.choices[0].message.content == "Done."
+    added = ["reasoning", "message", *["function_call"] * 2, *["function_call_output"] * 2]
+    assert [types_of(each) for each in model_server.calls] == [["message"] + added * n for n in range(4)]
+    assert_grows(model_server.calls)
+    seen = input_of(model_server.calls[3])
+    assert [item["encrypted_content"] for item in seen if item["type"] == "reasoning"] == [
+        f"sealed-rs_{number}_0" for number in range(3)
+    ]
+    made = [item["id"] for item in seen if item["type"] == "function_call"]
+    assert made == [f"fc_{number}_{place}" for number in range(3) for place in (2, 3)]
+
+
+async def test_without_memory_the_visible_history_serves(
+    codex_home: CodexHome, model_server: ModelServer
+) -> None:
+    step = [think(), say("Let me look."), call(city="Paris"), call(city="Rome")]
+    async with loop_of(codex_home, "restarted") as loop:
+        loop.settings["tool_memory"] = "off"
+        loop.say(plan(step, step, [say("Done.")]))
+        last = await loop.run(sunny)
+    assert last.choices[0].message.content == "Done."
+    added = ["message", *["function_call"] * 2, *["function_call_output"] * 2]
+    assert [types_of(each) for each in model_server.calls] == [["message"] + added * n for n in range(3)]
+    assert_grows(model_server.calls)
+
+
+@EVERY_WAY
+async def test_outputs_in_another_order_than_the_calls_are_put_into_theirs(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    async with loop_of(codex_home, way) as loop:
+        loop.say("[[model:tool n=3 say=Done.]] Weather?")
+        ids = call_ids(await loop.ask())
+        for place in (2, 0, 1):
+            loop.output(ids[place], f"output {place}")
+        last = await loop.ask()
+    assert last.choices[0].message.content == "Done."
+    assert outputs_of(model_server.calls[1]) == [(id, f"output {place}") for place, id in enumerate(ids)]
+
+
+@EVERY_WAY
+async def test_text_before_the_calls_is_content_beside_them(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    async with loop_of(codex_home, way) as loop:
+        loop.say("[[model:tool pre='Let me look.' say=Done.]] Weather?")
+        first = await loop.ask()
+        assert first.choices[0].message.content == "Let me look."
+        loop.output(call_ids(first)[0], "sunny")
+        last = await loop.ask()
+    assert last.choices[0].message.content == "Done."
+    assert types_of(model_server.calls[1]) == ["message", "message", "function_call", "function_call_output"]
+
+
+@EVERY_WAY
+@pytest.mark.parametrize(
+    ("content", "seen"),
+    [
+        ("Error: no such city", "Error: no such city"),
+        ("", ""),
+        ([{"type": "text", "text": "one part"}], "one part"),
+        (
+            [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}],
+        ),
+    ],
+    ids=["an error", "nothing", "one part", "two parts"],
+)
+async def test_an_output_reaches_the_model_as_it_was_given(
+    codex_home: CodexHome, model_server: ModelServer, way: str, content: Any, seen: Any
+) -> None:
+    async with loop_of(codex_home, way) as loop:
+        loop.say("[[model:tool say=Done.]] Weather?")
+        [call_id] = call_ids(await loop.ask())
+        loop.output(call_id, content)
+        await loop.ask()
+    assert outputs_of(model_server.calls[1]) == [(call_id, seen)]
+
+
+@EVERY_WAY
+async def test_an_image_in_an_output_reaches_the_model(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    async with loop_of(codex_home, way) as loop:
+        loop.say("[[model:tool say=Done.]] Weather?")
+        [call_id] = call_ids(await loop.ask())
+        image = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "high"}}
+        loop.output(call_id, [{"type": "text", "text": "see"}, image])
+        last = await loop.ask()
+    assert last.choices[0].message.content == "Done."
+    [(_, parts)] = outputs_of(model_server.calls[1])
+    assert [part["type"] for part in parts] == ["input_text", "input_image"]
+    assert parts[1]["image_url"].startswith("data:image/png;base64,")
+    assert parts[1]["detail"] == "high"
+
+
+@EVERY_WAY
+async def test_a_loop_of_twenty_steps_ends_with_the_answer(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    async with loop_of(codex_home, way) as loop:
+        loop.say("[[model:tool rounds=20 say=Done.]] Weather?")
+        last = await loop.run(sunny)
+    assert last.choices[0].message.content == "Done."
+    assert len(model_server.calls) == 21
+    assert len(outputs_of(model_server.calls[20])) == 20
+    assert_grows(model_server.calls)
+
+
+@EVERY_WAY
+async def test_after_an_answer_the_conversation_goes_on_with_more_calls(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    async with loop_of(codex_home, way) as loop:
+        loop.say("[[model:tool say=One.]] Weather?")
+        await loop.run(sunny)
+        loop.say("[[model:tool n=2 say=Two.]] And there?")
+        last = await loop.run(sunny)
+    assert last.choices[0].message.content == "Two."
+    assert len(outputs_of(model_server.calls[-1])) == 3
+    assert len(model_server.calls) == 4
+
+
+async def test_a_stream_tells_of_each_call_its_index_id_and_name_and_then_its_arguments(
+    proxy: Proxy, model_server: ModelServer
+) -> None:
+    asked = ask("[[model:tool n=2 pre='Let me look.']] Weather?", tools=[WEATHER], stream=True)
+    asked["stream_options"] = {"include_usage": True}
+    stream = await proxy.client.chat.completions.create(**asked)
+    chunks = [chunk async for chunk in stream]
+    deltas = [call for chunk in chunks if chunk.choices for call in chunk.choices[0].delta.tool_calls or []]
+    heads = [(d.index, d.id, d.type, d.function.name) for d in deltas if d.id and d.function]
+    assert heads == [
+        (0, "call_0_1", "function", "get_weather"),
+        (1, "call_0_2", "function", "get_weather"),
+    ]
+    assert [d.index for d in deltas] == sorted(d.index for d in deltas), "one call after the other"
+    texts = {0: "", 1: ""}
+    named: set[int] = set()
+    for delta in deltas:
+        assert delta.function is not None
+        if delta.id:
+            named.add(delta.index)
+        if delta.function.arguments:
+            assert delta.index in named
+            texts[delta.index] += delta.function.arguments
+    assert [json.loads(text) for text in texts.values()] == [{"city": "Paris"}, {"city": "Rome"}]
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "tool_calls"
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "Let me look."
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens == 120
+
+
+CALLED = {
+    "role": "assistant",
+    "tool_calls": [
+        {"id": id, "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+        for id in ("a", "b")
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "param", "words"),
+    [
+        (["a"], "messages[1].tool_calls", "b"),
+        (["a", "b", "c"], "messages[4].tool_call_id", "c"),
+        (["a", "b", "b"], "messages[4].tool_call_id", "twice"),
+        ([], "messages[1].tool_calls", "a, b"),
+    ],
+    ids=["missing", "unknown", "twice", "none"],
+)
+async def test_outputs_that_do_not_fit_the_calls_are_a_400(
+    proxy: Proxy, model_server: ModelServer, outputs: list[str], param: str, words: str
+) -> None:
+    messages: list[Any] = [{"role": "user", "content": "Weather?"}, CALLED]
+    messages += [{"role": "tool", "tool_call_id": id, "content": "sunny"} for id in outputs]
+    with pytest.raises(openai.BadRequestError, match=words) as refused:
+        await proxy.client.chat.completions.create(**ask("", messages=messages, tools=[WEATHER]))
+    assert refused.value.param == param
+    assert model_server.calls == []
+
+
+async def test_an_output_without_any_call_is_a_400(proxy: Proxy, model_server: ModelServer) -> None:
+    messages: list[Any] = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
+    ]
+    with pytest.raises(openai.BadRequestError, match="must be a response to a preceding message") as refused:
+        await proxy.client.chat.completions.create(**ask("", messages=messages))
+    assert refused.value.param == "messages[1].role"
+    assert model_server.calls == []
+
+
+@EVERY_WAY
+async def test_outputs_that_do_not_fit_leave_the_conversation_as_it_was(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    """A client that has sent nonsense may send the right request after it."""
+    async with loop_of(codex_home, way) as loop:
+        loop.say("[[model:tool n=2 say=Done.]] Weather?")
+        ids = call_ids(await loop.ask())
+        loop.output(ids[0], "sunny")
+        with pytest.raises(openai.BadRequestError):
+            await loop.ask()
+        loop.output(ids[1], "rainy")
+        last = await loop.ask()
+    assert last.choices[0].message.content == "Done."
+    assert outputs_of(model_server.calls[-1]) == [(ids[0], "sunny"), (ids[1], "rainy")]
+    assert len(model_server.calls) == 2

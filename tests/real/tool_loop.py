@@ -6,23 +6,83 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
+import pytest
 from openai.types.chat import ChatCompletion
+from openai.types.chat.chat_completion_message_function_tool_call import Function
 
 from tests.real.codex_home import MODEL, CodexHome
+from tests.real.model_scenarios import items_of
+from tests.real.model_server import Request
 from tests.real.proxy import Proxy
 from tests.real.proxy import proxy as serving
 
 WAYS = ("kept", "replayed", "restarted")
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather of a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
+EVERY_WAY = pytest.mark.parametrize("way", WAYS)
+REMEMBERING = pytest.mark.parametrize("way", WAYS[:2])
+"""The ways in which what the client does not echo is still known in its next request."""
+
+
+def function(name: str, *, strict: bool = False, **properties: Any) -> dict[str, Any]:
+    """A client's tool; all of its properties are required, and it takes no other."""
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "parameters": schema, "strict": strict}}
+
+
+WEATHER = function("get_weather", city={"type": "string"})
+STRICT_WEATHER = function("get_weather", strict=True, city={"type": "string"})
+
+
+def sunny(name: str, arguments: dict[str, Any]) -> str:
+    """What the client's tool answers."""
+    return f"sunny in {arguments['city']}"
+
+
+def functions_called(answer: ChatCompletion) -> list[Function]:
+    """The functions that the client is to call."""
+    found = []
+    for call in answer.choices[0].message.tool_calls or []:
+        assert call.type == "function"
+        found.append(call.function)
+    return found
+
+
+def call_ids(answer: ChatCompletion) -> list[str]:
+    return [call.id for call in answer.choices[0].message.tool_calls or []]
+
+
+def input_of(call: Request) -> list[dict[str, Any]]:
+    """The model's input without the agent's own context, which has a new id in each thread."""
+    return [item for item in items_of(call.body) if item["type"] != "additional_tools"]
+
+
+def outputs_of(call: Request) -> list[tuple[str, Any]]:
+    """What the model saw of its calls' outputs, by call id."""
+    return [
+        (item["call_id"], item["output"])
+        for item in items_of(call.body)
+        if item["type"] == "function_call_output"
+    ]
+
+
+def types_of(call: Request) -> list[str]:
+    """The types of the model's input."""
+    return [item["type"] for item in input_of(call)]
+
+
+def assert_grows(calls: list[Request]) -> None:
+    """Each model call saw what the one before saw, to the byte, and new items behind it."""
+    inputs = [input_of(call) for call in calls]
+    for before, after in pairwise(inputs):
+        assert json.dumps(after[: len(before)]) == json.dumps(before)
+        assert len(after) > len(before)
 
 
 @dataclass
@@ -32,6 +92,8 @@ class Loop:
     home: CodexHome
     way: str
     settings: dict[str, Any] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=lambda: {"model": MODEL, "tools": [WEATHER]})
+    """What every request of it says beside the messages."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     answers: list[ChatCompletion] = field(default_factory=list)
     proxies: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -41,14 +103,20 @@ class Loop:
         """One request with the conversation so far; its answer is echoed into the conversation."""
         if self.proxy is None or self.way == "restarted":
             await self.proxies.aclose()
-            kept = {} if self.way == "kept" else {"kept_threads": 0}
-            self.proxy = await self.proxies.enter_async_context(serving(self.home, **kept, **self.settings))
-        given = {"model": MODEL, "tools": [WEATHER], "messages": self.messages} | request
-        answer = await self.proxy.client.chat.completions.create(**given)
+            settings: dict[str, Any] = {} if self.way == "kept" else {"kept_threads": 0}
+            settings |= self.settings
+            self.proxy = await self.proxies.enter_async_context(serving(self.home, **settings))
+        given = self.request | {"messages": self.messages} | request
+        answer: ChatCompletion = await self.proxy.client.chat.completions.create(**given)
         self.answers.append(answer)
         echo = answer.choices[0].message.model_dump(exclude_none=True)
         self.messages.append({"role": "assistant", **echo})
         return answer
+
+    def lose_threads(self) -> None:
+        """Every thread that was kept is forgotten, as if its time were up."""
+        assert self.proxy is not None
+        self.proxy.server.manager.kept.close()
 
     def say(self, text: str) -> None:
         self.messages.append({"role": "user", "content": text})
@@ -60,12 +128,11 @@ class Loop:
         """Asks until there is an answer without calls, 50 times at most."""
         for _ in range(50):
             answer = await self.ask(**request)
-            calls = answer.choices[0].message.tool_calls or []
-            if not calls:
+            called = functions_called(answer)
+            if not called:
                 return answer
-            for call in calls:
-                assert call.type == "function"
-                self.output(call.id, tool(call.function.name, json.loads(call.function.arguments)))
+            for id, each in zip(call_ids(answer), called, strict=True):
+                self.output(id, tool(each.name, json.loads(each.arguments)))
         raise AssertionError("the loop does not end")
 
 
