@@ -177,6 +177,15 @@ class NativeItem(Item):
     type: Literal["web_search_call", "image_generation_call", "local_shell_call"]
 
 
+class ActivityItem(Item):
+    """What the agent did by itself, as this server shows it to those who ask: it may come back with the rest."""
+
+    type: Literal["codex:activity"]
+    kind: str
+    text: str
+    output: str | None = None
+
+
 def _untyped(value: dict[str, Any]) -> str | None:
     """A message may leave its type out; so may a reference, which is an id and nothing else."""
     if "role" in value or "content" in value:
@@ -196,7 +205,8 @@ AnyItem: TypeAlias = Annotated[
     | Annotated[McpApprovalRequestItem, Tag("~mcp_request")]
     | Annotated[McpApprovalResponseItem, Tag("~mcp_response")]
     | Annotated[CompactionItem, Tag("~compaction")]
-    | Annotated[NativeItem, Tag("~native")],
+    | Annotated[NativeItem, Tag("~native")]
+    | Annotated[ActivityItem, Tag("~activity")],
     by_kind(
         "type",
         {
@@ -215,6 +225,7 @@ AnyItem: TypeAlias = Annotated[
             "web_search_call": "~native",
             "image_generation_call": "~native",
             "local_shell_call": "~native",
+            "codex:activity": "~activity",
         },
         untyped=_untyped,
     ),

@@ -33,6 +33,7 @@ PREFIXES: Final = {
     "web_search_call": "ws_",
     "image_generation_call": "ig_",
     "local_shell_call": "lsh_",
+    "codex:activity": "act_",
 }
 """How the id of an item begins, by its type; `item_` for a type that is not here."""
 
@@ -205,6 +206,11 @@ def _native_form(item: wire.NativeItem, place: str) -> ItemDict:
     return _kept({}, **own, **(item.model_extra or {}))
 
 
+def _activity_form(item: wire.ActivityItem, place: str) -> ItemDict:
+    did = {"type": item.type, "kind": item.kind, "text": item.text, "output": item.output or ""}
+    return _kept(did, id=item.id, status=item.status)
+
+
 _FORMS: Final[dict[type, Callable[[Any, str], ItemDict]]] = {
     wire.MessageItem: _message_form,
     wire.ItemReference: _reference_form,
@@ -218,4 +224,5 @@ _FORMS: Final[dict[type, Callable[[Any, str], ItemDict]]] = {
     wire.McpApprovalResponseItem: _mcp_response_form,
     wire.CompactionItem: _compaction_form,
     wire.NativeItem: _native_form,
+    wire.ActivityItem: _activity_form,
 }

@@ -15,7 +15,7 @@ import msgspec
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import ToolCall
 from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
-from codex_proxy.surfaces.errors import row_of
+from codex_proxy.surfaces.errors import error_body, row_of, status_of
 from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE, OutputItem, Part, empty_part, text_part
 
 DONE: Final = b"event: done\ndata: [DONE]\n\n"
@@ -47,6 +47,12 @@ _ENDS: Final = {
 def payload_of(frame: bytes) -> bytes:
     """The JSON of a frame, for those who frame it otherwise (WebSocket)."""
     return frame.partition(b"data: ")[2].rstrip(b"\n")
+
+
+def socket_error(failure: Failure) -> bytes:
+    """A fault of a WebSocket's frame: what would be a plain HTTP status elsewhere. Source: Open Responses."""
+    body = msgspec.json.decode(error_body(failure, "responses"))
+    return json_bytes({"type": "error", "status": status_of(failure, "responses"), **body})
 
 
 def after(frames: list[tuple[int, bytes]], number: int) -> list[tuple[int, bytes]]:

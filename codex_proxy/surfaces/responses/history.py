@@ -6,7 +6,7 @@ In: items in the form of `items.normalised` or of a response's output, oldest fi
 System becomes developer. An output that comes before its call is put behind it; a second output of a call, and a
 call that is told again, are left out (seed 004, "Message validation"); an output that brings its call's name and
 arguments is made whole with them (seed 004, "function_call_output input handling"). Reasoning that nobody
-encrypted tells the model nothing and is left out, as are lists of MCP tools and approvals.
+encrypted tells the model nothing and is left out, as are lists of MCP tools, approvals, and the agent's activity.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from codex_proxy.core.items import (
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.compaction import unsealed
+from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE
 
 SUMMARY_WORDS: Final = "What was said before, in a summary:\n"
 _ROLES: Final[dict[str, Role]] = {"user": "user", "assistant": "assistant"}
@@ -218,6 +219,7 @@ _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
     "mcp_list_tools": _nothing,
     "mcp_approval_request": _nothing,
     "mcp_approval_response": _nothing,
+    ACTIVITY_TYPE: _nothing,
     "web_search_call": _as_it_came,
     "image_generation_call": _as_it_came,
     "local_shell_call": _as_it_came,

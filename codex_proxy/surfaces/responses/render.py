@@ -209,7 +209,8 @@ class ResponsesRenderer:
             output.awaiting = False
 
     def _turn_ended(self, event: TurnEnded) -> None:
-        status = status_of(event.stop)
+        stop = (event.choice_stops or {}).get(0, event.stop)
+        status = status_of(stop)
         if status == "completed" and not self._output:
             self._announce(OutputItem(EMPTY_MESSAGE, "message", self._ids.new("msg_")))
             self._new_part(self._output[0], TEXT)
@@ -224,7 +225,7 @@ class ResponsesRenderer:
             self._whole_output(),
             completed_at=int(self._clock.epoch()) if status == "completed" else None,
             error=None if event.failure is None else error_object(event.failure),
-            incomplete=incomplete_details(event.stop),
+            incomplete=incomplete_details(stop),
             usage=self._usage(),
         )
         if event.failure is not None:

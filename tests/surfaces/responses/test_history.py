@@ -15,7 +15,7 @@ from codex_proxy.surfaces.items import references_of, resolved, with_ids
 from codex_proxy.surfaces.responses.compaction import sealed, unsealed
 from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import turn_of
-from tests.surfaces.chat.turns import called, said, thought, turn
+from tests.surfaces.chat.turns import called, did, said, thought, turn
 from tests.surfaces.responses.answering import Counting
 from tests.surfaces.responses.answering import output as output_of
 from tests.surfaces.responses.asking import ask, call, history, output, refused
@@ -246,6 +246,12 @@ def test_mcp_calls_are_calls_that_were_answered() -> None:
     )
 
 
+def test_activity_may_come_back_and_says_nothing_to_the_model() -> None:
+    items = output_of(turn(did("ls"), said("Done.")), activity="items")
+    assert list(ask(input=items).input_items) == items
+    assert [type(item) for item in history(*items)] == [SaidMessage]
+
+
 def test_lists_of_tools_and_approvals_are_not_for_the_model() -> None:
     assert history(EVERY_KIND[9], EVERY_KIND[11], EVERY_KIND[12]) == ()
 
@@ -275,5 +281,5 @@ def test_messages_without_a_word_are_left_out() -> None:
 
 def test_a_kind_that_the_agent_cannot_take_is_refused() -> None:
     with pytest.raises(Fault) as raised:
-        history_of([{"type": "codex:activity"}])
-    assert "'codex:activity'" in raised.value.failure.message
+        history_of([{"type": "file_search_call"}])
+    assert "'file_search_call'" in raised.value.failure.message

@@ -1,0 +1,97 @@
+"""Requests about a context that ask for no answer to it: counting its tokens, compacting it.
+
+In: the body of `POST /v1/responses/input_tokens` or `/compact`. Out: `ParsedContext`; `context_history` tells all
+of it, `compaction_turn` is the turn in which the model sums it up, `summary_in` finds the summary in that turn's
+response. Raises `Fault` INVALID_REQUEST or MODEL_NOT_FOUND. Source: OpenAI's wire rules ("Beyond the basics").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.core.faults import bad_request
+from codex_proxy.core.items import HistoryItem, SaidMessage, TextPart
+from codex_proxy.core.turn import Turn
+from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.items import ItemDict, normalised
+from codex_proxy.surfaces.models import ModelCatalog, resolve
+from codex_proxy.surfaces.responses.history import history_of
+from codex_proxy.surfaces.responses.parse import context_of, format_of
+from codex_proxy.surfaces.responses.tools import offered_by
+from codex_proxy.surfaces.responses.wire import parse_context as parse_body
+from codex_proxy.surfaces.usage import letters_in
+
+COMPACTION_WORDS: Final = (
+    "Sum up the conversation so far, for yourself: you will go on from your summary and see nothing else of it. "
+    "Keep every fact, decision, name, number and open question that may matter later, and the user's own wishes "
+    "in the user's words. Answer with the summary only."
+)
+
+
+class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
+    """A context, as far as the request itself brings it."""
+
+    model_asked: str
+    agent_model: str
+    input_items: tuple[ItemDict, ...]
+    """As of `ParsedResponse`: without ids, references not resolved."""
+    instructions: str | None
+    previous_response_id: str | None
+    conversation: str | None
+    letters_beside: int
+    """Length of what the model sees beside the history: tools and schemas."""
+
+
+def parse_context(body: bytes, *, catalog: ModelCatalog) -> ParsedContext:
+    """The whole of one request."""
+    request = parse_body(body)
+    conversation = context_of(request)
+    items = normalised(request.input or ())
+    if not items and conversation is None and request.previous_response_id is None:
+        raise bad_request(
+            "Give an 'input', a 'previous_response_id' or a 'conversation'.",
+            "input",
+            "missing_required_parameter",
+        )
+    offered = offered_by(request.tools, request.tool_choice)
+    schema = format_of(request).schema
+    shown = schema_json(offered.shown) if offered.shown else b""
+    return ParsedContext(
+        model_asked=request.model,
+        agent_model=resolve(request.model, catalog).agent_model,
+        input_items=items,
+        instructions=request.instructions,
+        previous_response_id=request.previous_response_id,
+        conversation=conversation,
+        letters_beside=len(bytes(shown)) + (0 if schema is None else len(bytes(schema))),
+    )
+
+
+def context_history(
+    parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
+) -> tuple[HistoryItem, ...]:
+    """Instructions, then `items`, of which the first `earlier` are not the request's own."""
+    history = history_of(items, earlier=earlier)
+    if parsed.instructions:
+        return (SaidMessage("developer", (TextPart(parsed.instructions),)), *history)
+    return history
+
+
+def letters_of(parsed: ParsedContext, history: Sequence[HistoryItem]) -> int:
+    """What an estimate of the context's tokens goes by."""
+    return letters_in(history) + parsed.letters_beside
+
+
+def compaction_turn(parsed: ParsedContext, history: tuple[HistoryItem, ...]) -> Turn:
+    """The turn whose answer is the summary: the plain model, without tools."""
+    wish = SaidMessage("user", (TextPart(COMPACTION_WORDS),))
+    return Turn(model=parsed.agent_model, history=(*history, wish), mode="model")
+
+
+def summary_in(response: Mapping[str, Any]) -> str:
+    """All that the assistant said in a response."""
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    return "\n\n".join(part["text"] for part in parts if part["type"] == "output_text")

@@ -1,0 +1,94 @@
+"""The official SDK reads our bytes off the wire: whole, as a stream, and through its helpers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import httpx2
+import openai
+import pytest
+from pydantic import BaseModel
+
+from codex_proxy.core.events import Event
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces.responses.events import socket_error
+from tests.surfaces.chat.turns import called, counted, did, failed, said, thought, turn
+from tests.surfaces.responses.answering import renderer
+
+TALK = turn(thought("Hm."), did("ls"), said("Hel", "lo!"), called('{"city":', '"Nashville"}'), counted())
+
+
+class Person(BaseModel):
+    name: str
+
+
+def client(events: Sequence[Event], *, stream: bool) -> openai.OpenAI:
+    """A client of a server that gives this one answer."""
+    answer = renderer(stream=stream)
+    body = answer.feed(events) or answer.result()
+    kind = "text/event-stream" if stream else "application/json"
+
+    def give(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, content=body, headers={"content-type": kind})
+
+    transport = httpx2.MockTransport(give)
+    return openai.OpenAI(
+        api_key="x", base_url="http://localhost/v1", http_client=httpx2.Client(transport=transport)
+    )
+
+
+def test_a_whole_answer() -> None:
+    response = client(TALK, stream=False).responses.create(model="codex-5", input="hi")
+    assert (response.output_text, response.status) == ("Hello!", "completed")
+    assert response.usage is not None
+    assert response.usage.total_tokens == 18
+
+
+def test_a_stream_to_its_last_event() -> None:
+    with client(TALK, stream=True).responses.create(model="codex-5", input="hi", stream=True) as stream:
+        events = list(stream)
+    assert events[0].type == "response.created"
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Hello!"
+    assert events[-1].type == "response.completed"
+
+
+def test_the_stream_helper_comes_to_the_same_response() -> None:
+    with client(TALK, stream=True).responses.stream(model="codex-5", input="hi") as stream:
+        snapshots = [event.snapshot for event in stream if event.type == "response.output_text.delta"]
+        final = stream.get_final_response()
+    whole = client(TALK, stream=False).responses.create(model="codex-5", input="hi")
+    assert snapshots == ["Hel", "Hello!"]
+    assert [item.type for item in final.output] == ["reasoning", "reasoning", "message", "function_call"]
+    assert final.output_text == whole.output_text
+    assert final.usage == whole.usage
+
+
+def test_structured_output_is_parsed() -> None:
+    events = turn(said('{"name":', ' "Ada"}'))
+    response = client(events, stream=False).responses.parse(model="codex-5", input="hi", text_format=Person)
+    assert response.output_parsed == Person(name="Ada")
+
+
+def test_a_failure_in_a_stream_is_an_error_of_the_sdk() -> None:
+    with (
+        client(failed(said("x")), stream=True).responses.create(
+            model="codex-5", input="hi", stream=True
+        ) as stream,
+        pytest.raises(openai.APIError, match="The agent took too long"),
+    ):
+        list(stream)
+
+
+def test_a_cut_stream_ends_incomplete() -> None:
+    events = turn(said("x"), stop="length")
+    with client(events, stream=True).responses.stream(model="codex-5", input="hi") as stream:
+        last = list(stream)[-1]
+    assert last.type == "response.incomplete"
+
+
+def test_an_error_of_a_websocket_has_its_status() -> None:
+    error = socket_error(Failure(kind=FaultKind.NOT_FOUND, message="It is not there."))
+    assert error == (
+        b'{"type":"error","status":404,"error":{"message":"It is not there.","type":"not_found_error",'
+        b'"param":null,"code":"not_found"}}'
+    )
