@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -123,8 +122,3 @@ async def proto_first_delta(env: Mapping[str, str], cwd: str) -> float:
     finally:
         process.kill()
         await process.wait()
-
-
-def child_environment() -> dict[str, str]:
-    """What the proxy's own children get of it, near enough."""
-    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}

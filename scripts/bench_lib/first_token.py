@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
+from codex_proxy.process.environment import child_environment
 from scripts.bench_lib import direct
 from scripts.bench_lib.figures import Figure, quantile
-from scripts.bench_lib.servers import PATIENCE, chat_request, first_delta, proxy
+from scripts.bench_lib.servers import PATIENCE, chat_request, clean_environment, first_delta, proxy
 from tests.real.codex_home import KEY, KEY_NAME, codex_path, make_codex_home
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +32,7 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
 
 def _proto(folder: Path, *, rounds: int, many: int) -> Iterator[Figure]:
     folder.mkdir(parents=True)
-    environment = direct.child_environment()
+    environment = child_environment(clean_environment({}))
     with proxy(folder, "--agent", "fake") as server:
         request = chat_request("Go.")
 
@@ -49,8 +50,11 @@ def _app_server(folder: Path, *, rounds: int, many: int) -> Iterator[Figure]:
         home = make_codex_home(folder, base_url)
         flags = ("--agent", "codex-app-server", "--codex-bin", str(codex_path()))
         places = ("--workdir", str(home.workdir))
-        variables = {KEY_NAME: KEY, "HOME": str(home.user), "codex_home": str(home.path)}
-        with proxy(folder, *flags, *places, **variables) as server:
+        variables = {KEY_NAME: KEY, "HOME": str(home.user)}
+        # What the environment holds (certificates above all) costs the child time, so both get the same.
+        environment = child_environment(clean_environment(variables), env_keys=(KEY_NAME,))
+        environment["CODEX_HOME"] = str(home.path)
+        with proxy(folder, *flags, *places, codex_home=str(home.path), **variables) as server:
             request = chat_request(PROMPT)
 
             async def ours(_: int) -> float:
@@ -60,7 +64,7 @@ def _app_server(folder: Path, *, rounds: int, many: int) -> Iterator[Figure]:
                 async with AsyncExitStack() as stack:
                     children = [
                         await stack.enter_async_context(
-                            direct.app_server(home.agent_argv(), home.environment(), str(home.workdir))
+                            direct.app_server(home.agent_argv(), environment, str(home.workdir))
                         )
                         for _ in range(PROCESSES)
                     ]
