@@ -237,7 +237,10 @@ async def _ask(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
 
 
 def _make_private(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """A folder of ours alone; so is each one above it that has to be made (`mkdir` would leave those open)."""
+    if not folder.parent.exists():
+        _make_private(folder.parent)
+    folder.mkdir(exist_ok=True, mode=0o700)
 
 
 def _write(file: Path, content: bytes) -> None:
