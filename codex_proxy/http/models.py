@@ -10,10 +10,13 @@ from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """OpenAI's list; Codex as a client, which tells its version, gets its own shape."""
+    """OpenAI's list. Codex as a client, which tells its version, gets its own shape where the agent has given us
+    entries of it; OpenAI's makes it fall back to the models that it brings along, and an empty list would not."""
     service = request.app[SERVICE]
     if "client_version" in request.query:
-        return json_response(codex_list_body(service.catalog))
+        own = codex_list_body(service.catalog)
+        if own["models"]:
+            return json_response(own)
     return json_response(list_body(service.catalog, service.environment, service.started))
 
 

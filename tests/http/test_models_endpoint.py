@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 from openai import AsyncOpenAI
 
-from tests.http.serving import Proxy, fake_proxy, user
+from codex_proxy.http.application import application
+from tests.http.serving import Proxy, fake_agent, fake_proxy, proxy_of, user
 
 EFFORTS = ("minimal", "low", "medium", "high")
 
@@ -53,7 +56,40 @@ async def test_the_official_sdk_lists_and_retrieves_models(proxy: Proxy) -> None
         assert (await client.models.retrieve("codex-5")).object == "model"
 
 
-async def test_codex_as_a_client_gets_its_own_list_shape(proxy: Proxy) -> None:
+async def test_codex_as_a_client_gets_the_agents_own_entries_in_its_own_shape(proxy: Proxy) -> None:
+    native = msgspec.Raw(b'{"slug": "fake-model", "shell_type": "unified_exec"}')
+    service = proxy.server.service
+    assert service is not None
+    with_native = msgspec.structs.replace(
+        service,
+        catalog=msgspec.structs.replace(
+            service.catalog,
+            models=tuple(msgspec.structs.replace(model, native=native) for model in service.catalog.models),
+        ),
+    )
+    async with TestClient(TestServer(application(with_native))) as client:
+        reply = await client.get("/v1/models?client_version=0.163.0")
+        assert await reply.json() == {"models": [{"slug": "fake-model", "shell_type": "unified_exec"}]}
+
+
+async def test_without_such_entries_codex_gets_a_list_that_makes_it_fall_back_to_its_own(
+    proxy: Proxy,
+) -> None:
     body = (await proxy.send("GET", "/v1/models?client_version=0.163.0")).body
-    assert list(body) == ["models"]
-    assert isinstance(body["models"], list)
+    assert "models" not in body
+    assert body["object"] == "list"
+
+
+async def test_an_unknown_model_is_404_model_not_found(tmp_path: Path) -> None:
+    """Where the agent's list is complete. A custom provider judges names itself."""
+    agent = fake_agent()
+    agent.any_model = False
+    async with proxy_of(agent, tmp_path) as proxy:
+        for answer in (
+            await proxy.ask({**user(), "model": "no-such-model"}),
+            await proxy.ask({**user(stream=True), "model": "no-such-model"}),
+            await proxy.send("GET", "/v1/models/no-such-model"),
+        ):
+            assert answer.status == 404
+            assert answer.error["code"] == "model_not_found"
+            assert answer.error["param"] == "model"

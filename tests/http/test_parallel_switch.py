@@ -1,0 +1,61 @@
+"""PROXY_ENABLE_PARALLEL_TOOL_CALLS forwards Codex's own switch, and the stream stays serialised all the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codex_proxy.app import make_server
+from tests.http.serving import ENVIRONMENT, WEATHER, running, settings_of, user
+
+SWITCH = "--config parallel_tool_calls=true"
+
+CODEX = """#!/bin/sh
+if [ "$1" = --version ]; then echo "codex-cli 0.42.0"; exit; fi
+echo "$@" >> {log}
+exec {python} -m fake_proto "$@"
+"""
+"""A Codex of the proto dialect that writes down how it was started."""
+
+
+@pytest.fixture
+def codex(tmp_path: Path) -> Path:
+    program = tmp_path / "codex"
+    program.write_text(CODEX.format(log=tmp_path / "started", python=sys.executable))
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(("enabled", "times"), [(True, 1), (False, 0)])
+async def test_the_switch_is_forwarded_to_codex_only_where_the_operator_sets_it(
+    tmp_path: Path, codex: Path, enabled: bool, times: int
+) -> None:
+    settings = settings_of(
+        tmp_path,
+        agent="codex-proto",
+        codex_bin=str(codex),
+        codex_home=tmp_path,
+        enable_parallel_tool_calls=enabled,
+    )
+    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+        assert (await proxy.ask(user())).status == 200
+    assert (tmp_path / "started").read_text().count(SWITCH) == times
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_calls_that_come_interleaved_are_serialised_call_after_call(
+    tmp_path: Path, enabled: bool
+) -> None:
+    settings = settings_of(tmp_path, enable_parallel_tool_calls=enabled)
+    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+        answer = await proxy.ask(user("[[fake:tool_calls_interleaved]]", stream=True, tools=[WEATHER]))
+    assert indices(answer.frames[:-1]) == [0, 0, 0, 1, 1]
+
+
+def indices(chunks: list[Any]) -> list[int]:
+    """The index of every call delta, in order."""
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    return [call["index"] for delta in deltas for call in delta.get("tool_calls", ())]
