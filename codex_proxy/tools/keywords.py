@@ -23,8 +23,9 @@ worst. A schema of a few hundred bytes can ask for years (`$ref`s that double at
 CHARACTERS_PER_UNIT = 64
 """Of a string: looking through it is that much faster than calling a keyword."""
 
-PATTERN_UNITS = 1_000
-"""For making a pattern ready: up to 10 ms, where it counts to a thousand."""
+LIGHT, HEAVY, HEAVIEST = 12, 160, 70_000
+"""Units for making a pattern ready: for a character of it, for a class that holds a good part of Unicode, and at
+most, since the engine refuses what takes more than 10 MiB. `\\w{300}` takes a tenth of a second."""
 
 MOST_PATTERNS = 64
 """Patterns that are kept ready, of at most 10 MiB each, mostly of some KiB."""
@@ -57,7 +58,7 @@ class Work:
         known = _matcher.cache_info().misses
         matcher = _matcher(pattern)
         if _matcher.cache_info().misses != known:
-            self.spend(PATTERN_UNITS)
+            self.spend(min(_cost(pattern) or 0, HEAVIEST))
         return None if matcher is None else matcher.isinstance_python(text)
 
 
@@ -68,7 +69,7 @@ def _matcher(pattern: str) -> SchemaValidator | None:
     Lookaround and back references need an engine that backtracks, which thirty characters can keep busy for
     years: a pattern with one is not checked.
     """
-    if _means_something_else(pattern):
+    if _cost(pattern) is None:
         return None
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
@@ -76,17 +77,36 @@ def _matcher(pattern: str) -> SchemaValidator | None:
         return None
 
 
-def _means_something_else(pattern: str) -> bool:
-    """Whether a set of characters holds what only this engine takes for a set in it, or for set arithmetic."""
-    inside = False
-    for token in re.findall(r"\\.|&&|--|~~|.", pattern, re.DOTALL):
-        if not inside:
-            inside = token == "["
-        elif token == "]":
+_TOKENS = re.compile(r"\\[pP]\{[^}]*\}|\\.|\{\d*,?(\d*)\}|&&|--|~~|.", re.DOTALL)
+_HEAVY = ("\\w", "\\W", "\\p", "\\P")
+
+
+def _cost(pattern: str) -> int | None:
+    """Units for making it ready. None for a set of characters that holds what only this engine takes for a set
+    in it, or for set arithmetic: that pattern means something else here."""
+    groups, last, inside = [0], 0, False
+    for match in _TOKENS.finditer(pattern):
+        token = match[0]
+        if inside and token in ("[", "&&", "--", "~~"):
+            return None
+        if inside and token == "]":
             inside = False
-        elif token in ("[", "&&", "--", "~~"):
-            return True
-    return False
+        elif inside and not token.startswith(_HEAVY):
+            continue
+        elif token == "(":
+            groups.append(0)
+            last = 0
+        elif token == ")" and len(groups) > 1:
+            last = groups.pop()
+            groups[-1] += last
+        elif token[0] == "{" and len(token) > 2:
+            times = match[1] or token.strip("{,}")
+            groups[-1] += last * int(times[:6] or 1)
+        else:
+            inside = inside or token == "["
+            last = HEAVY if token.startswith(_HEAVY) else LIGHT
+            groups[-1] += last
+    return sum(groups)
 
 
 def bounded(known: Mapping[str, Any], schema: Any, work: Work) -> dict[str, Keyword]:

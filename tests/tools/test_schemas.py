@@ -1,0 +1,437 @@
+"""JSON schemas: what is one, what breaks it, what OpenAI's strict output takes, and what no schema can do."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codex_proxy.tools.keywords import MOST_WORK
+from codex_proxy.tools.schemas import (
+    LARGEST_SCHEMA,
+    LONGEST_TEXT,
+    LONGEST_VALUE,
+    NotASchemaError,
+    check_schema,
+    is_strict_schema,
+    violation,
+)
+
+
+def raw(schema: Any) -> bytes:
+    return json.dumps(schema).encode()
+
+
+def wrong(schema: Any, value: Any) -> str | None:
+    return violation(raw(schema), json.dumps(value))
+
+
+def refused(schema: Any) -> str:
+    with pytest.raises(NotASchemaError) as caught:
+        check_schema(schema if isinstance(schema, bytes) else raw(schema))
+    return str(caught.value)
+
+
+DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+# --- what is a schema ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        False,
+        {},
+        CITY,
+        {"definitions": {"a": {"type": "string"}}, "properties": {"x": {"$ref": "#/definitions/a"}}},
+        {"$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"},
+        {"$defs": {"a": {"$anchor": "here"}}, "$ref": "#here"},
+        {"$id": "https://example.com/root", "$defs": {"a": {"$id": "inner"}}, "$ref": "inner"},
+        {"properties": {"$ref": {"type": "string"}}},
+        {"const": {"$ref": "https://example.com/data"}},
+        {"pattern": r"^\p{L}+$"},
+        {"$schema": "urn:a-schema-of-tomorrow"},
+        {**DRAFT_7, "definitions": {"a": {}}, "items": [{"$ref": "#/definitions/a"}]},
+        {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": True},
+    ],
+)
+def test_a_schema_is_taken(schema: Any) -> None:
+    check_schema(raw(schema))
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (b"{", "it is not JSON"),
+        (b"\xff", "it is not JSON"),
+        (b"[]", "it is neither an object nor a boolean"),
+        (b'"string"', "it is neither an object nor a boolean"),
+        ({"type": "strnig"}, "$.type: 'strnig'"),
+        ({"properties": {"a": {"type": 5}}}, "$.properties.a.type"),
+        ({"properties": [1]}, "$.properties"),
+        ({"required": "city"}, "$.required"),
+        ({"$schema": 5}, "$.$schema"),
+        ({"items": [{}]}, "$.items"),
+        ({"$ref": "#/$defs/nowhere"}, "'#/$defs/nowhere' is not in it"),
+        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "it is not JSON"),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_the_reason(schema: Any, why: str) -> None:
+    assert why in refused(schema)
+
+
+def test_a_schema_may_be_nested_as_deep_as_anybody_writes_them() -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(40):
+        schema = {"type": "object", "properties": {"a": schema}}
+    check_schema(raw(schema))
+
+
+def test_a_schema_that_is_nested_deeper_than_python_can_follow_is_refused() -> None:
+    schema = b'{"items":' * 400 + b"{}" + b"}" * 400
+    assert refused(schema) == "it is nested too deeply"
+    assert "nested too deeply" in str(violation(schema, "1"))
+
+
+def test_a_schema_that_is_too_large_is_refused() -> None:
+    assert "larger than 128 KiB" in refused({"description": "x" * LARGEST_SCHEMA})
+    check_schema(raw({"description": "x" * (LARGEST_SCHEMA - 100)}))
+
+
+# --- nothing is fetched --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every socket that was asked for; none is given."""
+    asked: list[Any] = []
+
+    def guarded(*arguments: Any, **named: Any) -> None:
+        asked.append(arguments)
+        raise OSError("no network here")
+
+    monkeypatch.setattr(socket, "socket", guarded)
+    monkeypatch.setattr(socket, "getaddrinfo", guarded)
+    monkeypatch.setattr(socket, "create_connection", guarded)
+    return asked
+
+
+@pytest.mark.parametrize("draft", [{}, DRAFT_7])
+@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
+@pytest.mark.parametrize(
+    "place", ["http://127.0.0.1:1/s", "https://example.com/s", "//example.com/s", "file:///etc/passwd", "s"]
+)
+def test_a_reference_to_elsewhere_is_refused_and_never_fetched(
+    no_network: list[Any], draft: dict[str, Any], keyword: str, place: str
+) -> None:
+    schema = {**draft, "properties": {"a": {keyword: place}}}
+    if (draft, keyword) != (DRAFT_7, "$dynamicRef"):  # which draft 7 does not know
+        assert "nothing is fetched" in refused(schema) or "is not in it" in refused(schema)
+    wrong(schema, {"a": 1})
+    assert no_network == []
+
+
+def test_the_metaschemas_of_the_drafts_are_elsewhere_too(no_network: list[Any]) -> None:
+    assert "is not in it" in refused({"$ref": "https://json-schema.org/draft/2020-12/schema"})
+    assert no_network == []
+
+
+# --- what breaks a schema ------------------------------------------------------------------------
+
+
+def test_what_follows_the_schema_is_not_wrong() -> None:
+    assert wrong(CITY, {"city": "Paris"}) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "sentence"),
+    [
+        (CITY, {}, "at $: 'city' is a required property"),
+        (CITY, {"city": 1}, "at $.city: 1 is not of type 'string'"),
+        ({"items": {"enum": ["a"]}}, ["a", "b"], "at $[1]: 'b' is not one of ['a']"),
+        (False, 1, "at $: False schema does not allow 1"),
+        ({"pattern": "^a+$"}, "b", "at $: 'b' does not match '^a+$'"),
+        (
+            {**CITY, "additionalProperties": False},
+            {"city": "x", "y": 1},
+            "at $: the property 'y' is not allowed",
+        ),
+        ({"additionalProperties": {"type": "string"}}, {"y": 1}, "at $.y: 1 is not of type 'string'"),
+        ({"patternProperties": {"^x": {"type": "string"}}}, {"xy": 1}, "at $.xy: 1 is not of type 'string'"),
+        ({"uniqueItems": True}, [1, {}, 1.0], "at $: [1, {}, 1.0] has non-unique elements"),
+        ({**DRAFT_7, "items": [{"type": "string"}]}, [1], "at $[0]: 1 is not of type 'string'"),
+        (
+            {"$ref": "#/definitions/a", "definitions": {"a": {"minimum": 2}}},
+            1,
+            "at $: 1 is less than the minimum of 2",
+        ),
+        ({"unevaluatedProperties": False}, {"y": 1}, "at $: Unevaluated properties are not allowed"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(schema: Any, value: Any, sentence: str) -> None:
+    assert str(wrong(schema, value)).startswith(sentence)
+
+
+def test_patterns_and_named_properties_decide_together_what_is_additional() -> None:
+    schema = {"properties": {"a": {}}, "patternProperties": {"^x": {}}, "additionalProperties": False}
+    assert wrong(schema, {"a": 1, "xyz": 2}) is None
+    assert wrong(schema, {"a": 1, "yz": 2}) == "at $: the property 'yz' is not allowed"
+
+
+@pytest.mark.parametrize("text", ["", "{", "{'a':1}", '{"a":1}}', "NaN", '"\ud800"', "[" * 100_000])
+def test_a_text_that_is_no_json_is_wrong(text: str) -> None:
+    assert str(violation(b"true", text)).startswith("it is not valid JSON")
+
+
+def test_a_message_repeats_only_the_beginning_of_what_was_wrong() -> None:
+    said = str(wrong({"type": "number"}, "x" * 10_000))
+    assert len(said) < LONGEST_VALUE + 20
+    deep = str(wrong({"additionalProperties": False}, {"y" * 10_000: 1}))
+    assert len(deep) < LONGEST_VALUE + 20
+
+
+def test_what_was_checked_before_is_checked_anew() -> None:
+    assert [wrong(CITY, {"city": value}) is None for value in ("a", 1, "b", 2)] == [True, False, True, False]
+
+
+# --- what no schema can do -----------------------------------------------------------------------
+
+EVIL = "^(a+)+$"
+LAUGHS = {"$defs": {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(60)} | {"a60": {}}}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"pattern": EVIL}, "a" * 50_000 + "b"),
+        ({"patternProperties": {EVIL: {}}, "additionalProperties": False}, {"a" * 50_000 + "b": 1}),
+        ({"propertyNames": {"pattern": EVIL}}, {"a" * 50_000 + "b": 1}),
+    ],
+)
+def test_a_pattern_that_backtracks_for_ever_elsewhere_is_checked(schema: Any, value: Any) -> None:
+    assert str(wrong(schema, value)).startswith("at $")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"pattern": r"^(?=a)(a+)+$"}, "a" * 5_000 + "b"),
+        ({"pattern": r"^(a+)+\1$"}, "a" * 5_000 + "b"),
+        ({"patternProperties": {r"^(?!x)(a+)+$": False}}, {"a" * 5_000 + "b": 1}),
+        ({"patternProperties": {EVIL: False}, "unevaluatedProperties": False}, {"a" * 5_000 + "b": 1}),
+        ({"pattern": "[a&&b]"}, "c"),
+        ({"pattern": r"[\]--a]"}, "c"),
+        ({"pattern": "[[a]]"}, "c"),
+    ],
+)
+def test_a_pattern_that_cannot_be_checked_without_danger_is_not_checked(schema: Any, value: Any) -> None:
+    assert wrong(schema, value) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "fits_not"),
+    [
+        (r"^\d{4}-\d{2}$", "2024-05", "24-05"),
+        (r"^[a-z0-9]+(?:-[a-z0-9]+)*$", "a-slug-1", "a--b"),
+        (r"^--flag\[[a-z]\]$", "--flag[a]", "flag"),
+        (r"^[\w.+-]+@[\w-]+\.\w+$", "me@example.org", "me@example"),
+        ("needle", "a needle in hay", "hay"),
+    ],
+)
+def test_a_common_pattern_is_checked(pattern: str, fits: str, fits_not: str) -> None:
+    assert wrong({"pattern": pattern}, fits) is None
+    assert wrong({"pattern": pattern}, fits_not) is not None
+
+
+def test_a_pattern_that_is_not_checked_makes_no_property_additional() -> None:
+    assert wrong({"patternProperties": {"(?=x)": {}}, "additionalProperties": False}, {"y": 1}) is None
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({**LAUGHS, "$ref": "#/$defs/a0"}, "1"),
+        ({"uniqueItems": True}, "[" + ",".join(["{}"] * 300_000) + "]"),
+        ({"uniqueItems": True}, "[" + ",".join(['1,"a"'] * 100_000) + "]"),
+        ({"items": {"enum": list(range(10_000))}}, "[" + ",".join(["-1"] * 200_000) + "]"),
+        (
+            {"items": {"anyOf": [{"minimum": n} for n in range(3_000)]}},
+            "[" + ",".join(["-1"] * 200_000) + "]",
+        ),
+        (
+            {"allOf": [{"additionalProperties": {}}] * 3_000},
+            "{" + ",".join(f'"{n}":1' for n in range(50_000)) + "}",
+        ),
+        ({"allOf": [{"pattern": f"{n}$"} for n in range(3_000)]}, '"' + "a" * 1_000_000 + '"'),
+        ({"patternProperties": {f"{n}\\w{{300}}$": {} for n in range(3_000)}}, '{"a":1}'),
+    ],
+)
+def test_a_check_that_would_take_too_long_is_given_up(schema: Any, text: str) -> None:
+    assert violation(raw(schema), text) == "the schema cannot be applied: checking it would take too long"
+
+
+def test_a_check_that_was_given_up_does_not_spoil_the_next() -> None:
+    schema = {"items": {"type": "integer"}}
+    assert "too long" in str(violation(raw(schema), "[" + ",".join(["1"] * MOST_WORK) + "]"))
+    assert wrong(schema, [1, 2]) is None
+
+
+def test_a_large_answer_of_a_common_kind_is_checked() -> None:
+    row = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
+    rows = [{"name": "somebody", "age": 30} for _ in range(5_000)]
+    assert wrong({"type": "array", "items": row}, rows) is None
+    assert wrong({"type": "array", "items": row}, [*rows, {"age": "x"}]) is not None
+
+
+def test_a_schema_that_refers_to_itself_without_end_is_given_up() -> None:
+    assert str(wrong({"$ref": "#"}, 1)).startswith("the schema cannot be applied")
+
+
+def test_a_text_that_is_too_long_is_not_checked() -> None:
+    assert violation(b"true", " " * LONGEST_TEXT + "1") == "it is longer than 1,048,576 characters"
+    assert violation(b"true", " " * (LONGEST_TEXT - 1) + "1") is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+KEYWORDS = st.sampled_from(
+    [
+        "type",
+        "items",
+        "properties",
+        "$ref",
+        "allOf",
+        "enum",
+        "required",
+        "pattern",
+        "uniqueItems",
+        "$schema",
+        "$id",
+    ]
+)
+SCHEMAS = st.dictionaries(KEYWORDS, JSON | st.dictionaries(KEYWORDS, JSON, max_size=3), max_size=4)
+
+
+@given(SCHEMAS, JSON)
+def test_whatever_is_given_as_a_schema_nothing_but_a_reason_comes_out(schema: Any, value: Any) -> None:
+    said = wrong(schema, value)
+    is_strict_schema(raw(schema))
+    try:
+        check_schema(raw(schema))
+    except NotASchemaError as error:
+        reason: str | None = str(error)
+    else:
+        reason = None
+    assert reason != ""
+    assert reason is None or said is not None
+
+
+# --- what OpenAI's strict output takes ------------------------------------------------------------
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+STRING = {"type": "string"}
+NODE = closed(next={"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]})
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema = closed()
+    for _ in range(levels - 1):
+        schema = closed(a=schema)
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        closed(),
+        closed(a=STRING, b={"type": ["string", "null"], "description": "x"}),
+        closed(a={"type": "array", "items": closed(b=STRING), "minItems": 1}),
+        closed(a={"anyOf": [STRING, closed(b=STRING)]}),
+        closed(a={"type": "string", "enum": ["x"]}, b={"const": 1}),
+        closed(a={"type": "string", "pattern": "^x", "format": "date-time"}),
+        {**closed(a={"$ref": "#/$defs/node"}), "$defs": {"node": NODE}},
+        {**closed(a={"$ref": "#/definitions/node"}), "definitions": {"node": closed()}},
+        {**DRAFT_7, **closed(a=STRING), "title": "T"},
+        nested(10),
+    ],
+)
+def test_a_schema_of_the_subset_is_strict(schema: Any) -> None:
+    assert is_strict_schema(raw(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        [],
+        {},
+        STRING,
+        {"anyOf": [closed()]},
+        {**closed(), "anyOf": [closed()]},
+        {"$ref": "#/$defs/a", "$defs": {"a": closed()}},
+        {"type": "object"},
+        {**closed(a=STRING), "additionalProperties": True},
+        {**closed(a=STRING), "required": []},
+        {**closed(a=STRING), "required": ["a", "b"]},
+        {**closed(a=STRING), "required": ["b"]},
+        closed(a={"type": "object"}),
+        closed(a={"type": ["object", "null"]}),
+        closed(a={"properties": {}}),
+        closed(a={}),
+        closed(a=True),
+        closed(a={"type": "array"}),
+        closed(a={"type": "array", "items": {"type": "object"}}),
+        closed(a={"anyOf": [{"type": "object"}]}),
+        closed(a={"$ref": "#/$defs/a", "description": "x"}),
+        closed(a={"$ref": "https://example.com/x"}),
+        {**closed(a=STRING), "$defs": {"b": {"type": "object"}}},
+        closed(a={"type": "string", "format": "uri"}),
+        closed(a={"type": "string", "enum": 5}),
+        *(
+            closed(a={**STRING, keyword: value})
+            for keyword, value in {
+                "allOf": [STRING],
+                "oneOf": [STRING],
+                "not": STRING,
+                "if": STRING,
+                "default": "x",
+                "minLength": 1,
+                "patternProperties": {},
+                "prefixItems": [STRING],
+                "uniqueItems": True,
+                "x-own": 1,
+            }.items()
+        ),
+        nested(11),
+        closed(**{f"p{n}": STRING for n in range(5_001)}),
+        closed(a={"type": "integer", "enum": list(range(1_001))}),
+    ],
+)
+def test_a_schema_outside_of_the_subset_is_not_strict(schema: Any) -> None:
+    assert not is_strict_schema(raw(schema))
+
+
+@pytest.mark.parametrize("schema", [b"{", b'{"a":' * 5000 + b"1" + b"}" * 5000])
+def test_what_is_no_json_is_not_strict(schema: bytes) -> None:
+    assert not is_strict_schema(schema)
