@@ -57,7 +57,9 @@ class Settings(BaseSettings):
 
     # The agent.
     agent: AgentName = Field("auto", description="which agent serves; auto takes the Codex that is found")
-    codex_bin: str | None = _named("codex_bin", "CODEX_BIN", default=None, description="path of the Codex binary")
+    codex_bin: str | None = _named(
+        "codex_bin", "CODEX_BIN", default=None, description="path of the Codex binary"
+    )
     codex_home: Path = _named(
         "codex_home",
         "CODEX_HOME",
@@ -87,7 +89,8 @@ class Settings(BaseSettings):
     # Answers.
     max_chat_choices: int = Field(5, ge=1, le=128, description="largest n of a chat request")
     choices: Literal["broadcast", "sample"] = Field(
-        "broadcast", description="several choices of one request: one turn told several times, or several turns"
+        "broadcast",
+        description="several choices of one request: one turn told several times, or several turns",
     )
     structured_output: bool = Field(
         False, description="accept response_format json_object and json_schema in chat requests"
