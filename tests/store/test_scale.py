@@ -90,3 +90,23 @@ async def test_input_items_of_a_long_request_are_found_through_an_index(
     page = await file_store.input_items(OWNER, "resp_1", PageRequest(limit=1, after="item_2500"))
     assert [each.id for each in page.items] == ["item_2499"]
     assert (effort.statements, effort.steps) == (3, 0)
+
+
+async def test_deleting_among_many_costs_what_is_deleted(file_store: SqliteStore, opened: Opened) -> None:
+    await file_store.add_conversation(
+        conversation("many"), [item(f"item_{number}") for number in range(3000)]
+    )
+    await file_store.add_conversation(conversation("one"), [item("alone")])
+    for start in range(500):
+        await turn(file_store, f"resp_{start}", after=f"resp_{start - 1}" if start else None)
+    await turn(file_store, "last", after="resp_0")
+    for deleting in (
+        file_store.delete_response(OWNER, "last"),
+        file_store.delete_response(OWNER, "resp_200"),  # stays as context of the others
+        file_store.delete_item(OWNER, "many", "item_1500"),
+        file_store.delete_conversation(OWNER, "one"),
+    ):
+        effort = Effort(opened)
+        await deleting
+        assert effort.statements < 30
+        assert effort.steps <= 1
