@@ -61,7 +61,11 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 def thread_key(owner: str, turn: Turn) -> bytes:
-    """What must be the same for a thread to serve another turn: all that is fixed when it starts."""
+    """What must be the same for a thread to serve another turn.
+
+    What is fixed when it starts, and what the agent keeps for later turns that do not say it anew (effort,
+    summary, tier); a parked turn's output schema cannot be changed either.
+    """
     fixed = (
         owner,
         turn.mode,
@@ -71,6 +75,10 @@ def thread_key(owner: str, turn: Turn) -> bytes:
         turn.verbosity,
         turn.workdir,
         turn.sandbox,
+        turn.effort,
+        turn.summary,
+        turn.service_tier,
+        turn.output_schema,
     )
     return hashlib.sha256(msgspec.json.encode(fixed)).digest()
 
