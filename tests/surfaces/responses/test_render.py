@@ -333,6 +333,15 @@ def test_content_that_never_came_holds_nothing_back_after_its_step() -> None:
     assert [payload["type"] for payload in late][:2] == ["response.output_item.done"] * 2
 
 
+def test_in_its_own_step_reasoning_comes_first_again() -> None:
+    events = turn(said("x"), stepped(None), raw_reasoning(), called("{}"))
+    assert [item["type"] for item in output(events, encrypted_reasoning=True)] == [
+        "message",
+        "reasoning",
+        "function_call",
+    ]
+
+
 # --- the beginning --------------------------------------------------------------------------------
 
 
@@ -475,6 +484,15 @@ def test_of_items_that_a_failure_cut_only_the_last_is_incomplete() -> None:
     assert [item["status"] for item in streamed(cut)[-1]["response"]["output"]] == ["completed", "incomplete"]
 
 
+def test_a_response_has_one_answer_and_ends_as_that_one_did() -> None:
+    events = turn(
+        said("a", id="a", choice=0), said("b", id="b", choice=1), choice_stops={0: "length", 1: "stop"}
+    )
+    response = whole(events)
+    assert [item["content"][0]["text"] for item in response["output"]] == ["a"]
+    assert response["status"] == "incomplete"
+
+
 # --- usage ----------------------------------------------------------------------------------------
 
 
@@ -492,6 +510,10 @@ def test_usage_that_nobody_told_is_an_estimate_and_says_so() -> None:
     usage = whole(turn(said("x" * 40)), prompt_letters=100)["usage"]
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (25, 10, 35)
     assert usage["estimated"] is True
+
+
+def test_an_estimate_does_not_count_what_was_only_thought() -> None:
+    assert whole(turn(thought("y" * 400), said("x" * 40)))["usage"]["output_tokens"] == 10
 
 
 # --- frames ---------------------------------------------------------------------------------------
