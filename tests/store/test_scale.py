@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 
 from codex_proxy.store.base import Append, PageRequest
@@ -97,12 +98,12 @@ async def test_deleting_among_many_costs_what_is_deleted(file_store: SqliteStore
         conversation("many"), [item(f"item_{number}") for number in range(3000)]
     )
     await file_store.add_conversation(conversation("one"), [item("alone")])
-    for start in range(500):
-        await turn(file_store, f"resp_{start}", after=f"resp_{start - 1}" if start else None)
+    await asyncio.gather(*(turn(file_store, f"resp_{number}") for number in range(3000)))
+    await turn(file_store, "next", after="resp_200")
     await turn(file_store, "last", after="resp_0")
     for deleting in (
         file_store.delete_response(OWNER, "last"),
-        file_store.delete_response(OWNER, "resp_200"),  # stays as context of the others
+        file_store.delete_response(OWNER, "resp_200"),  # stays as the context of `next`
         file_store.delete_item(OWNER, "many", "item_1500"),
         file_store.delete_conversation(OWNER, "one"),
     ):
