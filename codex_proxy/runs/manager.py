@@ -92,7 +92,7 @@ class RunManager:
         kept: KeptLimits | None = None,
     ) -> None:
         self.agent = agent
-        self._memory = memory or RamStepMemory()
+        self.memory: StepMemory = memory or RamStepMemory()
         self.kept = KeptThreads(kept or KeptLimits(), asyncio.get_running_loop)
         self._limits = limits
         self._deadlines = deadlines
@@ -147,10 +147,15 @@ class RunManager:
             hit = self.kept.take(thread_key(owner, attempt.turn), turn.history)
             if hit is not None:
                 return _Way(attempt, hit=hit)
-        history = await recalled_history(turn, owner, self._memory, self._identity(turn))
-        if history is not turn.history:
-            attempt = first_attempt(msgspec.structs.replace(turn, history=history))
+        given = await self._with_memory(turn, owner)
+        if given is not turn:
+            attempt = first_attempt(given)
         return _Way(attempt, opened=await self.agent.open(attempt.turn))
+
+    async def _with_memory(self, turn: Turn, owner: str) -> Turn:
+        """The turn with what is remembered of its earlier steps."""
+        history = await recalled_history(turn, owner, self.memory, self._identity(turn))
+        return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def _seated(self, run: Run, opened: Opened) -> Seat:
         return Seat(opened, run, asyncio.get_running_loop(), lambda settled: self._released(opened, settled))
@@ -165,7 +170,7 @@ class RunManager:
 
     async def _reopened(self, run: Run, attempt: Attempt) -> None:
         try:
-            opened = await self.agent.open(attempt.turn)
+            opened = await self.agent.open(await self._with_memory(attempt.turn, run.client))
         except Fault as fault:
             run.fail(fault.failure)
             return
@@ -206,7 +211,7 @@ class RunManager:
             return
         keys, value = entry_of(run.raw, run.attempt.broker, self._identity(run.turn))
         try:
-            await self._memory.remember(run.client, keys, value, durable=True)
+            await self.memory.remember(run.client, keys, value, durable=True)
         except Exception:
             log.exception("step_memory_failed")
 

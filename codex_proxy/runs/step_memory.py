@@ -20,6 +20,9 @@ from codex_proxy.tools.replay import Remembered, call_key, keys_of, restored, sa
 MAX_ENTRIES, MAX_BYTES = 1000, 64 << 20
 """What RAM holds at most: a busy day of one person's tool loops."""
 
+CUT_OFF = "No output: the call was cut off before it was answered. Make it again if you still need it."
+"""Of a call that the agent would have answered by itself, behind one that it waits for."""
+
 CODEX_OWN = "internal_chat_message_metadata_passthrough"
 """A field that the agent adds to raw items for itself; the model never sent it."""
 
@@ -96,11 +99,13 @@ def entry_of(raw: Sequence[bytes], broker: Broker, identity: str) -> tuple[list[
         for answered in broker.hidden
     }
     calls = visible_calls(broker)
+    visible = [call.call_id for call in calls]
+    unanswered = _unanswered(items)
     entry = Remembered(
         items=items,
-        hidden=hidden,
-        calls=_unanswered(items),
-        visible=[call.call_id for call in calls],
+        hidden={id: CUT_OFF for id in unanswered if id not in visible} | hidden,
+        calls=unanswered,
+        visible=visible,
         said=said_text(said_by(raw)),
         model=identity,
     )

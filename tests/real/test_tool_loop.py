@@ -15,7 +15,7 @@ from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy, ask
 from tests.real.tool_loop import (
     EVERY_WAY,
-    REMEMBERING,
+    FORGETTING,
     WEATHER,
     assert_grows,
     call_ids,
@@ -33,7 +33,7 @@ PIXEL = (
 )
 
 
-@EVERY_WAY
+@FORGETTING
 async def test_a_call_goes_to_the_client_and_its_output_to_the_model(
     codex_home: CodexHome, model_server: ModelServer, way: str
 ) -> None:
@@ -97,7 +97,7 @@ async def test_each_step_sees_what_the_step_before_saw_and_the_new_items_behind_
     assert_grows(model_server.calls)
 
 
-@REMEMBERING
+@EVERY_WAY
 async def test_the_model_sees_its_own_reasoning_again_in_every_step(
     codex_home: CodexHome, model_server: ModelServer, way: str
 ) -> None:
@@ -121,8 +121,7 @@ async def test_without_memory_the_visible_history_serves(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
     step = [think(), say("Let me look."), call(city="Paris"), call(city="Rome")]
-    async with loop_of(codex_home, "restarted") as loop:
-        loop.settings["tool_memory"] = "off"
+    async with loop_of(codex_home, "forgotten") as loop:
         loop.say(plan(step, step, [say("Done.")]))
         last = await loop.run(sunny)
     assert last.choices[0].message.content == "Done."
@@ -184,7 +183,7 @@ async def test_an_output_reaches_the_model_as_it_was_given(
     assert outputs_of(model_server.calls[1]) == [(call_id, seen)]
 
 
-@EVERY_WAY
+@FORGETTING
 async def test_an_image_in_an_output_reaches_the_model(
     codex_home: CodexHome, model_server: ModelServer, way: str
 ) -> None:
@@ -201,7 +200,7 @@ async def test_an_image_in_an_output_reaches_the_model(
     assert parts[1]["detail"] == "high"
 
 
-@EVERY_WAY
+@FORGETTING
 async def test_a_loop_of_twenty_steps_ends_with_the_answer(
     codex_home: CodexHome, model_server: ModelServer, way: str
 ) -> None:
@@ -214,7 +213,7 @@ async def test_a_loop_of_twenty_steps_ends_with_the_answer(
     assert_grows(model_server.calls)
 
 
-@EVERY_WAY
+@FORGETTING
 async def test_after_an_answer_the_conversation_goes_on_with_more_calls(
     codex_home: CodexHome, model_server: ModelServer, way: str
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion_message_function_tool_call import Function
 
+from codex_proxy.runs.step_memory import RamStepMemory
 from tests.real.codex_home import MODEL, CodexHome
 from tests.real.model_scenarios import items_of
 from tests.real.model_server import Request
@@ -21,8 +22,8 @@ from tests.real.proxy import proxy as serving
 
 WAYS = ("kept", "replayed", "restarted")
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
-REMEMBERING = pytest.mark.parametrize("way", WAYS[:2])
-"""The ways in which what the client does not echo is still known in its next request."""
+FORGETTING = pytest.mark.parametrize("way", [*WAYS, "forgotten"])
+"""The last: restarted, and nothing is known but what the client echoes."""
 
 
 def function(name: str, *, strict: bool = False, **properties: Any) -> dict[str, Any]:
@@ -98,16 +99,25 @@ class Loop:
     answers: list[ChatCompletion] = field(default_factory=list)
     proxies: AsyncExitStack = field(default_factory=AsyncExitStack)
     proxy: Proxy | None = None
+    memory: RamStepMemory = field(default_factory=RamStepMemory)
+    """What outlives a restart."""
 
-    async def ask(self, **request: Any) -> ChatCompletion:
-        """One request with the conversation so far; its answer is echoed into the conversation."""
-        if self.proxy is None or self.way == "restarted":
+    async def serve(self) -> Proxy:
+        """The proxy for the next request."""
+        if self.proxy is None or self.way in ("restarted", "forgotten"):
             await self.proxies.aclose()
             settings: dict[str, Any] = {} if self.way == "kept" else {"kept_threads": 0}
             settings |= self.settings
             self.proxy = await self.proxies.enter_async_context(serving(self.home, **settings))
+            if self.way == "restarted":
+                self.proxy.server.manager.memory = self.memory
+        return self.proxy
+
+    async def ask(self, **request: Any) -> ChatCompletion:
+        """One request with the conversation so far; its answer is echoed into the conversation."""
         given = self.request | {"messages": self.messages} | request
-        answer: ChatCompletion = await self.proxy.client.chat.completions.create(**given)
+        client = (await self.serve()).client
+        answer: ChatCompletion = await client.chat.completions.create(**given)
         self.answers.append(answer)
         echo = answer.choices[0].message.model_dump(exclude_none=True)
         self.messages.append({"role": "assistant", **echo})

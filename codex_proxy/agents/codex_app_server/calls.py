@@ -48,6 +48,8 @@ class ModelItems:
         self._calls: list[ToolAsked] = []
         self._under_way = False
         """A response has begun whose end has not come."""
+        self._own: set[str] = set()
+        """Calls that the agent answers by itself, and has not yet, before it asks for the first of the client's."""
         self._known: set[str] = set()
         """Calls whose outputs are in the client's history already."""
 
@@ -69,6 +71,7 @@ class ModelItems:
         if head.type not in OUTPUTS:
             return None
         call_id = msgspec.json.decode(item, type=RawCall).call_id
+        self._own.discard(call_id)
         if call_id in self._known:
             self._known.remove(call_id)
         else:
@@ -84,12 +87,20 @@ class ModelItems:
         if not self._names.offered(call.name):
             if self._plain:  # where the agent works, it has tools of its own
                 self._held.append(Noticed("unoffered_call", call.name))
+            self._answered_by_agent(call)
         elif head.type == "function_call" and not _parses(call.arguments):
             self._held.append(Noticed("unreadable_arguments", call.name))
+            self._answered_by_agent(call)
         elif not self.knows(call.call_id):
             as_function = head.type == "function_call"
             text = call.arguments or call.input
             self._calls.append(self._asked(call.call_id, call.name, text, head.id, as_function=as_function))
+
+    def _answered_by_agent(self, call: RawCall) -> None:
+        """The step is over when its output is there, or nobody could tell the model of it again. Behind a call of
+        the client's there is no waiting for it: some releases do one after the other."""
+        if not self._calls:
+            self._own.add(call.call_id)
 
     def knows(self, call_id: str) -> bool:
         """Whether the call came in the response that is under way."""
@@ -110,11 +121,17 @@ class ModelItems:
     @property
     def late(self) -> bool:
         """There are calls to ask for, and no end of a response will do it."""
-        return bool(self._calls) and not self._under_way
+        return bool(self._calls) and not self._under_way and not self._own
+
+    def response_over(self) -> bool:
+        """The response is complete. False where the agent has yet to answer calls that stand before the client's."""
+        self._under_way = False
+        return not (self._calls and self._own)
 
     def start_anew(self) -> None:
         """A retry: what the model put out will come again."""
         self._calls.clear()
+        self._own.clear()
         self._under_way = False
         self._held = [held for held in self._held if isinstance(held, RawItem) and held.type in OUTPUTS]
 
@@ -122,6 +139,7 @@ class ModelItems:
         """The raw items, once it is sure that they stay, and the calls that wait for an answer."""
         held, self._held = self._held, []
         calls, self._calls = self._calls, []
+        self._own.clear()
         self._under_way = False
         return held, calls
 

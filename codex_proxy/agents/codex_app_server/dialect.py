@@ -333,7 +333,8 @@ class AppServerTurn:
         if usage is not None:
             self._tally.add(usage)
             self._events.append(UsageSeen(self._tally.turn))
-        self._step_over(usage)
+        if self._model.response_over():
+            self._step_over(usage)
 
     def _step_over(self, usage: Usage | None) -> None:
         raw, asks = self._model.take()
