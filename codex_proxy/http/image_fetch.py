@@ -1,0 +1,381 @@
+"""Images that a request names by address, fetched by us where the operator allows the host: the agent takes none.
+
+In: a turn. Out: the same turn with every https (or http) image as a data URL. Raises `Fault` INVALID_REQUEST where
+a host is not allowed or an image is not to be had; a message names the host and nothing else of the address.
+
+The addresses come from clients, and so perhaps from whoever wrote a web page that a client read: nothing on the
+operator's own network may be reached by them, whatever a name resolves to or a server redirects to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ipaddress
+import re
+import socket
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from aiohttp import (
+    ClientError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+    TCPConnector,
+    ThreadedResolver,
+)
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.items import HistoryItem, ImagePart, Part, PastOutput, SaidMessage
+from codex_proxy.core.turn import Turn
+
+SETTING: Final = "PROXY_IMAGE_FETCH"
+PARAM: Final = "messages"
+CODE: Final = "invalid_image_url"
+
+_WEB: Final = re.compile(r"https?:", re.IGNORECASE)
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_CHUNK: Final = 64 * 1024
+_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+_HEADERS: Final = {
+    "Accept": "image/png, image/jpeg, image/gif, image/webp",
+    "Accept-Encoding": "identity",  # what is unpacked can be a thousand times as large
+    "User-Agent": "codex-proxy",
+}
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+"""Where an IPv4 address stands in the last 32 bits: how a network without IPv4 reaches it."""
+
+_MAGIC: Final = {
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+    "image/gif": re.compile(rb"GIF8[79]a"),
+    "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+}
+"""The types that models see, and how each begins: what a server says of a file is only what it says."""
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class ImageLimits(msgspec.Struct, frozen=True):
+    """What one image, and one request, may cost."""
+
+    image_bytes: int = 20 * 1024 * 1024
+    """What model providers take of one image."""
+    request_bytes: int = 40 * 1024 * 1024
+    """Of all images together: as base64 they stay below the 64 MiB that one line to the agent may have."""
+    request_images: int = 20
+    """Different addresses: a request is a conversation, not a crawl."""
+    at_once: int = 4
+    """Connections of one request, so that nobody makes us press a host."""
+    redirects: int = 3
+    """A link to a picture takes one or two (to https, to the CDN); more is a loop or a maze."""
+    seconds: float = 10.0
+    """For one image, redirects and all: the client waits for its first byte meanwhile, and gives up after 60 s;
+    the most images that one request may have take 50 s at the worst."""
+
+
+class ImageFetcher:
+    """Fetches images from the hosts of an allow-list. `close` it at the end."""
+
+    def __init__(
+        self,
+        allowed: tuple[str, ...],
+        limits: ImageLimits | None = None,
+        resolver: AbstractResolver | None = None,
+    ) -> None:
+        """`allowed`: `example.com`, `*.example.com` (what is below it), `10.0.0.5:8443`; https on the port that is
+        named, else 443, or http where the entry begins with `http://`. Raises `ValueError` for any other entry.
+        `resolver` finds the addresses of names, the system's own if there is none; it is closed by `close`."""
+        self.limits = limits or ImageLimits()
+        self._allowed = tuple(_entry(each) for each in allowed)
+        self._resolver = resolver
+        self._session: ClientSession | None = None
+        self._closed = False
+
+    async def fetch(self, url: str) -> str:
+        """The image as a data URL. Raises `Fault` INVALID_REQUEST where it is not allowed or not to be had, and
+        UNAVAILABLE once closed."""
+        place = self._permitted(_parsed(url))
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                return await self._followed(place)
+        except TimeoutError:
+            raise _refused(place, f"was not there within {self.limits.seconds:g} s") from None
+        except _ForbiddenAddressError:
+            raise _refused(place, "leads to an address that is not public") from None
+        except (ClientError, OSError, ValueError):  # its words hold the whole address
+            raise _refused(place, "could not be fetched") from None
+
+    async def close(self) -> None:
+        """Ends the connections. May be called twice."""
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+        resolver, self._resolver = self._resolver, None
+        if resolver is not None:
+            await resolver.close()
+
+    # --- one image ------------------------------------------------------------------------------
+
+    async def _followed(self, place: URL) -> str:
+        for _ in range(self.limits.redirects + 1):
+            async with self._open().get(place, allow_redirects=False) as response:
+                if response.status not in _REDIRECTS:
+                    return await self._read(place, response)
+                place = self._permitted(_redirected(place, response))
+        raise _refused(place, f"was redirected more than {self.limits.redirects} times")
+
+    async def _read(self, place: URL, response: ClientResponse) -> str:
+        if response.status != 200:
+            raise _refused(place, f"could not be fetched (status {response.status})")
+        named = response.content_type
+        if named not in _MAGIC:
+            raise _refused(place, "is not declared as image/png, image/jpeg, image/gif or image/webp")
+        most = self.limits.image_bytes
+        too_large = _refused(place, f"is larger than {most / (1 << 20):g} MiB")
+        if (response.content_length or 0) > most:
+            raise too_large
+        image = bytearray()
+        async for chunk in response.content.iter_chunked(_CHUNK):
+            image += chunk
+            if len(image) > most:
+                raise too_large
+        if not _MAGIC[named].match(image):
+            raise _refused(place, f"is declared as {named} and is none")
+        return f"data:{named};base64,{base64.b64encode(image).decode()}"
+
+    def _open(self) -> ClientSession:
+        """The session, made when it is first needed: it belongs to the loop that runs then."""
+        if self._closed:
+            raise Fault(
+                Failure(kind=FaultKind.UNAVAILABLE, message="The server is shutting down. Try again.")
+            )
+        if self._session is None:
+            guard = _PublicAddresses(self._resolver or ThreadedResolver())
+            # No cache: an address is checked for every connection, and is the one that is connected to.
+            connector = TCPConnector(resolver=guard, use_dns_cache=False, force_close=True)
+            self._session = ClientSession(
+                connector=connector,
+                headers=_HEADERS,
+                cookie_jar=DummyCookieJar(),
+                trust_env=False,  # a proxy would connect where we must not, and .netrc holds credentials
+                auto_decompress=False,
+                timeout=ClientTimeout(total=self.limits.seconds),
+            )
+        return self._session
+
+    # --- which places ---------------------------------------------------------------------------
+
+    def _permitted(self, place: URL) -> URL:
+        """The place as it was given, if it is one that may be fetched from."""
+        if place.user is not None or place.password is not None:
+            raise bad_request("An image URL must not hold a user name or password.", PARAM, CODE)
+        if not any(entry.permits(place) for entry in self._allowed):
+            raise _not_allowed(place)
+        return place
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """One line of the allow-list."""
+
+    scheme: str
+    host: str
+    port: int
+    below: bool
+    """Whether the names below `host` are meant, and not itself."""
+
+    def permits(self, place: URL) -> bool:
+        if (place.scheme, place.port) != (self.scheme, self.port):
+            return False
+        host = _host(place)
+        return host.endswith("." + self.host) if self.below else host == self.host
+
+
+def _entry(text: str) -> _Entry:
+    scheme, _, rest = text.strip().rpartition("://")
+    below = rest.startswith("*.")
+    wrong = ValueError(
+        f"{SETTING}: {text!r} is no host: expected a name, '*.' and a name, or an address, perhaps with a port, "
+        "and with 'http://' before it where plain http is meant."
+    )
+    try:
+        place = URL(f"{scheme or 'https'}://{rest.removeprefix('*.')}")
+        host, port = _host(place), place.port
+        plain = place == place.origin() and rest.rstrip("/") == rest
+    except ValueError as error:
+        raise wrong from error
+    if not (plain and host and port) or place.scheme not in _DEFAULT_PORTS or "*" in host:
+        raise wrong
+    if below and _literal(host) is not None:
+        raise wrong
+    return _Entry(place.scheme, host, port, below)
+
+
+def _host(place: URL) -> str:
+    """The host as it is compared: lower case, in ASCII, an address in its one way to be written."""
+    host = (place.raw_host or "").lower()
+    address = _literal(host)
+    return host if address is None else str(address)
+
+
+def _literal(host: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _parsed(url: str) -> URL:
+    try:
+        place = URL(url.strip())
+        if place.scheme in _DEFAULT_PORTS and place.raw_host and place.port:
+            return place
+    except ValueError:
+        pass
+    raise bad_request("An image URL is no valid https URL.", PARAM, CODE)
+
+
+def _redirected(place: URL, response: ClientResponse) -> URL:
+    """Where a redirect leads."""
+    try:
+        target = place.join(URL(response.headers.get("Location", "")))
+    except ValueError:
+        target = place
+    if target == place or target.scheme not in _DEFAULT_PORTS or not target.raw_host:
+        raise _refused(place, "was redirected to nowhere")
+    return target
+
+
+# --- which addresses ------------------------------------------------------------------------------
+
+
+class _ForbiddenAddressError(Exception):
+    """A name leads into a network that is not public."""
+
+
+class _PublicAddresses(AbstractResolver):
+    """A resolver that gives public addresses only. It is not asked for an address that is written out: such a
+    one is fetched from only where an entry of the allow-list is that very address."""
+
+    def __init__(self, inner: AbstractResolver) -> None:
+        self._inner = inner
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """What the name resolves to. Raises `_ForbiddenAddressError` if any of it is not public: a name that leads
+        both ways is somebody's try."""
+        found = await self._inner.resolve(host, port, family)
+        if not all(is_public(each["host"]) for each in found):
+            raise _ForbiddenAddressError
+        return found
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def is_public(text: str) -> bool:
+    """Whether an address is one of the public internet, and leads nowhere else in disguise."""
+    address = _literal(text.partition("%")[0])
+    if address is None or "%" in text:
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        inside = address.ipv4_mapped
+        if address in _NAT64:
+            inside = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inside is not None:
+            return is_public(str(inside))
+        if address.is_site_local or address.sixtofour is not None or address.teredo is not None:
+            return False
+    return address.is_global and not (address.is_multicast or address.is_reserved)
+
+
+# --- what is said of it ---------------------------------------------------------------------------
+
+
+def _refused(place: URL, what: str) -> Fault:
+    return bad_request(f"The image on '{_host(place)}' {what}.", PARAM, CODE)
+
+
+def _not_allowed(place: URL) -> Fault:
+    where = _host(place) if place.port == _DEFAULT_PORTS["https"] else f"{_host(place)}:{place.port}"
+    return bad_request(
+        f"This server may not fetch images from '{where}' by {place.scheme}: send the image as a data URL, or "
+        f"have the operator allow the host in {SETTING}.",
+        PARAM,
+        CODE,
+    )
+
+
+# --- a turn ---------------------------------------------------------------------------------------
+
+
+async def inlined(turn: Turn, fetcher: ImageFetcher | None) -> Turn:
+    """The turn with every image that is an https (or http) URL as a data URL; the same turn if there is none.
+
+    Raises `Fault` INVALID_REQUEST where one may not be fetched or cannot be: without a `fetcher`, none may.
+    """
+    urls = list(dict.fromkeys(part.url for part in _images(turn)))
+    if not urls:
+        return turn
+    if fetcher is None:
+        raise _not_allowed(_parsed(urls[0]))
+    limits = fetcher.limits
+    if len(urls) > limits.request_images:
+        raise bad_request(
+            f"A request may name at most {limits.request_images} images by URL: send the others as data URLs.",
+            PARAM,
+            CODE,
+        )
+    fetched = await _all_of(urls, fetcher)
+    history = tuple(_replaced(item, fetched) for item in turn.history)
+    return msgspec.structs.replace(turn, history=history)
+
+
+def _images(turn: Turn) -> Iterator[ImagePart]:
+    for item in turn.history:
+        if isinstance(item, SaidMessage | PastOutput):
+            yield from (part for part in item.parts if isinstance(part, ImagePart) and _WEB.match(part.url))
+
+
+async def _all_of(urls: list[str], fetcher: ImageFetcher) -> dict[str, str]:
+    """Each URL's data URL. The first that fails ends the others."""
+    limits = fetcher.limits
+    slots = asyncio.Semaphore(limits.at_once)
+    fetched: dict[str, str] = {}
+
+    async def fetch(url: str) -> None:
+        async with slots:
+            fetched[url] = await fetcher.fetch(url)
+        if sum(len(each) for each in fetched.values()) * 3 // 4 > limits.request_bytes:
+            raise bad_request(
+                f"The images of a request are larger than {limits.request_bytes / (1 << 20):g} MiB together.",
+                PARAM,
+                CODE,
+            )
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for url in urls:
+                group.create_task(fetch(url))
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return fetched
+
+
+def _replaced(item: HistoryItem, fetched: dict[str, str]) -> HistoryItem:
+    if not isinstance(item, SaidMessage | PastOutput):
+        return item
+    parts: tuple[Part, ...] = tuple(
+        msgspec.structs.replace(part, url=fetched[part.url])
+        if isinstance(part, ImagePart) and part.url in fetched
+        else part
+        for part in item.parts
+    )
+    return msgspec.structs.replace(item, parts=parts)
