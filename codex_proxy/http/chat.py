@@ -20,6 +20,9 @@ from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.render import ChatRenderer
 
+LOGGED_LETTERS = 80
+"""Of a model's name, which is the client's own text."""
+
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """The whole exchange. Faults before the first byte are raised."""
@@ -30,7 +33,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     )
     parsed = parse(await read_body(request), settings=service.chat, catalog=service.catalog, headers=hints)
     request[NOTES] |= {
-        "model": parsed.model_asked,
+        "model": parsed.model_asked[:LOGGED_LETTERS],
         "stream": parsed.stream,
         "choice_count": parsed.choices,
         "mode": parsed.turn.mode,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from codex_proxy.core.events import VISIBLE, Event, TurnEnded
 from codex_proxy.core.ids import Clock
 from codex_proxy.surfaces.chat.usage import StreamMetrics
+
+SHOWN = VISIBLE - {TurnEnded}
+"""What a client can be shown something of."""
 
 
 class Observed:
@@ -19,15 +22,12 @@ class Observed:
         self.ended_by: str | None = None
         """The agent's event that gave the finish reason."""
 
-    def see(self, events: Iterable[Event]) -> None:
-        """Looks at a batch, before it is rendered."""
-        for event in events:
-            kind = type(event)
-            if kind is TurnEnded:
-                assert isinstance(event, TurnEnded)
-                self.ended_by = event.trigger
-            elif self._first is None and kind in VISIBLE:
-                self._first = self._clock.monotonic()
+    def see(self, events: Sequence[Event]) -> None:
+        """Looks at a batch, before it is rendered. A turn's end is the last of its events."""
+        if self._first is None and any(type(event) in SHOWN for event in events):
+            self._first = self._clock.monotonic()
+        if events and isinstance(events[-1], TurnEnded):
+            self.ended_by = events[-1].trigger
 
     @property
     def first_ms(self) -> float | None:

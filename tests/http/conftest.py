@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,3 +25,19 @@ def logged() -> Iterator[list[Any]]:
     """Every line that is logged during the test."""
     with structlog.testing.capture_logs() as lines:
         yield lines
+
+
+CODEX = """#!/bin/sh
+if [ "$1" = --version ]; then echo "codex-cli 0.42.0"; exit; fi
+echo "$@" >> {log}
+exec {python} -m fake_proto "$@"
+"""
+
+
+@pytest.fixture
+def codex(tmp_path: Path) -> Path:
+    """A Codex of the proto dialect that writes into `started` beside it how it was started."""
+    program = tmp_path / "codex"
+    program.write_text(CODEX.format(log=tmp_path / "started", python=sys.executable))
+    program.chmod(0o755)
+    return program

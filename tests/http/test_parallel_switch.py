@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,6 @@ from codex_proxy.app import make_server
 from tests.http.serving import ENVIRONMENT, WEATHER, running, settings_of, user
 
 SWITCH = "--config parallel_tool_calls=true"
-
-CODEX = """#!/bin/sh
-if [ "$1" = --version ]; then echo "codex-cli 0.42.0"; exit; fi
-echo "$@" >> {log}
-exec {python} -m fake_proto "$@"
-"""
-"""A Codex of the proto dialect that writes down how it was started."""
-
-
-@pytest.fixture
-def codex(tmp_path: Path) -> Path:
-    program = tmp_path / "codex"
-    program.write_text(CODEX.format(log=tmp_path / "started", python=sys.executable))
-    program.chmod(0o755)
-    return program
 
 
 @pytest.mark.parametrize(("enabled", "times"), [(True, 1), (False, 0)])

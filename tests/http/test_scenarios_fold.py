@@ -14,10 +14,19 @@ from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, user
 SCENARIOS = sorted(path.stem for path in Path(fake_proto.__file__ or "").parent.glob("scenarios/*.json"))
 
 
-@pytest.fixture(params=["proto", "app-server"])
-async def proxy(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Proxy]:
-    async with fake_proxy(tmp_path, fake_dialect=request.param) as running:
-        yield running
+@pytest.fixture(
+    params=[
+        (dialect, *choices)
+        for dialect in ("proto", "app-server")
+        for choices in ((1, "broadcast"), (2, "broadcast"), (2, "sample"))
+    ],
+    ids=lambda param: " ".join(map(str, param)),
+)
+async def proxy_and_n(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Proxy, int]]:
+    """A proxy of either dialect and either way to make choices, and how many to ask for."""
+    dialect, n, choices = request.param
+    async with fake_proxy(tmp_path, fake_dialect=dialect, choices=choices) as running:
+        yield running, n
 
 
 def fold(frames: list[Any]) -> list[dict[str, Any]]:
@@ -62,10 +71,10 @@ def without_nulls(message: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in message.items() if value is not None}
 
 
-@pytest.mark.parametrize("choices", [1, 2])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-async def test_a_stream_folds_to_the_whole_answer(proxy: Proxy, scenario: str, choices: int) -> None:
-    body = user(f"[[fake:{scenario}]]", n=choices, tools=[WEATHER], stream_options={"include_usage": True})
+async def test_a_stream_folds_to_the_whole_answer(proxy_and_n: tuple[Proxy, int], scenario: str) -> None:
+    proxy, n = proxy_and_n
+    body = user(f"[[fake:{scenario}]]", n=n, tools=[WEATHER], stream_options={"include_usage": True})
     streamed = await proxy.ask({**body, "stream": True})
     del body["stream_options"]
     whole = await proxy.ask(body)

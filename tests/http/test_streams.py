@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -177,14 +176,11 @@ async def test_a_stop_sequence_ends_the_agents_turn(tmp_path: Path) -> None:
         await proxy.settled()
 
 
-async def test_a_reader_that_stops_reading_holds_the_agent_back_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_long_answer_loses_nothing_on_its_way_to_a_slow_reader(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
         body = user("[[fake:count n=40000 size=100]]", stream=True)
         async with proxy.open(body) as reply:
             await reply.content.readline()
-            manager: Any = proxy.server.manager
-            await asyncio.sleep(0)
-            assert manager.running == 1
             text = (await reply.read()).decode()
     assert text.count('"content"') == 40000
     assert text.endswith("data: [DONE]\n\n")

@@ -1,0 +1,113 @@
+"""What stands between a parsed request and a run: the folder of the turn, and what the agent can do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codex_proxy.app import make_server
+from tests.http.serving import (
+    ENVIRONMENT,
+    WEATHER,
+    Answer,
+    Proxy,
+    fake_proxy,
+    running,
+    settings_of,
+    user,
+)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, Path]:
+    """The server's own folder, one in it, one of a configured root, and one outside."""
+    named = {name: tmp_path / name for name in ("own", "own/inner", "root", "root/inner", "outside")}
+    for folder in named.values():
+        folder.mkdir()
+    (tmp_path / "own" / "way_out").symlink_to(tmp_path / "outside")
+    (tmp_path / "own" / "file").write_text("")
+    return named
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path, folders: dict[str, Path]) -> AsyncIterator[Proxy]:
+    async with fake_proxy(
+        tmp_path, workdir=folders["own"], workdir_roots=str(folders["root"]), state_dir=tmp_path / "state"
+    ) as running:
+        yield running
+
+
+async def in_folder(proxy: Proxy, folder: Any, *, header: bool) -> Answer:
+    if header:
+        return await proxy.ask(user(), headers={"X-Codex-Workdir": str(folder)})
+    return await proxy.ask(user(metadata={"workdir": str(folder)}))
+
+
+BOTH_WAYS = pytest.mark.parametrize(
+    ("header", "param"), [(True, "X-Codex-Workdir"), (False, "metadata.workdir")]
+)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", ["own", "own/inner", "root", "root/inner"])
+async def test_a_request_may_choose_a_folder_inside_the_roots(
+    proxy: Proxy, folders: dict[str, Path], name: str, header: bool, param: str
+) -> None:
+    assert (await in_folder(proxy, folders[name], header=header)).status == 200
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("path", ["outside", "own/way_out", "own/../outside", "own/missing", "own/file"])
+async def test_a_folder_outside_missing_or_none_is_400_and_names_who_asked(
+    proxy: Proxy, tmp_path: Path, path: str, header: bool, param: str
+) -> None:
+    answer = await in_folder(proxy, tmp_path / path, header=header)
+    assert (answer.status, answer.error["param"]) == (400, param)
+
+
+async def test_a_folder_whose_name_begins_like_a_root_is_outside(proxy: Proxy, tmp_path: Path) -> None:
+    (tmp_path / "own2").mkdir()
+    assert (await in_folder(proxy, tmp_path / "own2", header=True)).status == 400
+
+
+@pytest.fixture
+async def real_proto(tmp_path: Path, codex: Path) -> AsyncIterator[Proxy]:
+    """A proxy whose agent can do only what the real proto dialect can."""
+    settings = settings_of(tmp_path, agent="codex-proto", codex_bin=str(codex), codex_home=tmp_path)
+    async with running(await make_server(settings, ENVIRONMENT)) as proxy:
+        yield proxy
+
+
+async def test_what_the_agent_cannot_do_is_400_that_names_the_parameter_and_the_agent(
+    real_proto: Proxy,
+) -> None:
+    answer = await real_proto.ask(user(tools=[WEATHER]))
+    assert answer.status == 400
+    assert (answer.error["param"], answer.error["code"]) == ("tools", "unsupported_by_agent")
+    assert "codex-proto" in answer.error["message"]
+
+
+async def test_a_history_that_is_flattened_for_the_agent_is_told_in_a_header(real_proto: Proxy) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
+    for stream in (True, False):
+        flattened = await real_proto.ask({"model": "codex-5", "messages": messages, "stream": stream})
+        assert flattened.status == 200
+        assert flattened.headers["x-codex-history"] == "flattened"
+    assert "x-codex-history" not in (await real_proto.ask(user())).headers
+
+
+async def test_an_agent_with_a_history_gets_the_roles_as_they_are(proxy: Proxy) -> None:
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "One."},
+        {"role": "assistant", "content": "Two."},
+        {"role": "user", "content": "[[fake:echo]]"},
+    ]
+    answer = await proxy.ask({"model": "codex-5", "messages": messages})
+    assert "x-codex-history" not in answer.headers
+    heard = json.loads(answer.body["choices"][0]["message"]["content"])
+    assert [item["role"] for item in heard["history"]][-3:] == ["user", "assistant", "user"]
