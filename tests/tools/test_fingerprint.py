@@ -1,0 +1,188 @@
+"""Whether a history goes on where a thread stopped: exactly then, and with exactly what is new to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from codex_proxy.core.items import (
+    HistoryItem,
+    ImagePart,
+    PastCall,
+    PastOutput,
+    PastRaw,
+    SaidMessage,
+    TextPart,
+)
+from codex_proxy.tools.fingerprint import fresh_items, prints_of
+from codex_proxy.tools.replay import said_text
+from tests.tools.histories import ASKING, HISTORIES, ITEMS, OUTPUTS, RAW
+
+QUESTION = SaidMessage("user", (TextPart("Well?"),))
+MORE = SaidMessage("user", (TextPart("And?"),))
+ANSWER = SaidMessage("assistant", (TextPart("So."),))
+CALL, OUTPUT = PastCall("a", "f", "{}"), PastOutput("a", (TextPart("done"),))
+RAW_ITEM = PastRaw(b'{"type":"reasoning"}')
+
+
+def seen(history: Sequence[HistoryItem]) -> tuple[bytes, ...]:
+    return prints_of(history)[0]
+
+
+def plain(history: Sequence[HistoryItem]) -> list[object]:
+    """A history as a client sees it, by another way: no raw items, one text for what the assistant said at once."""
+    out: list[object] = []
+    spoken: list[HistoryItem] = []
+    for item in [*history, None]:
+        if isinstance(item, PastRaw):
+            continue
+        if isinstance(item, SaidMessage) and item.role == "assistant":
+            spoken.append(item)
+            continue
+        if said_text(spoken):
+            out.append(said_text(spoken))
+        spoken = []
+        if isinstance(item, SaidMessage):
+            parts = [
+                ("i", p.url, p.detail or "") if isinstance(p, ImagePart) else ("t", p.text)
+                for p in item.parts
+            ]
+            out.append((item.role, parts))
+        elif item is not None:
+            out.append(msgspec.to_builtins(item))
+    return out
+
+
+def test_what_follows_is_new() -> None:
+    assert fresh_items(seen([QUESTION, ANSWER]), [QUESTION, ANSWER, MORE]) == (MORE,)
+
+
+def test_outputs_are_new_to_a_thread_that_waits_for_them() -> None:
+    assert fresh_items(seen([QUESTION, ANSWER, CALL]), [QUESTION, ANSWER, CALL, OUTPUT]) == (OUTPUT,)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [],
+        [QUESTION],
+        [QUESTION, ANSWER],
+        [MORE, ANSWER, MORE],
+        [QUESTION, SaidMessage("assistant", (TextPart("So!"),)), MORE],
+        [QUESTION, ANSWER, ANSWER, MORE],
+        [QUESTION, CALL, ANSWER, MORE],
+        [ANSWER, QUESTION, MORE],
+        [SaidMessage("developer", QUESTION.parts), ANSWER, MORE],
+    ],
+)
+def test_a_history_that_does_not_go_on_from_there_is_not_taken(history: list[HistoryItem]) -> None:
+    assert fresh_items(seen([QUESTION, ANSWER]), history) is None
+
+
+def test_nothing_goes_on_from_nothing() -> None:
+    assert fresh_items((), [QUESTION]) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        PastCall("b", "f", "{}"),
+        PastCall("a", "g", "{}"),
+        PastCall("a", "f", '{"x":1}'),
+        PastCall("a", "f", "{}", "custom"),
+    ],
+)
+def test_every_field_of_a_call_counts(other: PastCall) -> None:
+    assert seen([CALL]) != seen([other])
+    assert seen([CALL]) == seen([PastCall("a", "f", "{}", id="fc_1")])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        PastOutput("b", OUTPUT.parts),
+        PastOutput("a", (TextPart("else"),)),
+        PastOutput("a", (TextPart("do"), TextPart("ne"))),
+        PastOutput("a", (ImagePart("done"),)),
+        PastOutput("a", ()),
+        PastOutput("a", OUTPUT.parts, "custom"),
+    ],
+)
+def test_every_field_of_an_output_counts(other: PastOutput) -> None:
+    assert seen([OUTPUT]) != seen([other])
+
+
+def test_the_detail_of_an_image_counts() -> None:
+    assert seen([PastOutput("a", (ImagePart("u", "high"),))]) != seen([PastOutput("a", (ImagePart("u"),))])
+
+
+def test_consecutive_messages_of_the_assistant_are_one() -> None:
+    two = [SaidMessage("assistant", (TextPart("One."),)), SaidMessage("assistant", (TextPart("Two."),))]
+    one = [SaidMessage("assistant", (TextPart("One.\n\nTwo."),))]
+    assert seen(two) == seen(one)
+    assert fresh_items(seen(two), [*one, MORE]) == (MORE,)
+    assert fresh_items(seen(one), [two[0], RAW_ITEM, two[1], MORE]) == (MORE,)
+
+
+def test_a_message_of_the_assistant_that_says_nothing_does_not_count() -> None:
+    empty = SaidMessage("assistant", (TextPart(""),))
+    assert fresh_items(seen([QUESTION, CALL]), [QUESTION, empty, CALL, OUTPUT]) == (OUTPUT,)
+
+
+@given(HISTORIES, HISTORIES)
+def test_two_histories_have_the_same_prints_exactly_if_a_client_sees_the_same(
+    one: list[HistoryItem], other: list[HistoryItem]
+) -> None:
+    assert (seen(one) == seen(other)) is (plain(one) == plain(other))
+
+
+@given(HISTORIES, ASKING | OUTPUTS, st.lists(ITEMS, max_size=4))
+def test_what_a_client_adds_is_exactly_what_is_new(
+    history: list[HistoryItem], first: HistoryItem, more: list[HistoryItem]
+) -> None:
+    """A client adds a question or an output first."""
+    assume(seen(history))
+    assert fresh_items(seen(history), [*history, first, *more]) == _after_silence(history, [first, *more])
+
+
+def _after_silence(history: list[HistoryItem], new: list[HistoryItem]) -> tuple[HistoryItem, ...]:
+    """`new`, behind messages at the end of the history that say nothing: they are new as well, and harm nobody."""
+    silent: list[HistoryItem] = []
+    for item in reversed(history):
+        if not (isinstance(item, SaidMessage | PastRaw) and not plain([item])):
+            break
+        silent.insert(0, item)
+    whole = (*silent, *new)
+    while whole and isinstance(whole[0], PastRaw):
+        whole = whole[1:]
+    return whole
+
+
+@given(HISTORIES, HISTORIES)
+def test_a_history_is_taken_exactly_if_it_begins_with_what_was_seen(
+    before: list[HistoryItem], history: list[HistoryItem]
+) -> None:
+    known, now = plain(before), plain(history)
+    goes_on = bool(known) and len(now) > len(known) and now[: len(known)] == known
+    fresh = fresh_items(seen(before), history)
+    assert (fresh is not None) is goes_on
+    if fresh is not None:
+        assert plain(fresh) == now[len(known) :]
+
+
+@given(HISTORIES, HISTORIES, st.lists(st.tuples(st.integers(0, 20), RAW)))
+def test_raw_items_never_matter(
+    before: list[HistoryItem], history: list[HistoryItem], added: list[tuple[int, PastRaw]]
+) -> None:
+    littered = list(history)
+    for place, item in added:
+        littered.insert(place, item)
+    fresh, with_raw = fresh_items(seen(before), history), fresh_items(seen(before), littered)
+    assert (fresh is None) is (with_raw is None)
+    assert seen(littered) == seen(history)
+    if fresh is not None and with_raw is not None:
+        assert plain(with_raw) == plain(fresh)
