@@ -20,6 +20,7 @@ from codex_proxy.core.rate import RateLimits
 from codex_proxy.http.application import application
 from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.service import Service, catalog_of
+from codex_proxy.keeping import Keeping, KeepingError, begin_keeping
 from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import KeptLimits
@@ -74,12 +75,20 @@ class Server:
         )
         self.service: Service | None = None
         """What the handlers share, once the server has started."""
+        self.keeping: Keeping | None = None
+        """The open store, from the start on; None where there is to be none."""
         self._runner: web.AppRunner | None = None
         self.host = settings.host
         self.port = 0
 
     async def start(self) -> None:
-        """Starts the agent, then listens. Raises `Fault` or `StartError`."""
+        """Opens the store, starts the agent, then listens. Raises `Fault` or `StartError`."""
+        try:
+            self.keeping = await begin_keeping(self.settings, self.clock)
+        except KeepingError as error:
+            raise StartError(str(error)) from error
+        if self.keeping is not None:
+            self.manager.memory = self.keeping.steps
         await self.agent.start()
         # A handler must end when its client leaves, or nobody tells the agent.
         self.service = self._service()
@@ -147,6 +156,8 @@ class Server:
                 async with asyncio.timeout(LAST_WORDS_SECONDS):
                     await self._runner.cleanup()
         await self.manager.close()
+        if self.keeping is not None:
+            await self.keeping.close()
 
     def kill(self) -> None:
         """Ends every child at once."""

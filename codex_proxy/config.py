@@ -118,6 +118,49 @@ class Settings(BaseSettings):
     kept_thread_seconds: float = Field(300.0, gt=0, description="how long a thread is kept")
     drain_ms: int = Field(10000, ge=0, description="time for running turns when the server stops")
 
+    # Responses, conversations, and where they are kept.
+    store: Literal["sqlite", "off"] = Field(
+        "sqlite", description="where responses and conversations are kept; off keeps none"
+    )
+    store_path: Path | None = Field(
+        None, description="file of the store; unset: `store.sqlite3` in the state folder"
+    )
+    store_max_age: float = Field(30 * 86400.0, ge=0, description="seconds a response is kept; 0 for ever")
+    store_conversation_max_age: float = Field(
+        0.0, ge=0, description="seconds a conversation is kept after its last use; 0 for ever"
+    )
+    store_frames_max_age: float = Field(
+        86400.0, ge=0, description="seconds the stream of a background response can be read again"
+    )
+    store_max_responses: int = Field(100_000, ge=0, description="responses that are kept; 0 for any number")
+    store_max_bytes: int = Field(4 << 30, ge=0, description="size of the store; 0 for any size")
+    store_prune_seconds: float = Field(600.0, gt=0, description="how often what is too old or too much goes")
+    tool_memory: Literal["disk", "ram", "off"] = Field(
+        "disk", description="where the model's own items of a tool loop are remembered, for a day"
+    )
+    max_conversation_history: int = _named(
+        "max_conversation_history",
+        "MAX_CONVERSATION_HISTORY",
+        default=100,
+        ge=1,
+        description="tool steps that are remembered in RAM",
+    )
+    responses_profile: Literal["openai", "open-responses-server"] = Field(
+        "openai", description="events of `/responses`: OpenAI's, or those of open-responses-server"
+    )
+    heartbeat_interval: float = _named(
+        "heartbeat_interval",
+        "HEARTBEAT_INTERVAL",
+        default=15.0,
+        ge=0,
+        description="seconds until a comment in a silent stream of `/responses`; 0 for none",
+    )
+    background_recovery: Literal["fail", "rerun"] = Field(
+        "fail", description="background responses that a restart cut off: failed, or run again"
+    )
+    webhook_urls: str = Field("", description="where ends of background responses are told, by commas")
+    webhook_secret: SecretStr | None = Field(None, description="what webhooks are signed with (`whsec_...`)")
+
     # Instrumentation for tests.
     test_endpoints: bool = Field(False, description="serve /__test/* and the X-Conc-* headers")
     stream_release_file: str | None = _named(
@@ -135,6 +178,11 @@ class Settings(BaseSettings):
     @classmethod
     def _expanded(cls, path: Path) -> Path:
         return path.expanduser().absolute()
+
+    @property
+    def store_file(self) -> Path:
+        """The file of the store."""
+        return (self.store_path or self.state_dir / "store.sqlite3").expanduser().absolute()
 
     @property
     def aliases(self) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,109 @@
+"""What the server keeps: the store as it is configured, kept small while it is open, and step memory in it.
+
+In: settings and a clock. Out: a `Keeping`, or `KeepingError` with what to do. It is opened once and closed after the
+last turn has ended, since the end of a turn writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import structlog
+
+from codex_proxy.config import Settings
+from codex_proxy.core.ids import Clock
+from codex_proxy.store.base import (
+    Retention,
+    StepEntry,
+    StepMemory,
+    Steps,
+    Store,
+    StoreRefused,
+    StoreUnavailable,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class KeepingError(Exception):
+    """The store cannot be opened. The text says what to do."""
+
+
+class StoredSteps:
+    """Step memory as runs want it, in a store."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    async def remember(self, owner: str, keys: Sequence[bytes], value: bytes, *, durable: bool) -> None:
+        await self._steps.remember(owner, [StepEntry(key, value) for key in keys], durable=durable)
+
+    async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        found = await self._steps.recall(owner, keys)
+        return {key: entry.value for key, entry in found.items()}
+
+
+class Keeping:
+    """An open store and the task that keeps it small."""
+
+    def __init__(self, store: Store, prune_seconds: float) -> None:
+        self.store = store
+        self.steps = StoredSteps(store)
+        self._pruning = asyncio.get_running_loop().create_task(self._prune(prune_seconds))
+
+    async def _prune(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                pruned = await self.store.prune()
+                freed = await self.store.vacuum()
+            except StoreUnavailable as error:
+                log.warning("store_not_pruned", reason=str(error))
+            except Exception:
+                log.exception("store_not_pruned")
+            else:
+                log.debug("store_pruned", responses=pruned.responses, steps=pruned.steps, freed=freed)
+
+    async def close(self) -> None:
+        """Ends the task, then the store; what was begun is on disk."""
+        self._pruning.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._pruning
+        try:
+            await self.store.close()
+        except StoreUnavailable as error:
+            log.warning("store_not_closed", reason=str(error))
+
+
+def retention_of(settings: Settings) -> Retention:
+    """How much is kept; a setting of 0 is no limit."""
+    return Retention(
+        age=settings.store_max_age or None,
+        conversation_age=settings.store_conversation_max_age or None,
+        frames_age=settings.store_frames_max_age,
+        max_responses=settings.store_max_responses or None,
+        max_bytes=settings.store_max_bytes or None,
+    )
+
+
+async def open_store(settings: Settings, clock: Clock) -> Store:
+    """The store of these settings. Raises `KeepingError`."""
+    # Imported here, since a command line that only shows its help needs no database.
+    from codex_proxy.store.sqlite import SqliteStore
+
+    memory = StepMemory(kind=settings.tool_memory, max_entries=settings.max_conversation_history)
+    try:
+        return await SqliteStore.open(
+            settings.store_file, clock=clock, retention=retention_of(settings), memory=memory
+        )
+    except (StoreRefused, StoreUnavailable) as error:
+        raise KeepingError(f"{error} (PROXY_STORE=off serves without one)") from error
+
+
+async def begin_keeping(settings: Settings, clock: Clock) -> Keeping | None:
+    """The open store; None where the operator wants none. Raises `KeepingError`."""
+    if settings.store == "off":
+        return None
+    return Keeping(await open_store(settings, clock), settings.store_prune_seconds)
