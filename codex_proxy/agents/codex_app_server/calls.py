@@ -5,7 +5,7 @@ Held until that model call is over: a retry makes it all anew, and only then is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -101,6 +101,10 @@ class ModelItems:
         the client's there is no waiting for it: some releases do one after the other."""
         if not self._calls:
             self._own.add(call.call_id)
+
+    def client_asked(self, begun: Collection[str]) -> None:
+        """The agent asks for an output of the client's: what of its own it has not begun waits for that."""
+        self._own.intersection_update(begun)
 
     def knows(self, call_id: str) -> bool:
         """Whether the call came in the response that is under way."""

@@ -296,6 +296,7 @@ class AppServerTurn:
         if self._over:
             self._writes.append(refusal(id))
         elif message.method == "item/tool/call" and self._expected(message.params):
+            self._model.client_asked(self._reader.begun)
             self._writes.append(self._pending.requested(message.params.call_id or "", id))
         elif (asked := self._questions.asked(message, id)) is not None:
             self._events.append(asked)
