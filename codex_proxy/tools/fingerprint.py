@@ -1,7 +1,7 @@
 """Whether a history goes on where another ended: each item as a digest, and what a client will echo.
 
 A thread that was kept may be used again only if the new request's history begins with exactly what that thread
-has seen and said. Items that clients do not echo (reasoning) do not count.
+has seen and said. Items that clients do not echo (reasoning, messages that say nothing) do not count.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def prints_of(history: Sequence[HistoryItem]) -> tuple[Prints, tuple[int, ...]]:
             if text:
                 prints.append(_digest("assistant", text))
                 ends.append(end)
+            elif ends:
+                ends[-1] = end
         else:
             prints.append(_print(item))
             ends.append(end)
@@ -74,7 +76,8 @@ def _digest(*parts: str) -> bytes:
 
 
 def fresh_items(seen: Prints, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...] | None:
-    """What of `history` is new to a thread that has seen `seen`; None where it does not begin with that."""
+    """What of `history` is new to a thread that has seen `seen`; None where it does not begin with that, or ends
+    there. Items that do not count and stand right behind what was seen are taken as seen."""
     prints, ends = prints_of(history)
     if not seen or len(prints) <= len(seen) or prints[: len(seen)] != seen:
         return None

@@ -412,6 +412,21 @@ async def test_an_image_that_says_it_is_too_large_is_refused(serve: Serve, fetch
     assert "is larger than" in await refusal(fetcher(host.entry, limits=SMALL).fetch(host.url()))
 
 
+async def test_an_image_that_says_it_is_too_large_is_not_waited_for(serve: Serve, fetcher: Fetch) -> None:
+    never = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "image/png", "Content-Length": "1001"})
+        await response.prepare(request)
+        await never.wait()
+        return response
+
+    host = await serve(answer)
+    said = await refusal(fetcher(host.entry, limits=SMALL).fetch(host.url()))
+    assert "is larger than" in said
+    never.set()
+
+
 async def test_a_body_without_end_is_left_as_soon_as_it_is_too_large(serve: Serve, fetcher: Fetch) -> None:
     left = asyncio.Event()
 
@@ -578,25 +593,32 @@ async def test_an_image_that_is_shown_twice_is_fetched_once(serve: Serve, fetche
     assert len(host.asked) == 1
 
 
-async def test_at_most_four_images_of_a_request_are_fetched_at_once(serve: Serve, fetcher: Fetch) -> None:
-    """The gate opens when as many as may be are inside; were one more let in, it would be counted."""
-    inside, most = 0, 0
-    full = asyncio.Event()
+class Gate(ImageFetcher):
+    """Notes what is fetched at the same time, and gives nothing before it is opened."""
 
-    async def counted(request: web.Request) -> web.StreamResponse:
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        if inside == 4:
-            full.set()
-        await full.wait()
-        inside -= 1
-        return await png(request)
+    def __init__(self) -> None:
+        super().__init__(())
+        self.inside: set[str] = set()
+        self.most = 0
+        self.opened = asyncio.Event()
 
-    host = await serve(counted)
-    await inlined(turn(showing(*(host.url(f"/{n}") for n in range(12)))), fetcher(host.entry))
-    assert most == 4
-    assert len(host.asked) == 12
+    async def fetch(self, url: str) -> str:
+        self.inside.add(url)
+        self.most = max(self.most, len(self.inside))
+        await self.opened.wait()
+        self.inside.discard(url)
+        return data_url(PNG)
+
+
+async def test_at_most_four_images_of_a_request_are_fetched_at_once() -> None:
+    gate = Gate()
+    asking = asyncio.create_task(inlined(turn(showing(*(f"https://x/{n}" for n in range(12)))), gate))
+    for _ in range(12):  # each has its chance to begin
+        await asyncio.sleep(0)
+    assert gate.inside == {f"https://x/{n}" for n in range(4)}
+    gate.opened.set()
+    await asking
+    assert gate.most == 4
 
 
 @pytest.mark.parametrize(("count", "taken"), [(20, True), (21, False)])

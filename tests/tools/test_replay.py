@@ -197,7 +197,7 @@ def test_a_history_without_calls_stays_as_it_is(history: list[HistoryItem]) -> N
 )
 @pytest.mark.parametrize("before_text", [True, False])
 def test_reasoning_that_was_remembered_comes_once(own: msgspec.Raw, before_text: bool) -> None:
-    echo = [past(own), said("Hm.")] if before_text else [said("Hm."), past(own)]
+    echo: list[HistoryItem] = [past(own), said("Hm.")] if before_text else [said("Hm."), past(own)]
     history: list[HistoryItem] = [QUESTION, *echo, call("a"), output("a")]
     assert put_back(history, remembered(call("a"))) == [QUESTION, *BACK, output("a")]
 

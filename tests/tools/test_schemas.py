@@ -292,6 +292,12 @@ def test_a_large_answer_of_a_common_kind_is_checked() -> None:
     assert wrong({"type": "array", "items": row}, [*rows, {"age": "x"}]) is not None
 
 
+def test_a_text_with_an_error_in_every_place_is_not_read_to_its_end() -> None:
+    half = MOST_WORK // 2 + 1000  # one unit for each in the list, and one for each that is looked at
+    said = str(wrong({"items": {"type": "string"}}, [1] * half))
+    assert said.endswith("1 is not of type 'string'")
+
+
 def test_a_schema_that_refers_to_itself_without_end_is_given_up() -> None:
     assert str(wrong({"$ref": "#"}, 1)).startswith("the schema cannot be applied")
 
