@@ -145,7 +145,8 @@ def _provider(config: Path) -> ProviderConfig:
 
 def _fake(settings: Settings, environ: Mapping[str, str], clock: Clock) -> Agent:
     env = child_environment(environ, extra=split_list(settings.child_env))
-    program = (sys.executable, "-m", "fake_proto")
+    # -P: a json.py in the workspace must not stand in for the standard library.
+    program = (sys.executable, "-P", "-m", "fake_proto")
     models = (
         AgentModel(id="fake-model", display_name="Fake", is_default=True, efforts=("low", "medium", "high")),
     )
