@@ -17,6 +17,7 @@ import structlog
 
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.agent import Agent, Opened
 from codex_proxy.runs.deadlines import Deadlines
@@ -69,6 +70,8 @@ class _Started(msgspec.Struct, frozen=True):
 
     slot: _Slot
     before_end: BeforeEnd | None
+    durable: bool
+    replay: tuple[HistoryItem, ...] | None
 
 
 class _Way(msgspec.Struct, frozen=True):
@@ -115,22 +118,31 @@ class RunManager:
     def queued(self) -> int:
         return len(self._queue)
 
-    async def start(self, turn: Turn, owner: str = "", before_end: BeforeEnd | None = None) -> Run:
+    async def start(
+        self,
+        turn: Turn,
+        owner: str = "",
+        before_end: BeforeEnd | None = None,
+        *,
+        durable: bool = True,
+        replay: tuple[HistoryItem, ...] | None = None,
+    ) -> Run:
         """A run that has begun. A `Fault` where there is no room, or the agent cannot take the turn.
 
         `owner` names whose turn it is: nobody else gets what is remembered or kept of it. `before_end` is
-        awaited before the log ends.
+        awaited before the log ends. `durable`: what is remembered of it may lie on disk. `replay` tells the
+        same history with the model's own items in it, for a thread that has not seen them.
         """
         slot = await self._slot()
         try:
-            started = await self._seat_for(turn, owner)
+            started = await self._seat_for(turn, owner, replay)
         except BaseException:
             self._give_back(slot)
             raise
         # No await between here and the run's begin: it owns the seat from now on, and its end gives it back.
         loop = asyncio.get_running_loop()
         run = Run(turn, started.attempt, loop, self._deadlines, self, client=owner, saves=self._has_to_save)
-        self._runs[run] = _Started(slot, before_end)
+        self._runs[run] = _Started(slot, before_end, durable, replay)
         if started.hit is not None:
             run.go_on(started.hit)
         else:
@@ -140,27 +152,28 @@ class RunManager:
             run.fail(STOPPING)
         return run
 
-    async def _seat_for(self, turn: Turn, owner: str) -> _Way:
+    async def _seat_for(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _Way:
         """A thread that was kept for just this, or a new place with everything that is remembered."""
         attempt = first_attempt(turn)
         if attempt.as_asked:
             hit = self.kept.take(thread_key(owner, attempt.turn), turn.history)
             if hit is not None:
                 return _Way(attempt, hit=hit)
-        given = await self._with_memory(turn, owner)
+        given = await self._with_memory(_replayed(turn, turn, replay), owner)
         if given is not turn:
             attempt = first_attempt(given)
         return _Way(attempt, opened=await self.agent.open(attempt.turn))
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
         """The turn with what is remembered of its earlier steps."""
-        history = await recalled_history(turn, owner, self.memory, self._identity(turn))
+        history = await recalled_history(turn, owner, self.memory, self.identity(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def _seated(self, run: Run, opened: Opened) -> Seat:
         return Seat(opened, run, asyncio.get_running_loop(), lambda settled: self._released(opened, settled))
 
-    def _identity(self, turn: Turn) -> str:
+    def identity(self, turn: Turn) -> str:
+        """Who reads the reasoning of this turn's model: nobody else can."""
         return f"{self.agent.name}/{turn.model}"
 
     # --- what runs ask of their owner -----------------------------------------------------------
@@ -169,8 +182,10 @@ class RunManager:
         self._clean_up(self._reopened(run, attempt))
 
     async def _reopened(self, run: Run, attempt: Attempt) -> None:
+        started = self._runs.get(run)
+        given = _replayed(attempt.turn, run.turn, started.replay if started else None)
         try:
-            opened = await self.agent.open(await self._with_memory(attempt.turn, run.client))
+            opened = await self.agent.open(await self._with_memory(given, run.client))
         except Fault as fault:
             run.fail(fault.failure)
             return
@@ -209,9 +224,9 @@ class RunManager:
         """Remembers a turn that ended with calls; without it the answer is still right."""
         if not run.attempt.broker.visible:
             return
-        keys, value = entry_of(run.raw, run.attempt.broker, self._identity(run.turn))
+        keys, value = entry_of(run.raw, run.attempt.broker, self.identity(run.turn))
         try:
-            await self.memory.remember(run.client, keys, value, durable=True)
+            await self.memory.remember(run.client, keys, value, durable=self._runs[run].durable)
         except Exception:
             log.exception("step_memory_failed")
 
@@ -311,6 +326,13 @@ class RunManager:
         await self.agent.close()
         if self._clean_ups:
             await asyncio.gather(*self._clean_ups, return_exceptions=True)
+
+
+def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
+    """The turn, which is the one asked for and perhaps more words behind it, with its history as replayed."""
+    if replay is None:
+        return turn
+    return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))
 
 
 def _was_given(slot: asyncio.Future[None]) -> bool:

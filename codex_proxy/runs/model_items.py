@@ -1,0 +1,121 @@
+"""What the model said in a turn, as items that can be kept with the answer, and as history when it goes on.
+
+A client sees less than the model: not its reasoning, not the calls that were answered for it. Kept in their order
+beside what was shown, they let the model see the same input again, and only new items behind it. Source: the
+replay of tool steps (`step_memory.py`), for answers whose every turn is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, PastRaw
+from codex_proxy.runs.run import Run
+from codex_proxy.runs.step_memory import entry_of
+from codex_proxy.tools.replay import Remembered
+
+Kind = Literal["reasoning", "message", "call", "output", "other"]
+
+_KINDS: dict[str, Kind] = {
+    "reasoning": "reasoning",
+    "message": "message",
+    "function_call": "call",
+    "custom_tool_call": "call",
+    "function_call_output": "output",
+    "custom_tool_call_output": "output",
+}
+
+
+class ModelItem(msgspec.Struct, frozen=True):
+    """One item as the model gave it, or as it was answered for the client."""
+
+    model: str
+    """Model and provider: another one cannot read its reasoning."""
+    item: msgspec.Raw
+
+    @property
+    def head(self) -> ItemHead:
+        return msgspec.json.decode(self.item, type=ItemHead)
+
+
+class _TextPart(msgspec.Struct, frozen=True):
+    text: str = ""
+
+
+class ItemHead(msgspec.Struct, frozen=True):
+    """What tells one item from another."""
+
+    type: str
+    id: str = ""
+    call_id: str = ""
+    content: list[_TextPart] | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return _KINDS.get(self.type, "other")
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content or ())
+
+
+def model_items(run: Run, identity: str) -> list[ModelItem]:
+    """All that the model has to see again of this turn, in order; outputs that the client never saw at the end."""
+    _, entry = entry_of(run.raw, run.attempt.broker, identity)
+    remembered = msgspec.json.decode(entry, type=Remembered)
+    answers = [
+        {"type": "function_call_output", "call_id": call_id, "output": remembered.hidden[call_id]}
+        for call_id in remembered.calls
+        if call_id in remembered.hidden
+    ]
+    raw = [*remembered.items, *(msgspec.Raw(msgspec.json.encode(answer)) for answer in answers)]
+    return [ModelItem(identity, item) for item in raw]
+
+
+def as_history(item: ModelItem, identity: str) -> PastRaw | None:
+    """The item for this model; None for reasoning that it cannot read."""
+    if item.model != identity and item.head.kind == "reasoning":
+        return None
+    return PastRaw(bytes(item.item))
+
+
+def settled(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
+    """The history with every group of outputs in the order of their calls, and without raw calls that nobody
+    answered or raw outputs that answer nothing: their other half was deleted, or the turn was cut off."""
+    heads = {id(item): _half_of(item) for item in history}
+    called = [call_id for kind, call_id in heads.values() if kind == "call"]
+    answered = {call_id for kind, call_id in heads.values() if kind == "output"}
+    out: list[HistoryItem] = []
+    group: list[HistoryItem] = []
+    for item in history:
+        kind, call_id = heads[id(item)]
+        if isinstance(item, PastRaw) and (
+            (kind == "call" and call_id not in answered) or (kind == "output" and call_id not in called)
+        ):
+            continue
+        if kind == "output":
+            group.append(item)
+            continue
+        out += _in_order(group, called, heads)
+        group = []
+        out.append(item)
+    return tuple(out + _in_order(group, called, heads))
+
+
+def _in_order(
+    group: list[HistoryItem], called: list[str], heads: dict[int, tuple[str, str]]
+) -> list[HistoryItem]:
+    places = {call_id: place for place, call_id in enumerate(called)}
+    return sorted(group, key=lambda item: places.get(heads[id(item)][1], len(places)))
+
+
+def _half_of(item: HistoryItem) -> tuple[str, str]:
+    """Whether an item is a call, an output, or neither; and of which call."""
+    if isinstance(item, PastRaw):
+        head = msgspec.json.decode(item.json, type=ItemHead)
+        return (head.kind, head.call_id)
+    if isinstance(item, PastOutput):
+        return ("output", item.call_id)
+    return ("call", item.call_id) if isinstance(item, PastCall) else ("other", "")
