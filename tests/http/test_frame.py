@@ -280,3 +280,18 @@ async def test_a_client_that_leaves_ends_its_turn_and_is_499_in_the_log(
         await until(lambda: bool(request_lines(logged)))
     (line,) = request_lines(logged)
     assert line["status"] == 499
+
+
+async def test_a_connection_that_breaks_under_a_write_is_a_client_that_left_and_no_fault_of_ours(
+    proxy: Proxy, logged: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks_off(*_: Any) -> Any:
+        raise ConnectionResetError
+
+    monkeypatch.setattr("codex_proxy.http.sse.EventStream.write", breaks_off)
+    with pytest.raises(aiohttp.ClientError):
+        await proxy.ask(user(stream=True))
+    await proxy.settled()
+    await until(lambda: bool(request_lines(logged)))
+    assert request_lines(logged)[0]["status"] == 499
+    assert not [line for line in logged if line["event"] == "internal_error"]

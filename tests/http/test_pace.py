@@ -41,11 +41,11 @@ async def test_without_a_limit_there_are_no_figures(tmp_path: Path) -> None:
         assert figures(await proxy.ask(user())) == (None, None, None)
 
 
-async def test_looking_at_models_costs_nothing(tmp_path: Path) -> None:
+async def test_models_and_test_endpoints_cost_nothing(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, rate_limit_rpm=1, test_endpoints=True) as proxy:
         for _ in range(3):
             assert (await proxy.send("GET", "/v1/models")).status == 200
-            assert (await proxy.send("GET", "/__test/conc")).status == 200
+            assert (await proxy.send("POST", "/__test/conc/release")).status == 404  # no file, and no 429
         assert (await proxy.ask(user())).status == 200
 
 

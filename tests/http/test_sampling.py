@@ -95,13 +95,25 @@ async def test_one_failing_choice_fails_the_request_and_ends_its_siblings(
         await proxy.settled()
 
 
-async def test_where_one_choice_cannot_begin_none_goes_on(tmp_path: Path) -> None:
-    settings = {"max_running_turns": 2, "max_queued_turns": 0}
-    async with sampling(tmp_path, **settings) as proxy:
-        answer = await proxy.ask(user(n=3, stream=True))
+@pytest.mark.parametrize(("running", "queued"), [(2, 0), (1, 1)])
+async def test_where_one_choice_cannot_begin_none_goes_on_and_none_waits(
+    tmp_path: Path, running: int, queued: int
+) -> None:
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "never")}
+    limits = {"max_running_turns": running, "max_queued_turns": queued}
+    async with fake_proxy(tmp_path, environment, choices="sample", **limits) as proxy:
+        answer = await proxy.ask(user("[[fake:text hold=1]]", n=3, stream=True))
         assert (answer.status, answer.error["code"]) == (429, "concurrency_exceeded")
         await proxy.settled()
-        assert (await proxy.ask(user(n=2))).status == 200
+        assert proxy.server.manager.queued == 0
+        assert (await proxy.ask(user())).status == 200
+
+
+async def test_each_turn_is_asked_for_one_answer(tmp_path: Path) -> None:
+    async with sampling(tmp_path) as proxy:
+        answer = (await proxy.ask(user("[[fake:echo]]", n=2))).body
+    heard = [json.loads(choice["message"]["content"]) for choice in answer["choices"]]
+    assert [each.get("choices") or 1 for each in heard] == [1, 1]
 
 
 async def test_each_choice_takes_a_run_slot_and_waits_for_it(tmp_path: Path) -> None:
@@ -118,6 +130,7 @@ async def test_a_client_that_leaves_ends_every_choice(tmp_path: Path) -> None:
             await reply.content.readline()
             await until(lambda: proxy.server.manager.running == 3)
         await proxy.settled()
+        await until(lambda: not [task for task in asyncio.all_tasks() if "Cursor.wait" in repr(task)])
 
 
 async def test_an_agent_that_may_write_is_not_sampled(tmp_path: Path) -> None:

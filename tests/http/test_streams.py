@@ -51,6 +51,7 @@ async def test_keepalive_comments_come_while_nothing_else_does(tmp_path: Path) -
     async with fake_proxy(tmp_path, sse_keepalive_ms=20) as proxy:
         answer = await proxy.ask(SLOW)
     assert COMMENT.search(answer.text)
+    assert answer.text.startswith("data: ")  # the first comment brings the role along, and goes behind it
     assert answer.frames[0]["choices"][0]["delta"] == {"role": "assistant"}
     assert answer.frames[-1] == "[DONE]"
 

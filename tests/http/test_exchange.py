@@ -1,0 +1,109 @@
+"""An exchange, with events given by hand: what becomes a status and what a frame."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import Message
+from codex_proxy.http.exchange import streamed, whole
+from codex_proxy.http.observed import Observed
+from codex_proxy.http.sse import EventStream
+from codex_proxy.surfaces.chat.render import ChatRenderer
+from tests.http.serving import Hands
+
+CRASH = TurnEnded(Stop.FAILED, "provider", Failure(kind=FaultKind.AGENT_CRASHED, message="It crashed."))
+SAID: list[Event] = [ItemStarted(Message("m")), TextDelta("m", "Half"), ItemEnded("m", "incomplete")]
+
+
+class Given:
+    """A source of these batches."""
+
+    def __init__(self, *batches: list[Event]) -> None:
+        self._batches = list(batches)
+        self.closed = False
+
+    @property
+    def finished(self) -> bool:
+        return not self._batches
+
+    async def wait(self) -> None:
+        """There is always something."""
+
+    def take(self) -> list[Event]:
+        return self._batches.pop(0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+Ask = Callable[..., Awaitable[tuple[int, str]]]
+
+
+@pytest.fixture
+async def ask() -> AsyncIterator[Ask]:
+    """Puts a source behind a port and gets the answer; a fault is a status."""
+    clients = []
+
+    async def answer(source: Given, *, stream: bool = True) -> tuple[int, str]:
+        async def handler(request: web.Request) -> web.StreamResponse:
+            renderer = ChatRenderer(id="chatcmpl-1", created=1, model="m", stream=stream)
+            observed = Observed(Hands())
+            try:
+                if not stream:
+                    return await whole(source, renderer, observed, {})
+                given = EventStream(request, {})
+                return await streamed(source, renderer, observed, given, keepalive=0, comment=bytes)
+            except Fault:
+                return web.Response(status=500)
+
+        app = web.Application()
+        app.router.add_get("/", handler)
+        client = TestClient(TestServer(app))
+        clients.append(client)
+        await client.start_server()
+        reply = await client.get("/")
+        return reply.status, await reply.text()
+
+    yield answer
+    for client in clients:
+        await client.close()
+
+
+async def test_a_failure_before_any_word_is_a_status(ask: Ask) -> None:
+    source = Given([TurnStarted()], [CRASH])
+    assert await ask(source) == (500, "")
+    assert source.closed
+
+
+async def test_a_failure_in_the_batch_of_the_first_words_is_a_frame_behind_them(ask: Ask) -> None:
+    status, text = await ask(Given([*SAID, CRASH]))
+    assert status == 200
+    assert text.index('"Half"') < text.index('"agent_crashed"') < text.index("[DONE]")
+
+
+async def test_a_whole_answer_of_a_failed_turn_is_a_status_whatever_was_said(ask: Ask) -> None:
+    source = Given(SAID, [CRASH])
+    assert await ask(source, stream=False) == (500, "")
+    assert source.closed
+
+
+def test_metrics_count_from_the_first_word_and_a_rate_needs_time() -> None:
+    clock = Hands()
+    observed = Observed(clock)
+    clock.now += 0.25
+    observed.see([TurnStarted()])
+    assert observed.measure(10).time_to_first_token is None
+    observed.see(SAID)
+    assert observed.measure(10).time_to_first_token == 250.0
+    assert observed.measure(10).throughput_after_first_token is None
+    clock.now += 2
+    observed.see([TurnEnded("stop", "token_count")])
+    assert observed.measure(10).time_to_first_token == 250.0
+    assert observed.measure(10).throughput_after_first_token == 5.0
+    assert observed.ended_by == "token_count"
