@@ -17,6 +17,11 @@ def think(text: str = "Hm.") -> PutOut:
     return {"think": text}
 
 
+def wait(gate: str = "") -> PutOut:
+    """Silence until the test opens this gate; without a name, until the client hangs up."""
+    return {"wait": gate}
+
+
 def call(name: str = "get_weather", **arguments: Any) -> PutOut:
     """A call of a function with these arguments."""
     return {"call": name, "text": json.dumps(arguments)}

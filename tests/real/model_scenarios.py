@@ -205,6 +205,8 @@ def _plan(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
             yield from reply.text(words_of(each["say"]))
         elif "think" in each:
             yield from reply.reasoning([words_of(each["think"])], [])
+        elif "wait" in each:
+            yield Gate(each["wait"])
         else:
             yield from reply.call(each["call"], each["text"], custom=each.get("kind") == "custom")
     yield from reply.end()
