@@ -17,7 +17,8 @@ from codex_proxy.agents.codex_app_server.messages import (
     UNREADABLE,
     Message,
     count_requests,
-    decode,
+    decode_known,
+    decode_loosely,
     notification,
     refusal,
     request,
@@ -135,18 +136,24 @@ class Connection:
         """Sorts the child's lines to their lanes. Nonsense is counted and dropped; it never raises."""
         lanes: dict[int, list[Message]] = {}
         writes: list[bytes] = []
+        # Most lines are notifications of one thread in a row: for those nothing is called but the decoder.
+        last: str | None = None
+        same: list[Message] = []
         for line in lines:
-            message = decode(line)
+            try:
+                message: Message | None = decode_known(line)
+            except UNREADABLE:
+                message = decode_loosely(line)
             if message is None:
                 self.bad_lines += 1
                 continue
-            lane = self._lane_of(message, writes)
-            if lane is not None:
-                known = lanes.get(lane)
-                if known is None:
-                    lanes[lane] = [message]
-                else:
-                    known.append(message)
+            notified = None if message.method is None else message.params.thread_id
+            if notified is None or notified != last:
+                lane = self._lane_of(message, writes)
+                if lane is None:
+                    continue
+                last, same = notified, lanes.setdefault(lane, [])
+            same.append(message)
         if self._waiting:
             writes.append(self._released())
         return Received(b"".join(writes), list(lanes.items()))

@@ -81,7 +81,9 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 UNREADABLE_ANSWER = RpcError(0, "the agent's answer is not what it should be")
 
-_message = msgspec.json.Decoder(Message)
+decode_known = msgspec.json.Decoder(Message).decode
+"""A line as we know it. Raises `UNREADABLE`; then it is one for `decode_loosely`."""
+
 _looser: tuple[msgspec.json.Decoder[Any], ...] = (
     msgspec.json.Decoder(_Addressed),
     msgspec.json.Decoder(_Envelope),
@@ -95,12 +97,13 @@ def decode(line: bytes) -> Message | None:
     still be refused, a turn must still end) and loses the rest; such an answer becomes an error.
     """
     try:
-        return _message.decode(line)
+        return decode_known(line)
     except UNREADABLE:
-        return _decode_loosely(line)
+        return decode_loosely(line)
 
 
-def _decode_loosely(line: bytes) -> Message | None:
+def decode_loosely(line: bytes) -> Message | None:
+    """What is left of a line that is not as we know it."""
     for decoder in _looser:
         try:
             loose = decoder.decode(line)
