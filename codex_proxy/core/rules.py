@@ -116,10 +116,17 @@ class Rules:
         """The same events, repaired. Empty once the turn has ended."""
         self._out = out = []
         handlers = self._handlers
+        # Most events are pieces of one message in a row, of which nothing has to be found out again.
+        speaker: str | None = None
+        said: list[str] = []
         for event in events:
+            kind = type(event)
+            if kind is TextDelta and event.id == speaker and event.text:  # type: ignore[union-attr]
+                said.append(event.text)  # type: ignore[union-attr]
+                out.append(event)
+                continue
             if self.ended:
                 break
-            kind = type(event)
             if not self.started and kind not in (TurnStarted, Noticed, RateLimits):
                 self._turn_started(TurnStarted())
             handler = handlers.get(kind)
@@ -127,7 +134,25 @@ class Rules:
                 out.append(event)
             else:
                 handler(event)
+            if kind is TextDelta and self._plain(event.id):  # type: ignore[union-attr]
+                speaker = event.id  # type: ignore[union-attr]
+                said = self._items[speaker].said.setdefault(TEXT, [])
+            else:
+                speaker = None
         return out
+
+    def _plain(self, id: str) -> bool:
+        """Whether the next piece of this message goes on as it is."""
+        held = self._items.get(id)
+        return (
+            held is not None
+            and held.id == id
+            and held.open
+            and held.expected is None
+            and not held.whole
+            and type(held.item) is Message
+            and not self.ended
+        )
 
     # --- the turn -------------------------------------------------------------------------------
 
