@@ -16,6 +16,7 @@ from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.turns import check_capabilities, in_workspace
+from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.render import ChatRenderer
@@ -39,6 +40,10 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         "mode": parsed.turn.mode,
     }
     check_capabilities(parsed.turn, service.manager.agent)
+    tool_field = (
+        "functions[{}].parameters" if parsed.legacy_function_call else "tools[{}].function.parameters"
+    )
+    check_schemas(parsed.turn, answer="response_format.json_schema.schema", tool=tool_field)
     turn = in_workspace(parsed.turn, parsed.workdir_param, service)
     if _sampled(service, parsed):
         _check_sampling(turn)

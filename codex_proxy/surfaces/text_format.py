@@ -14,10 +14,14 @@ JSON_OBJECT_WORDS: Final = (
 
 
 class Format(msgspec.Struct, frozen=True):
-    """The format of the answer's text; `schema` where the client gave one."""
+    """The format of the answer's text, and the schema that it must follow."""
 
     kind: Literal["text", "json_object", "json_schema"] = "text"
     schema: msgspec.Raw | None = None
+
+
+JSON_OBJECT: Final = Format("json_object", msgspec.Raw(b'{"type":"object"}'))
+"""No agent has a knob for it: it is told, and the answer is held to a schema that any object follows."""
 
 
 def told(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:

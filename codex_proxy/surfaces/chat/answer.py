@@ -11,7 +11,7 @@ from typing import Final
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.chat.wire import ChatRequest
-from codex_proxy.surfaces.text_format import Format
+from codex_proxy.surfaces.text_format import JSON_OBJECT, Format
 
 UNSUPPORTED: Final = "unsupported_value"
 
@@ -59,7 +59,7 @@ def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
             UNSUPPORTED,
         )
     if wanted.type == "json_object":
-        return Format("json_object")
+        return JSON_OBJECT
     if wanted.json_schema is None:
         raise _missing("response_format.json_schema")
     if wanted.json_schema.schema_ is None:

@@ -30,7 +30,7 @@ from codex_proxy.surfaces.responses.wire import (
     ResponseRequest,
     parse_body,
 )
-from codex_proxy.surfaces.text_format import Format, told
+from codex_proxy.surfaces.text_format import JSON_OBJECT, Format, told
 
 UNSUPPORTED: Final = "unsupported_value"
 CONVERSATION_PREFIX: Final = "conv_"
@@ -193,7 +193,7 @@ def format_of(request: ContextFields) -> Format:
     wanted = request.text.format if request.text else None
     if isinstance(wanted, JsonSchemaFormat):
         return Format("json_schema", schema_json(wanted.schema_))
-    return Format("json_object") if wanted and wanted.type == "json_object" else Format()
+    return JSON_OBJECT if wanted and wanted.type == "json_object" else Format()
 
 
 def _conversation_id(given: Conversation | None) -> str | None:

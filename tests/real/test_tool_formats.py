@@ -1,0 +1,155 @@
+"""Structured output through the real binary: what the model is told, what is checked, what the client gets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from tests.real.codex_home import CodexHome
+from tests.real.model_plans import call, plan, say
+from tests.real.model_scenarios import text_of
+from tests.real.model_server import ModelServer, Request
+from tests.real.tool_loop import EVERY_WAY, call_ids, input_of, loop_of
+
+STRICT = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+LOOSE = {"type": "object", "properties": {"city": {"type": "string", "minLength": 3}}, "required": ["city"]}
+GOOD, BAD = '{"city": "Paris"}', '{"town": "Paris"}'
+ON = {"structured_output": True}
+
+
+def schema(value: dict[str, Any], *, strict: bool | None = None) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": value, "strict": strict}}
+
+
+def told(call: Request) -> str:
+    """What developer messages tell the model."""
+    return "\n".join(text_of(item) for item in input_of(call) if item.get("role") == "developer")
+
+
+def format_of(call: Request) -> Any:
+    return (call.body.get("text") or {}).get("format")
+
+
+@EVERY_WAY
+async def test_a_schema_that_the_agent_takes_is_given_to_the_provider(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    async with loop_of(codex_home, way, **ON) as loop:
+        loop.request["response_format"] = schema(STRICT, strict=True)
+        loop.say(plan([call(city="Paris")], [say(GOOD)]))
+        for id in call_ids(await loop.ask()):
+            loop.output(id, "sunny")
+        last = await loop.ask()
+    assert last.choices[0].message.content == GOOD
+    for each in model_server.calls:
+        assert format_of(each)["type"] == "json_schema"
+        assert format_of(each)["schema"] == STRICT
+        assert format_of(each)["strict"] is True
+        assert told(each) == ""
+
+
+HELD = [
+    pytest.param(schema(LOOSE), id="another schema"),
+    pytest.param({"type": "json_object"}, id="json_object"),
+]
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("wanted", HELD)
+async def test_another_format_is_told_and_checked(
+    codex_home: CodexHome, model_server: ModelServer, way: str, wanted: dict[str, Any]
+) -> None:
+    async with loop_of(codex_home, way, **ON) as loop:
+        loop.request["response_format"] = wanted
+        loop.say(plan([call(city="Paris")], [say(GOOD)]))
+        for id in call_ids(await loop.ask()):
+            loop.output(id, "sunny")
+        last = await loop.ask()
+    assert last.choices[0].message.content == GOOD
+    for each in model_server.calls:
+        assert format_of(each) is None
+        assert "JSON" in told(each)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "bad"),
+    [
+        pytest.param(schema(LOOSE), BAD, id="another schema"),
+        pytest.param({"type": "json_object"}, "Here it is: {}", id="json_object, words"),
+        pytest.param({"type": "json_object"}, "[1]", id="json_object, no object"),
+    ],
+)
+async def test_an_answer_that_does_not_fit_is_thrown_away_and_asked_for_once_more(
+    codex_home: CodexHome, model_server: ModelServer, wanted: dict[str, Any], bad: str
+) -> None:
+    async with loop_of(codex_home, "kept", **ON) as loop:
+        loop.request["response_format"] = wanted
+        loop.say(plan([say(bad)], again=[say(GOOD)]))
+        answer = await loop.ask()
+    assert answer.choices[0].message.content == GOOD
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == 240
+    assert "thrown away" in told(model_server.calls[1])
+    assert len(model_server.calls) == 2
+
+
+@pytest.mark.parametrize("wanted", HELD)
+async def test_an_answer_that_does_not_fit_twice_is_a_server_error(
+    codex_home: CodexHome, model_server: ModelServer, wanted: dict[str, Any]
+) -> None:
+    async with loop_of(codex_home, "kept", **ON) as loop:
+        loop.request["response_format"] = wanted
+        loop.say(plan([say("No.")], again=[say("Never.")]))
+        with pytest.raises(openai.InternalServerError) as failed:
+            await loop.ask()
+    assert (failed.value.status_code, failed.value.code) == (502, "invalid_structured_output")
+    assert len(model_server.calls) == 2
+
+
+@EVERY_WAY
+async def test_a_conversation_whose_answers_are_checked_goes_on(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    async with loop_of(codex_home, way, **ON) as loop:
+        loop.request |= {"response_format": schema(LOOSE), "tools": []}
+        for text in (GOOD, '{"city": "Rome"}'):
+            loop.say(plan([say(text)]))
+            answer = await loop.ask()
+            assert answer.choices[0].message.content == text
+    said = [text_of(item) for item in input_of(model_server.calls[1]) if item.get("role") == "assistant"]
+    assert said == [GOOD]
+    assert told(model_server.calls[1]).count("JSON schema") == 1
+
+
+async def test_a_schema_that_is_none_is_a_400_with_the_reason(
+    codex_home: CodexHome, model_server: ModelServer
+) -> None:
+    async with loop_of(codex_home, "kept", **ON) as loop:
+        loop.say("[[model:text]]")
+        with pytest.raises(openai.BadRequestError, match="type") as refused:
+            await loop.ask(response_format=schema({"type": "objekt"}))
+        assert refused.value.param == "response_format.json_schema.schema"
+        tool = {"name": "x", "parameters": {"type": "objekt"}, "strict": True}
+        with pytest.raises(openai.BadRequestError, match="type") as refused:
+            await loop.ask(tools=[{"type": "function", "function": tool}])
+        assert refused.value.param == "tools[0].function.parameters"
+    assert model_server.calls == []
+
+
+async def test_a_stream_of_a_checked_answer_has_no_word_of_the_one_thrown_away(
+    codex_home: CodexHome, model_server: ModelServer
+) -> None:
+    async with loop_of(codex_home, "kept", **ON) as loop:
+        client = (await loop.serve()).client
+        loop.say(plan([say(BAD)], again=[say(GOOD)]))
+        asked = loop.request | {"messages": loop.messages, "response_format": schema(LOOSE), "stream": True}
+        chunks = [chunk async for chunk in await client.chat.completions.create(**asked)]
+    assert json.loads("".join(each.choices[0].delta.content or "" for each in chunks)) == {"city": "Paris"}
