@@ -19,6 +19,8 @@ from codex_proxy.config import Settings, split_list
 from codex_proxy.core.rate import RateLimits
 from codex_proxy.http.application import application
 from codex_proxy.http.guard import SseGuard
+from codex_proxy.http.responses.service import ResponsesService
+from codex_proxy.http.responses.turns import ConversationTurns
 from codex_proxy.http.service import Service, catalog_of
 from codex_proxy.keeping import Keeping, KeepingError, begin_keeping
 from codex_proxy.runs.agent import Agent
@@ -26,6 +28,7 @@ from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import KeptLimits
 from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.surfaces.chat.parse import ChatSettings
+from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
 log = structlog.get_logger(__name__)
 
@@ -130,6 +133,7 @@ class Server:
                 workdir=str(settings.workdir),
                 structured_output=settings.structured_output,
             ),
+            responses=self._responses(),
             environment=settings.env,
             keepalive=settings.sse_keepalive_ms / 1000,
             guard=SseGuard(settings.sse_max_concurrency),
@@ -146,6 +150,22 @@ class Server:
             api_key=settings.api_key.get_secret_value() if settings.api_key else None,
             hosts=allowed_hosts(settings),
             fake=settings.agent == "fake",
+        )
+
+    def _responses(self) -> ResponsesService:
+        settings = self.settings
+        return ResponsesService(
+            store=None if self.keeping is None else self.keeping.store,
+            settings=ResponsesSettings(
+                builtin_tools=settings.builtin_tools,
+                show_activity=settings.show_activity,
+                sandbox=settings.sandbox,
+                workdir=str(settings.workdir),
+            ),
+            profile=settings.responses_profile,
+            heartbeat=settings.heartbeat_interval,
+            conversation_wait=settings.queue_wait,
+            turns=ConversationTurns(),
         )
 
     async def stop(self) -> None:

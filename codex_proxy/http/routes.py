@@ -8,6 +8,7 @@ from codex_proxy.http.chat import chat_completions
 from codex_proxy.http.health import healthz, livez, readyz
 from codex_proxy.http.instrumentation import open_streams, release_streams
 from codex_proxy.http.models import list_models, one_model
+from codex_proxy.http.responses.routes import add_response_routes
 from codex_proxy.http.service import Service
 
 
@@ -17,6 +18,7 @@ def add_routes(app: web.Application, service: Service) -> None:
         app.router.add_post(f"{prefix}/chat/completions", chat_completions)
         app.router.add_get(f"{prefix}/models", list_models)
         app.router.add_get(f"{prefix}/models/{{id:.+}}", one_model)
+    add_response_routes(app)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)

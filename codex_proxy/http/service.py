@@ -11,6 +11,7 @@ from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.core.rate import RateLimits
 from codex_proxy.core.turn import Sandbox
 from codex_proxy.http.guard import SseGuard
+from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.runs.agent import AgentModel
 from codex_proxy.runs.manager import RunManager
 from codex_proxy.surfaces.chat.parse import ChatSettings
@@ -25,6 +26,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     ids: IdSource
     catalog: ModelCatalog
     chat: ChatSettings
+    responses: ResponsesService
     environment: str
     """`prod` or `dev`: which aliases are listed."""
     keepalive: float

@@ -1,0 +1,184 @@
+"""One answer under way: its events, rendered once, for whoever sends them and whoever keeps them.
+
+It reads the log of its run and is asked by the run before the log ends (`before_end`): there the last object is
+made, and saved. So the whole answer, the stream and what is stored are the fold of the same events, and the
+client hears of the end when it is on disk. A save that fails turns the end into a failure, in the stream too.
+It is `Source` and `Renderer` of an exchange at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from codex_proxy.core.events import Event, TurnEnded
+from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.runs.event_log import Cursor
+from codex_proxy.runs.run import Run
+from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.responses.events import DONE, ResponseEvents
+from codex_proxy.surfaces.responses.objects import failed
+from codex_proxy.surfaces.responses.profile import OpenResponsesEvents
+from codex_proxy.surfaces.responses.render import ResponsesRenderer
+
+Frames = list[tuple[int, bytes]]
+Save = Callable[["Answer", Run], Awaitable[Failure | None]]
+
+
+class Answer:
+    """`renderer` streams and keeps its frames. `save` is awaited with the final object; its failure is the turn's."""
+
+    def __init__(self, renderer: ResponsesRenderer, save: Save, *, stream: bool) -> None:
+        self.failure: Failure | None = None
+        self.visible = False
+        """There is something to show beside a fault."""
+        self.ended = False
+        """The end is on disk, or never will be: readers may hear of it."""
+        self.final: dict[str, Any] | None = None
+        """The last object, as soon as it is known."""
+        self._renderer = renderer
+        self._save = save
+        self._stream = stream
+        self._run: Run | None = None
+        self._cursor: Cursor | None = None
+        self._seen: list[Event] = []
+        self._out: Frames = []
+        self._last: Frames = []
+        """The frames of the end, until the end may be told."""
+        self._rendered_end: TurnEnded | None = None
+
+    # --- the run --------------------------------------------------------------------------------
+
+    def attach(self, run: Run) -> None:
+        """The run whose events these are. Harmless when it is told again."""
+        if self._cursor is None:
+            self._run = run
+            self._cursor = run.log.cursor()
+
+    async def before_end(self, run: Run, ended: TurnEnded) -> Failure | None:
+        """Renders the end, keeps it back, and saves. Gives the failure that the end becomes."""
+        self.attach(run)
+        self._read()
+        self._renderer.feed([ended])
+        self._last = self._renderer.take_frames()
+        self._rendered_end = ended
+        self.final = self._renderer.response()
+        return await self._save(self, run)
+
+    def _read(self) -> None:
+        """Renders what is new in the log."""
+        assert self._cursor is not None
+        events = self._cursor.take()
+        if not events:
+            return
+        self._seen += events
+        last = events[-1]
+        ended = isinstance(last, TurnEnded)
+        self._renderer.feed(events[:-1] if ended else events)
+        self._out += self._renderer.take_frames()
+        if isinstance(last, TurnEnded):
+            self._end(last)
+        else:
+            self.visible = self._renderer.visible
+
+    def _end(self, ended: TurnEnded) -> None:
+        """The log has ended: what was kept back goes out, or the failure that it has become meanwhile."""
+        if self._rendered_end is None:
+            self._renderer.feed([ended])
+            self._last = self._renderer.take_frames()
+            self.final = self._renderer.response()
+        elif ended.failure is not None and ended.failure is not self._rendered_end.failure:
+            self._fail(ended.failure)
+        self.failure = ended.failure
+        self.visible = self.visible or ended.failure is None
+        self._out += self._last
+        self._last = []
+        self.ended = True
+
+    def _fail(self, failure: Failure) -> None:
+        """Another end than the one that was rendered: only its last frame differs."""
+        assert self.final is not None
+        self.final = failed({**self.final, "completed_at": None, "incomplete_details": None}, failure)
+        number, last = self._last[-1]
+        self._last[-1:] = _failed_frames(number, last, self.final, failure)
+
+    # --- what an exchange asks of its source ----------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        assert self._cursor is not None
+        return self._cursor.finished and not self._seen
+
+    async def wait(self) -> None:
+        assert self._cursor is not None
+        if not self._seen:
+            await self._cursor.wait()
+
+    def take(self) -> list[Event]:
+        """What is new, rendered already."""
+        self._read()
+        seen, self._seen = self._seen, []
+        return seen
+
+    def close(self) -> None:
+        """Nobody reads on: a turn that is not over ends."""
+        if self._cursor is not None and self._run is not None:
+            self._cursor.detach()
+            self._run.interrupt()
+
+    # --- what an exchange asks of its renderer --------------------------------------------------
+
+    def feed(self, events: Iterable[Event]) -> bytes:
+        """The bytes of what was taken; events that no log has are the end that the exchange makes."""
+        for event in events:
+            if isinstance(event, TurnEnded) and not self.ended:
+                self._end(event)
+        return self._bytes()
+
+    def open(self) -> bytes:
+        """`created` and `in_progress`, if they have not gone out."""
+        if not self._renderer.ended:
+            self._renderer.open()
+            self.visible = True
+        self._out += self._renderer.take_frames()
+        return self._bytes()
+
+    def result(self) -> bytes:
+        """The whole answer. Raises the `Fault` of a failed turn."""
+        if self.failure is not None:
+            raise Fault(self.failure)
+        return json_bytes(self.final)
+
+    def frames(self) -> Frames:
+        """What is new, as numbered frames: for whoever keeps or sends them otherwise."""
+        out, self._out = self._out, []
+        return out
+
+    def end_frames(self) -> Frames:
+        """The frames of the end while it is being saved."""
+        return self._last
+
+    def snapshot(self) -> dict[str, Any]:
+        """The object as it is now."""
+        return self.final if self.final is not None else self._renderer.snapshot()
+
+    def _bytes(self) -> bytes:
+        out = self.frames()
+        if not self._stream:
+            return b""
+        done = b""
+        if self.ended and out:
+            done = DONE if out[-1][1].startswith(b"event:") else OpenResponsesEvents.end
+        return b"".join(frame for _, frame in out) + done
+
+
+def _failed_frames(number: int, last: bytes, final: dict[str, Any], failure: Failure) -> Frames:
+    """`error` and `response.failed` in the place of the last frame, in the profile that it is of."""
+    if last.startswith(b"event:"):
+        events: ResponseEvents | OpenResponsesEvents = ResponseEvents()
+    else:
+        events = OpenResponsesEvents(lambda: final)
+    events.number = number
+    events.fail(failure)
+    events.finish(final)
+    return list(enumerate(events.take(), number))

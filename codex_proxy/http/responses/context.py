@@ -1,0 +1,184 @@
+"""What a turn continues: the items before it and its own, as its client sees them and as its model must.
+
+In: a parsed request and a store. Out: a `Context`; `turn_with` makes the turn of it, and tells the same history with
+the model's own items in it. Raises `Fault` for what is not there, and for outputs without calls and the like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.ids import IdSource
+from codex_proxy.core.items import HistoryItem, PastCall, PastOutput
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.responses.store_faults import opened, told_as_faults
+from codex_proxy.runs.model_items import ModelItem, as_history, settled
+from codex_proxy.store.base import UNFINISHED, NotStored, Store, StoredItem
+from codex_proxy.surfaces.conversations import objects as conversation_objects
+from codex_proxy.surfaces.items import ItemDict, references_of, resolved, with_ids
+from codex_proxy.surfaces.responses.history import history_of
+from codex_proxy.surfaces.responses.objects import previous_not_found
+from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of
+
+_dict = msgspec.json.Decoder(dict[str, object])
+_model_item = msgspec.json.Decoder(ModelItem)
+
+
+class ContextItem(msgspec.Struct, frozen=True):
+    """`shown` is None for what only the model sees; `model` where it is kept as the model gave it."""
+
+    shown: ItemDict | None
+    model: ModelItem | None = None
+
+
+class Context(msgspec.Struct, frozen=True):
+    """Everything that a turn goes on from."""
+
+    earlier: tuple[ContextItem, ...] = ()
+    fresh: tuple[ContextItem, ...] = ()
+    """The request's own items."""
+    input: tuple[StoredItem, ...] = ()
+    """The same, as they are kept."""
+
+
+class Continues(Protocol):
+    """What a request says of its context."""
+
+    @property
+    def input_items(self) -> tuple[ItemDict, ...]: ...
+    @property
+    def previous_response_id(self) -> str | None: ...
+    @property
+    def conversation(self) -> str | None: ...
+
+
+async def context_of(
+    request: Continues, store: Store | None, owner: str, ids: IdSource, now: float
+) -> Context:
+    """The request's own items with ids, what they refer to, and all that was said before them."""
+    earlier = await _earlier(request, store, owner)
+    known = {item.shown["id"] for item in earlier if item.shown is not None and "id" in item.shown}
+    # What is there already need not be said twice.
+    given = [
+        item for item in request.input_items if not (item["type"] == "item_reference" and item["id"] in known)
+    ]
+    references = references_of(given)
+    found: dict[str, StoredItem] = {}
+    if references and store is not None:
+        with told_as_faults():
+            found = await store.find_items(owner, references)
+    whole = resolved(given, {id: _shown(item) for id, item in found.items()})
+    kept = [
+        found.get(item["id"]) or StoredItem(item["id"], msgspec.json.encode(item), created=now)
+        for item in _distinct(with_ids(whole, ids), ids)
+    ]
+    return Context(earlier, tuple(map(context_item, kept)), tuple(kept))
+
+
+def context_item(stored: StoredItem) -> ContextItem:
+    """A stored item, read."""
+    return ContextItem(
+        _shown(stored) if stored.json else None, _model_item.decode(stored.raw) if stored.raw else None
+    )
+
+
+async def _earlier(request: Continues, store: Store | None, owner: str) -> tuple[ContextItem, ...]:
+    if request.conversation is not None:
+        with told_as_faults():
+            try:
+                whole = await opened(store).conversation_context(owner, request.conversation)
+            except NotStored:
+                raise conversation_objects.not_found(request.conversation) from None
+        return tuple(map(context_item, whole.items))
+    previous = request.previous_response_id
+    if previous is None:
+        return ()
+    if store is None:
+        raise previous_not_found(previous)
+    with told_as_faults():
+        response = await store.response(owner, previous)
+        if response is None:
+            raise previous_not_found(previous)
+        if response.background and response.status in UNFINISHED:
+            raise _still_running(previous)
+        try:
+            chain = await store.context(owner, previous)
+        except NotStored:
+            raise previous_not_found(previous) from None
+    return tuple(context_item(item) for turn in chain for side in (turn.input, turn.output) for item in side)
+
+
+def _still_running(id: str) -> Fault:
+    return bad_request(
+        f"Previous response with id '{id}' is still running: continue it when it has ended.",
+        "previous_response_id",
+        "previous_response_not_finished",
+    )
+
+
+def _shown(item: StoredItem) -> ItemDict:
+    return _dict.decode(item.json)
+
+
+def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
+    """The items, each with an id of its own: a client may send two under one id."""
+    seen: set[str] = set()
+    out = []
+    for item in items:
+        if item["id"] in seen:
+            (item,) = with_ids([{key: value for key, value in item.items() if key != "id"}], ids)
+        seen.add(item["id"])
+        out.append(item)
+    return out
+
+
+# --- the turn -----------------------------------------------------------------------------------
+
+
+def turn_with(
+    parsed: ParsedResponse, context: Context, identity: str
+) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
+    """The turn, and its history as the model saw and said it; None where nothing of the model's own is kept."""
+    earlier = [item.shown for item in context.earlier if item.shown is not None]
+    fresh = [item.shown for item in context.fresh if item.shown is not None]
+    turn = turn_of(parsed, [*earlier, *fresh], earlier=len(earlier))
+    items = (*context.earlier, *context.fresh)
+    if all(item.model is None for item in items):
+        return turn, None
+    lead = turn_of(parsed, ()).history
+    return turn, (*lead, *_native(items, turn.history[len(lead) :], identity))
+
+
+def _native(
+    items: Sequence[ContextItem], shown: Sequence[HistoryItem], identity: str
+) -> tuple[HistoryItem, ...]:
+    """The same history, with the model's own item wherever it is kept."""
+    calls = {item.call_id: item for item in shown if isinstance(item, PastCall)}
+    outputs = {item.call_id: item for item in shown if isinstance(item, PastOutput)}
+    history: list[HistoryItem] = []
+    for item in items:
+        if item.model is not None:
+            raw = as_history(item.model, identity)
+            if raw is not None:
+                history.append(raw)
+                calls.pop(item.model.head.call_id, None)
+        elif item.shown is not None:
+            history += _as_shown(item.shown, calls, outputs)
+    return settled(history)
+
+
+def _as_shown(
+    item: ItemDict, calls: dict[str, PastCall], outputs: dict[str, PastOutput]
+) -> Sequence[HistoryItem]:
+    """What the visible history made of an item; of calls and outputs, which it has put together, once."""
+    if "call_id" not in item:
+        return history_of([item])
+    call = calls.pop(item["call_id"], None)
+    output = (
+        None if item["type"] in ("function_call", "custom_tool_call") else outputs.pop(item["call_id"], None)
+    )
+    return [half for half in (call, output) if half is not None]

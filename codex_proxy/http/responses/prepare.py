@@ -1,0 +1,213 @@
+"""From a parsed request to an answer under way: context, turn, renderer, run, and what is kept at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from codex_proxy.core.faults import Failure, Fault, bad_request
+from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.responses.answer import Answer
+from codex_proxy.http.responses.context import Context, context_of, turn_with
+from codex_proxy.http.responses.saving import stored_output
+from codex_proxy.http.responses.store_faults import failure_of
+from codex_proxy.http.responses.turns import ConversationTurn
+from codex_proxy.http.service import Service
+from codex_proxy.http.turns import check_capabilities, in_workspace
+from codex_proxy.runs.model_items import ModelItem, model_items
+from codex_proxy.runs.run import Run
+from codex_proxy.store.base import Append, StoredItem, StoredResponse, StoreError
+from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
+from codex_proxy.surfaces.responses.profile import OpenResponsesRenderer
+from codex_proxy.surfaces.responses.render import ResponsesRenderer
+from codex_proxy.surfaces.usage import letters_in
+
+NO_MCP = "MCP servers cannot be named in a request to this server: give their tools as functions."
+
+_PARAMS = {"response_format": "text.format"}
+"""How a field of Chat's is called here."""
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is known of a response before its turn begins."""
+
+    id: str
+    owner: str
+    created: float
+    parsed: ParsedResponse
+    context: Context
+    turn: Turn
+    replay: tuple[HistoryItem, ...] | None
+    held: ConversationTurn | None
+    """The right to continue its conversation; whoever holds this gives it back."""
+
+    def release(self) -> None:
+        if self.held is not None:
+            self.held.release()
+
+
+async def prepare(
+    service: Service, parsed: ParsedResponse, owner: str, *, id: str, created: float, wait: float | None
+) -> Prepared:
+    """Reads the context and makes the turn. Raises `Fault`. `wait`: seconds for another turn of its conversation."""
+    _refuse(parsed)
+    held = None
+    if parsed.conversation is not None and service.responses.store is not None:
+        held = await service.responses.turns.enter(owner, parsed.conversation, wait)
+    try:
+        context = await context_of(parsed, service.responses.store, owner, service.ids, created)
+        return prepared_with(service, parsed, context, owner, id=id, created=created, held=held)
+    except BaseException:
+        if held is not None:
+            held.release()
+        raise
+
+
+def prepared_with(
+    service: Service,
+    parsed: ParsedResponse,
+    context: Context,
+    owner: str,
+    *,
+    id: str,
+    created: float,
+    held: ConversationTurn | None = None,
+) -> Prepared:
+    """The same, for a context that is known already."""
+    turn, replay = turn_with(parsed, context, service.manager.identity(parsed.turn))
+    _check_agent(service, turn)
+    turn = in_workspace(turn, parsed.workdir_param, service)
+    return Prepared(
+        id=id,
+        owner=owner,
+        created=created,
+        parsed=parsed,
+        context=context,
+        turn=turn,
+        replay=replay,
+        held=held,
+    )
+
+
+def _refuse(parsed: ParsedResponse) -> None:
+    if parsed.mcp:
+        raise bad_request(NO_MCP, parsed.mcp[0].param, "unsupported_tool")
+
+
+def _check_agent(service: Service, turn: Turn) -> None:
+    """What the agent cannot do, by the names of this surface."""
+    try:
+        check_capabilities(turn, service.manager.agent)
+    except Fault as fault:
+        param = fault.failure.param or ""
+        renamed = _PARAMS.get(param, "input" if param.startswith("messages") else param)
+        raise Fault(msgspec.structs.replace(fault.failure, param=renamed)) from None
+
+
+def renderer_of(service: Service, prepared: Prepared) -> ResponsesRenderer:
+    """The renderer of this response, in the profile that the operator chose. It keeps its frames."""
+    parsed = prepared.parsed
+    kind = (
+        OpenResponsesRenderer if service.responses.profile == "open-responses-server" else ResponsesRenderer
+    )
+    return kind(
+        id=prepared.id,
+        created_at=int(prepared.created),
+        echo={**parsed.echo, "store": stores(service, parsed)},
+        ids=service.ids,
+        clock=service.clock,
+        background=parsed.background,
+        activity=parsed.activity,
+        encrypted_reasoning=ENCRYPTED_REASONING in parsed.include,
+        prompt_letters=letters_in(prepared.turn.history),
+        keep_frames=True,
+    )
+
+
+def stores(service: Service, parsed: ParsedResponse) -> bool:
+    """Whether the response will be there afterwards."""
+    return parsed.store and service.responses.store is not None
+
+
+async def begin(service: Service, prepared: Prepared, answer: Answer) -> Run:
+    """Starts the turn. Raises the `Fault` of one that cannot begin."""
+    saves = stores(service, prepared.parsed) or prepared.parsed.conversation is not None
+    try:
+        run = await service.manager.start(
+            prepared.turn,
+            prepared.owner,
+            answer.before_end if saves else None,
+            durable=prepared.parsed.store,
+            replay=prepared.replay,
+        )
+    except BaseException:
+        prepared.release()
+        raise
+    answer.attach(run)
+    return run
+
+
+class SaveOnce:
+    """Saves a response that runs in front of its client, when it has ended."""
+
+    def __init__(self, service: Service, prepared: Prepared) -> None:
+        self._service = service
+        self._prepared = prepared
+
+    async def __call__(self, answer: Answer, run: Run) -> Failure | None:
+        try:
+            return await self._save(answer, run)
+        finally:
+            self._prepared.release()
+
+    async def _save(self, answer: Answer, run: Run) -> Failure | None:
+        final, parsed = answer.final, self._prepared.parsed
+        assert final is not None
+        failed = final["status"] == "failed"
+        store = self._service.responses.store
+        if store is None or (failed and not parsed.stream):
+            return None  # nobody has heard of it
+        try:
+            if parsed.store:
+                await store.add_response(
+                    self._response(final),
+                    input=self._prepared.context.input,
+                    output=output_of(self._service, final, run),
+                    append=append_of(parsed, final["status"]),
+                )
+            elif append_of(parsed, final["status"]) is not None:
+                items = [*self._prepared.context.input, *output_of(self._service, final, run)]
+                await store.append_items(self._prepared.owner, parsed.conversation or "", items)
+        except StoreError as error:
+            return None if failed else failure_of(error)
+        return None
+
+    def _response(self, final: dict[str, object]) -> StoredResponse:
+        prepared = self._prepared
+        return StoredResponse(
+            owner=prepared.owner,
+            id=prepared.id,
+            status=str(final["status"]),
+            created=prepared.created,
+            json=json_bytes(final),
+            previous_id=prepared.parsed.previous_response_id,
+            conversation_id=prepared.parsed.conversation,
+        )
+
+
+def output_of(service: Service, final: dict[str, object], run: Run) -> Sequence[StoredItem]:
+    """The output as it is kept. Of a turn that was cut off, what the client saw is all that counts."""
+    said: list[ModelItem] = []
+    if final["status"] == "completed":
+        said = model_items(run, service.manager.identity(run.turn))
+    return stored_output(final["output"], said, service.ids, service.clock.epoch())  # type: ignore[arg-type]
+
+
+def append_of(parsed: ParsedResponse, status: object) -> Append | None:
+    """A conversation takes both sides of a turn that has come to an end of its own."""
+    if parsed.conversation is None or status not in ("completed", "incomplete"):
+        return None
+    return Append(parsed.conversation)

@@ -1,0 +1,27 @@
+"""What the handlers of responses and conversations share beside the rest of the server."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from codex_proxy.http.responses.turns import ConversationTurns
+from codex_proxy.store.base import Store
+from codex_proxy.surfaces.responses.parse import ResponsesSettings
+
+Profile = Literal["openai", "open-responses-server"]
+
+
+class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's decisions about responses, and what is shared between requests."""
+
+    store: Store | None
+    """None: nothing is kept."""
+    settings: ResponsesSettings
+    profile: Profile = "openai"
+    heartbeat: float = 15.0
+    """Seconds of silence after which a stream gets a comment; 0 for never."""
+    conversation_wait: float = 30.0
+    """Seconds that a turn waits for another one of its conversation."""
+    turns: ConversationTurns

@@ -1,0 +1,52 @@
+"""What a store's refusals are to a client. The store's own words go to the log: they name files of the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.store.base import NotStored, Store, StoreConflict, StoreError, StoreUnavailable
+
+log = structlog.get_logger("codex_proxy.http")
+
+UNAVAILABLE = Failure(
+    kind=FaultKind.UNAVAILABLE,
+    message="The store cannot be read or written just now (its disk is full, or another process has locked it). "
+    "The server's log says why. Try again, or send 'store': false.",
+)
+OFF = Failure(
+    kind=FaultKind.INVALID_REQUEST,
+    message="This server keeps no responses and no conversations (PROXY_STORE=off).",
+    code="store_disabled",
+)
+
+
+@contextmanager
+def told_as_faults() -> Iterator[None]:
+    """Raises a `Fault` for a store that cannot; other answers of the store are the caller's."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        log.error("store_unavailable", reason=str(error))
+        raise Fault(UNAVAILABLE) from error
+
+
+def opened(store: Store | None) -> Store:
+    """The store, where there is one. Raises `Fault`."""
+    if store is None:
+        raise Fault(OFF)
+    return store
+
+
+def failure_of(error: StoreError) -> Failure:
+    """What the end of a turn becomes when it could not be saved."""
+    log.error("not_saved", reason=str(error))
+    if isinstance(error, NotStored):
+        message = f"The {error.kind} that this response continues was deleted while it was made."
+        return Failure(kind=FaultKind.NOT_FOUND, message=message)
+    if isinstance(error, StoreConflict):
+        return Failure(kind=FaultKind.INTERNAL, message="The response contradicts what is stored already.")
+    return UNAVAILABLE
