@@ -38,6 +38,9 @@ log = structlog.get_logger(__name__)
 
 NO = Decision(approve=False)
 
+OURS = frozenset({RawItem, UsageSeen, ApprovalAsked, InputAsked})
+"""The events that a run has something to do with itself."""
+
 TOO_SLOW = Failure(
     kind=FaultKind.TIMED_OUT,
     message=f"The client left {CUT_WATER >> 20} MiB of the answer unread. Read faster, or ask for less.",
@@ -170,19 +173,21 @@ class Run:
 
     def _log_events(self, said: list[Event], size: int) -> None:
         events = self._rules.feed(said)
-        visible = False
+        self._watch.alive(visible=not VISIBLE.isdisjoint(map(type, events)))
+        if not OURS.isdisjoint(map(type, events)):
+            self._take_ours(events)
+        self._append(events, size)
+
+    def _take_ours(self, events: list[Event]) -> None:
+        """What is for the run itself to remember, to change or to answer."""
         for index, event in enumerate(events):
             kind = type(event)
-            if kind in VISIBLE:
-                visible = True
-            elif kind is RawItem:
+            if kind is RawItem:
                 self.raw.append(event.json)  # type: ignore[union-attr]
             elif kind is UsageSeen:
                 events[index] = self._summed(event)  # type: ignore[arg-type]
             elif kind is ApprovalAsked or kind is InputAsked:
                 self._decline(event)  # type: ignore[arg-type]
-        self._watch.alive(visible=visible)
-        self._append(events, size)
 
     def _append(self, events: list[Event], size: int) -> None:
         """Logs what the limits let through. One that is hit has closed the open items; the turn ends there.

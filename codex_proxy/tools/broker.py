@@ -9,7 +9,7 @@ same turn goes on. It knows no wire and no dialect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
@@ -47,6 +47,9 @@ MODEL_FAULTS = frozenset({"unoffered_call", "unreadable_arguments"})
 
 NEVER_HELD = frozenset({TurnStarted, UsageSeen, RateLimits, Noticed, ApprovalAsked, InputAsked, AskClosed})
 """What is no part of an answer: an answer may be held back, but a question waits for us, and tokens are spent."""
+
+DECISIVE = frozenset({ToolAsked, TurnEnded, StepCompleted, Retrying, Noticed})
+"""What there is something to decide about; all else passes, or is held."""
 
 NOT_HONOURED = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
@@ -100,8 +103,10 @@ class Broker:
         self.hidden: list[Answered] = []
         """What we answered to the other calls of that same step; the agent has not been told yet."""
 
-    def feed(self, events: Iterable[Event]) -> Brokered:
+    def feed(self, events: Sequence[Event]) -> Brokered:
         """The events that go on; empty of calls until their step is complete."""
+        if not (self._over or self._waits_for_call) and DECISIVE.isdisjoint(map(type, events)):
+            return Brokered(list(events), [])  # most batches are text alone
         done = Brokered([], [])
         for event in events:
             if self._over:
