@@ -15,7 +15,7 @@ import msgspec
 
 from codex_proxy.core.events import Stop
 from codex_proxy.core.items import Activity, ToolCall
-from codex_proxy.surfaces.base import json_text
+from codex_proxy.surfaces.base import json_lines, json_text
 from codex_proxy.surfaces.lanes import Lane
 
 BLANK_LINE: Final = "\n\n"
@@ -44,6 +44,14 @@ class Text:
         fragment = json_text(text)
         self._fragments.append(fragment)
         out += (self._before, fragment, self._after)
+
+    def add_all(self, texts: list[str], out: list[bytes]) -> None:
+        """Several pieces, a frame each. What is between the frames comes in by one replacement."""
+        if not texts:
+            return
+        lines = json_lines(texts)
+        self._fragments.append(lines.replace(b'"\n"', b""))
+        out += (self._before, lines.replace(b"\n", self._after + self._before), self._after)
 
     def __bool__(self) -> bool:
         return bool(self._fragments)
@@ -125,12 +133,15 @@ class Choice:
     def open_message(self, id: str) -> None:
         self._message_lane.open(id)
 
-    def say(self, id: str, text: str, out: list[bytes]) -> None:
-        """A piece of a message's text."""
-        if id == self._message_lane.speaker:
-            self._speak(id, text, out)
+    def say(self, id: str, texts: list[str], out: list[bytes]) -> None:
+        """Pieces of a message's text."""
+        if id != self._message_lane.speaker:
+            self._message_lane.keep(id, "".join(texts))
+        elif id == self._last_message:
+            self._content.add_all(texts, out)
         else:
-            self._message_lane.keep(id, text)
+            self._speak(id, texts[0], out)
+            self._content.add_all(texts[1:], out)
 
     def _speak(self, id: str, text: str, out: list[bytes]) -> None:
         """Several messages are one `content`, a blank line between them."""

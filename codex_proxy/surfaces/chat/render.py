@@ -21,7 +21,6 @@ from codex_proxy.core.events import (
     ReasoningDelta,
     RefusalDelta,
     StepCompleted,
-    TextDelta,
     TurnEnded,
     UsageSeen,
 )
@@ -31,6 +30,7 @@ from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
 from codex_proxy.surfaces.chat.usage import Measure, StreamMetrics, chat_usage
 from codex_proxy.surfaces.errors import error_frame
+from codex_proxy.surfaces.pieces import Pieces, pieces_together
 from codex_proxy.surfaces.usage import Spent
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -81,7 +81,7 @@ class ChatRenderer:
         self.ended = False
         self.failure: Failure | None = None
         self._handlers: dict[type, Callable[[Any, list[bytes]], None]] = {
-            TextDelta: self._text_delta,
+            Pieces: self._pieces,
             ArgumentsDelta: self._arguments_delta,
             ReasoningDelta: self._reasoning_delta,
             RefusalDelta: self._refusal_delta,
@@ -98,7 +98,7 @@ class ChatRenderer:
         """The SSE bytes of a batch; nothing where the answer is given whole. After the end: nothing."""
         out: list[bytes] = []
         handlers = self._handlers
-        for event in events:
+        for event in pieces_together(events):
             if self.ended:
                 break
             handler = handlers.get(type(event))
@@ -133,9 +133,14 @@ class ChatRenderer:
         for choice in self._choices:
             choice.begin(out)
 
-    def _text_delta(self, event: TextDelta, out: list[bytes]) -> None:
-        for choice in self._hearing(event.id, out):
-            choice.say(event.id, event.text, out)
+    def _pieces(self, pieces: Pieces, out: list[bytes]) -> None:
+        targets = self._hearing(pieces.id, out)
+        if len(targets) == 1:
+            targets[0].say(pieces.id, pieces.texts, out)
+            return
+        for text in pieces.texts:  # each piece goes to all choices before the next one does
+            for choice in targets:
+                choice.say(pieces.id, [text], out)
 
     def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
         for choice in self._hearing(event.id, out):
