@@ -224,7 +224,8 @@ class RunManager:
         """Remembers a turn that ended with calls; without it the answer is still right."""
         if not run.attempt.broker.visible:
             return
-        keys, value = entry_of(run.raw, run.attempt.broker, self.identity(run.turn))
+        plain = run.turn.mode == "model"
+        keys, value = entry_of(run.raw, run.attempt.broker, self.identity(run.turn), plain=plain)
         try:
             await self.memory.remember(run.client, keys, value, durable=self._runs[run].durable)
         except Exception:

@@ -23,6 +23,10 @@ MAX_ENTRIES, MAX_BYTES = 1000, 64 << 20
 CUT_OFF = "No output: the call was cut off before it was answered. Make it again if you still need it."
 """Of a call that the agent would have answered by itself, behind one that it waits for."""
 
+UNSUPPORTED = "unsupported call: "
+UNREADABLE = "failed to parse function arguments: they are not JSON"
+"""Of such a call where the agent has no tools of its own: it is a mistake of the model's, told in the agent's words."""
+
 CODEX_OWN = "internal_chat_message_metadata_passthrough"
 """A field that the agent adds to raw items for itself; the model never sent it."""
 
@@ -63,6 +67,8 @@ class _Head(msgspec.Struct, frozen=True):
     type: str = ""
     role: str | None = None
     call_id: str | None = None
+    name: str = ""
+    arguments: str = ""
     content: list[dict[str, Any]] | None = None
 
 
@@ -89,8 +95,11 @@ def said_by(raw: Iterable[bytes]) -> tuple[SaidMessage, ...]:
     return tuple(messages)
 
 
-def entry_of(raw: Sequence[bytes], broker: Broker, identity: str) -> tuple[list[bytes], bytes]:
-    """Keys and value to remember a turn that ended with calls. `identity`: of model and provider."""
+def entry_of(
+    raw: Sequence[bytes], broker: Broker, identity: str, *, plain: bool = False
+) -> tuple[list[bytes], bytes]:
+    """Keys and value to remember a turn that ended with calls. `identity`: of model and provider; `plain`: the
+    agent has no tools of its own."""
     items = [msgspec.Raw(clean_item(each)) for each in raw]
     hidden = {
         answered.output.call_id: "".join(
@@ -103,8 +112,13 @@ def entry_of(raw: Sequence[bytes], broker: Broker, identity: str) -> tuple[list[
     unanswered = _unanswered(items)
     entry = Remembered(
         items=items,
-        hidden={id: CUT_OFF for id in unanswered if id not in visible} | hidden,
-        calls=unanswered,
+        hidden={
+            id: _not_answered(call) if plain else CUT_OFF
+            for id, call in unanswered.items()
+            if id not in visible
+        }
+        | hidden,
+        calls=list(unanswered),
         visible=visible,
         said=said_text(said_by(raw)),
         model=identity,
@@ -112,18 +126,29 @@ def entry_of(raw: Sequence[bytes], broker: Broker, identity: str) -> tuple[list[
     return [call_key(call) for call in calls], msgspec.json.encode(entry)
 
 
-def _unanswered(items: Iterable[msgspec.Raw]) -> list[str]:
-    """Ids of calls that have no output among the items, in order."""
-    open_calls: dict[str, None] = {}
+def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
+    """Calls that have no output among the items, by id, in order."""
+    open_calls: dict[str, _Head] = {}
     for item in items:
         head = msgspec.json.decode(item, type=_Head)
         if head.call_id is None:
             continue
         if head.type in ("function_call", "custom_tool_call"):
-            open_calls[head.call_id] = None
+            open_calls[head.call_id] = head
         else:
             open_calls.pop(head.call_id, None)
-    return list(open_calls)
+    return open_calls
+
+
+def _not_answered(call: _Head) -> str:
+    """What the agent would have said of a call that it cannot pass on."""
+    try:
+        msgspec.json.decode(call.arguments or "{}")
+    except msgspec.ValidationError:
+        pass  # a number that is larger than any here: the agent reads it
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return UNREADABLE
+    return UNSUPPORTED + call.name
 
 
 async def recalled_history(

@@ -13,7 +13,6 @@ import pytest
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion_message_function_tool_call import Function
 
-from codex_proxy.runs.step_memory import RamStepMemory
 from tests.real.codex_home import MODEL, CodexHome
 from tests.real.model_scenarios import items_of
 from tests.real.model_server import Request
@@ -99,18 +98,16 @@ class Loop:
     answers: list[ChatCompletion] = field(default_factory=list)
     proxies: AsyncExitStack = field(default_factory=AsyncExitStack)
     proxy: Proxy | None = None
-    memory: RamStepMemory = field(default_factory=RamStepMemory)
-    """What outlives a restart."""
 
     async def serve(self) -> Proxy:
         """The proxy for the next request."""
         if self.proxy is None or self.way in ("restarted", "forgotten"):
             await self.proxies.aclose()
             settings: dict[str, Any] = {} if self.way == "kept" else {"kept_threads": 0}
+            if self.way == "forgotten":
+                settings["tool_memory"] = "off"
             settings |= self.settings
             self.proxy = await self.proxies.enter_async_context(serving(self.home, **settings))
-            if self.way == "restarted":
-                self.proxy.server.manager.memory = self.memory
         return self.proxy
 
     async def ask(self, **request: Any) -> ChatCompletion:
