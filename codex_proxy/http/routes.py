@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from codex_proxy.http.chat import chat_completions
+from codex_proxy.http.conversations import add_conversation_routes
 from codex_proxy.http.health import healthz, livez, readyz
 from codex_proxy.http.instrumentation import open_streams, release_streams
 from codex_proxy.http.models import list_models, one_model
@@ -19,6 +20,7 @@ def add_routes(app: web.Application, service: Service) -> None:
         app.router.add_get(f"{prefix}/models", list_models)
         app.router.add_get(f"{prefix}/models/{{id:.+}}", one_model)
     add_response_routes(app)
+    add_conversation_routes(app)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)

@@ -18,6 +18,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.http.responses.store_faults import opened, told_as_faults
 from codex_proxy.runs.model_items import ModelItem, as_history, settled
 from codex_proxy.store.base import UNFINISHED, NotStored, Store, StoredItem
+from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.conversations import objects as conversation_objects
 from codex_proxy.surfaces.items import ItemDict, references_of, resolved, with_ids
 from codex_proxy.surfaces.responses.history import history_of
@@ -73,7 +74,7 @@ async def context_of(
             found = await store.find_items(owner, references)
     whole = resolved(given, {id: _shown(item) for id, item in found.items()})
     kept = [
-        found.get(item["id"]) or StoredItem(item["id"], msgspec.json.encode(item), created=now)
+        found.get(item["id"]) or StoredItem(item["id"], bytes(schema_json(item)), created=now)
         for item in _distinct(with_ids(whole, ids), ids)
     ]
     return Context(earlier, tuple(map(context_item, kept)), tuple(kept))

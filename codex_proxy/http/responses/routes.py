@@ -5,8 +5,15 @@ from __future__ import annotations
 from aiohttp import web
 
 from codex_proxy.http.responses.create import create_response
+from codex_proxy.http.responses.stored import cancel, delete, list_input_items, retrieve
 
 
 def add_response_routes(app: web.Application) -> None:
     for prefix in ("/v1", ""):
-        app.router.add_post(f"{prefix}/responses", create_response)
+        responses = f"{prefix}/responses"
+        one = responses + "/{id}"
+        app.router.add_post(responses, create_response)
+        app.router.add_get(one, retrieve)
+        app.router.add_delete(one, delete)
+        app.router.add_get(f"{one}/input_items", list_input_items)
+        app.router.add_post(f"{one}/cancel", cancel)

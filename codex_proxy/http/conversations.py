@@ -1,0 +1,200 @@
+"""`/v1/conversations`: what several turns share, and its items. Source: seed 002 ("Conversation Management")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.http.body import read_body
+from codex_proxy.http.listing import check_include, listed, shown
+from codex_proxy.http.middleware.frame import OWNER
+from codex_proxy.http.replies import json_response
+from codex_proxy.http.responses.store_faults import opened, told_as_faults
+from codex_proxy.http.service import SERVICE, Service
+from codex_proxy.store.base import (
+    Conversation,
+    ItemReference,
+    NewItem,
+    NotStored,
+    Store,
+    StoreConflict,
+    StoredItem,
+)
+from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.conversations import objects
+from codex_proxy.surfaces.conversations.bodies import parse_create, parse_items, parse_update
+from codex_proxy.surfaces.items import ItemDict, with_ids
+
+
+def add_conversation_routes(app: web.Application) -> None:
+    """Every path, with and without `/v1`."""
+    for prefix in ("/v1", ""):
+        conversations = f"{prefix}/conversations"
+        one = conversations + "/{id}"
+        app.router.add_post(conversations, create)
+        app.router.add_get(one, retrieve)
+        app.router.add_post(one, update)
+        app.router.add_delete(one, delete)
+        app.router.add_get(f"{one}/items", list_items)
+        app.router.add_post(f"{one}/items", create_items)
+        app.router.add_get(one + "/items/{item_id}", retrieve_item)
+        app.router.add_delete(one + "/items/{item_id}", delete_item)
+
+
+# --- conversations ------------------------------------------------------------------------------
+
+
+async def create(request: web.Request) -> web.Response:
+    service, store = _service_and_store(request)
+    given = parse_create(await read_body(request))
+    now = service.clock.epoch()
+    made = Conversation(
+        owner=request[OWNER], id=service.ids.new("conv_"), created=now, metadata=given.metadata
+    )
+    with told_as_faults():
+        try:
+            await store.add_conversation(made, _new_items(given.items, service, now))
+        except (NotStored, StoreConflict) as error:
+            raise _refused(error, given.items) from None
+    return json_response(_object(made))
+
+
+async def retrieve(request: web.Request) -> web.Response:
+    _, store = _service_and_store(request)
+    with told_as_faults():
+        found = await store.conversation(request[OWNER], request.match_info["id"])
+    if found is None:
+        raise _missing(request)
+    return json_response(_object(found))
+
+
+async def update(request: web.Request) -> web.Response:
+    """Merges the metadata; null deletes a key."""
+    _, store = _service_and_store(request)
+    changes = parse_update(await read_body(request))
+    with told_as_faults():
+        try:
+            found = await store.update_conversation(request[OWNER], request.match_info["id"], changes)
+        except NotStored:
+            raise _missing(request) from None
+        except StoreConflict as error:
+            raise bad_request(
+                f"Invalid value for 'metadata': {error}.", "metadata", "array_above_max_length"
+            ) from None
+    return json_response(_object(found))
+
+
+async def delete(request: web.Request) -> web.Response:
+    """Items that other conversations or responses hold stay there."""
+    _, store = _service_and_store(request)
+    id = request.match_info["id"]
+    with told_as_faults():
+        was_there = await store.delete_conversation(request[OWNER], id)
+    if not was_there:
+        raise _missing(request)
+    return json_response(objects.deleted(id))
+
+
+# --- items --------------------------------------------------------------------------------------
+
+
+async def list_items(request: web.Request) -> web.Response:
+    _, store = _service_and_store(request)
+    id = request.match_info["id"]
+    return json_response(
+        await listed(
+            request,
+            partial(store.items, request[OWNER], id),
+            default=objects.ITEMS_LIMIT,
+            form=_item_object,
+            missing=_missing(request),
+        )
+    )
+
+
+async def create_items(request: web.Request) -> web.Response:
+    """At most 20 at once, all or none."""
+    service, store = _service_and_store(request)
+    check_include(request)
+    given = parse_items(await read_body(request))
+    items = _new_items(given, service, service.clock.epoch())
+    with told_as_faults():
+        try:
+            added = await store.append_items(request[OWNER], request.match_info["id"], items)
+        except NotStored as error:
+            if error.kind == "conversation":
+                raise _missing(request) from None
+            raise _refused(error, given) from None
+        except StoreConflict as error:
+            raise _refused(error, given) from None
+    return json_response(objects.added([_item_object(item) for item in added]))
+
+
+async def retrieve_item(request: web.Request) -> web.Response:
+    _, store = _service_and_store(request)
+    check_include(request)
+    with told_as_faults():
+        try:
+            found = await store.item(request[OWNER], request.match_info["id"], request.match_info["item_id"])
+        except NotStored:
+            raise _missing(request) from None
+    if found is None:
+        raise objects.item_not_found(request.match_info["item_id"])
+    return json_response(_item_object(found))
+
+
+async def delete_item(request: web.Request) -> web.Response:
+    """Answers with the conversation."""
+    _, store = _service_and_store(request)
+    with told_as_faults():
+        try:
+            found = await store.delete_item(
+                request[OWNER], request.match_info["id"], request.match_info["item_id"]
+            )
+        except NotStored as error:
+            if error.kind == "conversation":
+                raise _missing(request) from None
+            raise objects.item_not_found(request.match_info["item_id"]) from None
+    return json_response(_object(found))
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def _service_and_store(request: web.Request) -> tuple[Service, Store]:
+    service = request.app[SERVICE]
+    return service, opened(service.responses.store)
+
+
+def _missing(request: web.Request) -> Fault:
+    return objects.not_found(request.match_info["id"])
+
+
+def _object(found: Conversation) -> dict[str, Any]:
+    return objects.conversation(found.id, int(found.created), found.metadata)
+
+
+def _item_object(item: StoredItem) -> ItemDict:
+    return objects.item(shown(item), int(item.created))
+
+
+def _new_items(given: Sequence[ItemDict], service: Service, now: float) -> list[NewItem]:
+    return [
+        ItemReference(item["id"])
+        if item["type"] == "item_reference"
+        else StoredItem(item["id"], bytes(schema_json(item)), created=now)
+        for item in with_ids(given, service.ids)
+    ]
+
+
+def _refused(error: NotStored | StoreConflict, given: Sequence[ItemDict]) -> Fault:
+    """An item that refers to nothing, or whose id is taken; the place names it where it is one of these."""
+    if isinstance(error, StoreConflict):
+        message = "An item with the same id is in the conversation already: leave its 'id' out."
+        return bad_request(message, "items", "item_already_in_conversation")
+    place = next((n for n, item in enumerate(given) if item.get("id") == error.id), 0)
+    return bad_request(f"Item with id '{error.id[:80]}' not found.", f"items[{place}].id", "item_not_found")

@@ -1,0 +1,60 @@
+"""Pages of stored items as OpenAI's lists."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, get_args
+
+import msgspec
+from aiohttp import web
+
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.http.responses.store_faults import told_as_faults
+from codex_proxy.store.base import NotStored, Page, PageRequest, StoredItem
+from codex_proxy.surfaces.items import ItemDict
+from codex_proxy.surfaces.lists import list_object, page_of
+from codex_proxy.surfaces.responses.wire import Include
+
+_INCLUDES: Final = frozenset(get_args(Include))
+_item = msgspec.json.Decoder(dict[str, Any])
+_SHOWN: Final = 80  # letters of a client's own words in a message
+
+
+def shown(item: StoredItem) -> ItemDict:
+    """An item as the client sees it."""
+    return _item.decode(item.json)
+
+
+def check_include(request: web.Request) -> None:
+    """`include` names what is shown anyway, or is not there to be shown. An unknown name is a 400."""
+    for name in [*request.query.getall("include", []), *request.query.getall("include[]", [])]:
+        if name not in _INCLUDES:
+            raise bad_request(
+                f"Invalid value for 'include': '{name[:_SHOWN]}'. Supported values are: "
+                + ", ".join(f"'{each}'" for each in sorted(_INCLUDES)),
+                "include",
+                "invalid_value",
+            )
+
+
+async def listed(
+    request: web.Request,
+    read: Callable[[PageRequest], Awaitable[Page]],
+    *,
+    default: int,
+    form: Callable[[StoredItem], ItemDict],
+    missing: Fault,
+) -> dict[str, Any]:
+    """The page that the query asks for, each item in its `form`. Raises `missing` where the list is not there."""
+    check_include(request)
+    asked = page_of(request.query, default=default)
+    with told_as_faults():
+        try:
+            page = await read(PageRequest(asked.limit, asked.order, asked.after))
+        except NotStored as error:
+            if error.kind != "item":
+                raise missing from None
+            raise bad_request(
+                f"No item with id '{error.id[:_SHOWN]}' in this list.", "after", "invalid_value"
+            ) from None
+    return list_object([form(item) for item in page.items], has_more=page.has_more)

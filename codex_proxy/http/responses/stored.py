@@ -1,0 +1,74 @@
+"""What is done with a response that is stored: shown, deleted, its input listed."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+from aiohttp import web
+
+from codex_proxy.http.listing import check_include, listed, shown
+from codex_proxy.http.middleware.frame import OWNER
+from codex_proxy.http.replies import json_response
+from codex_proxy.http.responses.store_faults import told_as_faults
+from codex_proxy.http.service import SERVICE
+from codex_proxy.store.base import Store, StoredResponse
+from codex_proxy.surfaces.responses import objects
+
+
+def store_for(request: web.Request) -> Store:
+    """The store that may hold the response of the path. Where there is none, nothing is there."""
+    store = request.app[SERVICE].responses.store
+    if store is None:
+        raise objects.not_found(request.match_info["id"])
+    return store
+
+
+async def stored_response(request: web.Request) -> StoredResponse:
+    """The response of the path. Raises `Fault` NOT_FOUND, also for somebody else's."""
+    id = request.match_info["id"]
+    store = store_for(request)
+    with told_as_faults():
+        found = await store.response(request[OWNER], id)
+    if found is None:
+        raise objects.not_found(id)
+    return found
+
+
+async def retrieve(request: web.Request) -> web.StreamResponse:
+    """GET /v1/responses/{id}."""
+    check_include(request)
+    found = await stored_response(request)
+    return web.Response(body=found.json, content_type="application/json")
+
+
+async def delete(request: web.Request) -> web.Response:
+    """DELETE /v1/responses/{id}. What continues it keeps its context."""
+    id = request.match_info["id"]
+    store = store_for(request)
+    with told_as_faults():
+        was_there = await store.delete_response(request[OWNER], id)
+    if not was_there:
+        raise objects.not_found(id)
+    return json_response(objects.deleted(id))
+
+
+async def list_input_items(request: web.Request) -> web.Response:
+    """GET /v1/responses/{id}/input_items: what this response was asked with, not what came before."""
+    id = request.match_info["id"]
+    return json_response(
+        await listed(
+            request,
+            partial(store_for(request).input_items, request[OWNER], id),
+            default=objects.INPUT_ITEMS_LIMIT,
+            form=shown,
+            missing=objects.not_found(id),
+        )
+    )
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """POST /v1/responses/{id}/cancel."""
+    found = await stored_response(request)
+    objects.cancelling(msgspec.json.decode(found.json))
+    return web.Response(body=found.json, content_type="application/json")
