@@ -7,7 +7,7 @@ bytes for them, so they become U+FFFD here; a pair whose two halves meet in one 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -29,7 +29,7 @@ def json_text(text: str) -> bytes:
         return _encode(without_surrogates(text))
 
 
-def json_lines(texts: list[str]) -> bytes:
+def json_lines(texts: Sequence[str]) -> bytes:
     """Each of `texts` as a JSON string, a newline between two; inside of one there is none. Never raises."""
     try:
         return _encoder.encode_lines(texts)[:-1]

@@ -73,7 +73,7 @@ class Events(Protocol):
     def finish(self, response: dict[str, Any]) -> None: ...
     def item_added(self, output: OutputItem) -> None: ...
     def part_added(self, output: OutputItem, part: Part) -> None: ...
-    def delta(self, output: OutputItem, part: Part, fragment: bytes) -> None: ...
+    def deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None: ...
     def part_done(self, output: OutputItem, part: Part) -> None: ...
     def item_done(self, output: OutputItem) -> None: ...
 
@@ -139,9 +139,13 @@ class ResponseEvents(FrameList):
         constant = json_bytes({"type": type, **place, **logprobs})
         part.head = b'event: %b\ndata: %b,"sequence_number":' % (type.encode(), constant[:-1])
 
-    def delta(self, output: OutputItem, part: Part, fragment: bytes) -> None:
-        self._frames.append(b'%b%d,"delta":%b}\n\n' % (part.head, self.number, fragment))
-        self.number += 1
+    def deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None:
+        head = part.head
+        self._frames += [
+            b'%b%d,"delta":%b}\n\n' % (head, number, fragment)
+            for number, fragment in enumerate(fragments, self.number)
+        ]
+        self.number += len(fragments)
 
     def part_done(self, output: OutputItem, part: Part) -> None:
         place = self._place(output, part)

@@ -7,14 +7,14 @@ rules ("Responses object").
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from codex_proxy.core.ids import IdSource
 from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import json_text, raw_text
+from codex_proxy.surfaces.base import json_lines, raw_text
 
 PartKey: TypeAlias = tuple[str, int]
 """What a part holds (`text`, `refusal`, `summary`, `arguments`, `output`), and the agent's own count of it."""
@@ -45,11 +45,11 @@ class Part:
         self.head = b""
         """The constant beginning of this part's delta events; whoever writes events puts it here."""
 
-    def add(self, text: str) -> bytes:
-        """Appends a piece. Gives it as JSON, as it goes out."""
-        fragment = json_text(text)
-        self.fragments.append(fragment)
-        return fragment
+    def add(self, texts: Sequence[str]) -> list[bytes]:
+        """Appends pieces. Gives each as JSON, as it goes out."""
+        lines = json_lines(texts)
+        self.fragments.append(lines.replace(b'"\n"', b""))
+        return lines.split(b"\n")
 
     def whole(self) -> bytes:
         """All of it as one JSON string: the fragments without their quotes, joined."""

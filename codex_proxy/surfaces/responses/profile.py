@@ -61,8 +61,9 @@ class OpenResponsesEvents(FrameList):
         said = "output_text" if output.kind == "message" else "function_call_arguments"
         part.head = b"data: " + json_bytes({"type": f"response.{said}.delta", **_place(output)})[:-1]
 
-    def delta(self, output: OutputItem, part: Part, fragment: bytes) -> None:
-        self._frame(b'%b,"delta":%b}\n\n' % (part.head, fragment))
+    def deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None:
+        for fragment in fragments:
+            self._frame(b'%b,"delta":%b}\n\n' % (part.head, fragment))
 
     def part_done(self, output: OutputItem, part: Part) -> None:
         legacy = isinstance(output.item, ToolCall) and output.item.kind == "legacy"

@@ -29,7 +29,6 @@ from codex_proxy.core.events import (
     ReasoningDelta,
     RefusalDelta,
     StepCompleted,
-    TextDelta,
     TurnEnded,
     UsageSeen,
 )
@@ -38,6 +37,7 @@ from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.lanes import Lane
+from codex_proxy.surfaces.pieces import Pieces, pieces_together
 from codex_proxy.surfaces.responses.events import Events, ResponseEvents
 from codex_proxy.surfaces.responses.output import (
     ACTIVITY_TYPE,
@@ -116,7 +116,7 @@ class ResponsesRenderer:
         self.ended = False
         self.failure: Failure | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {
-            TextDelta: lambda event: self._say(event.id, TEXT, event.text),
+            Pieces: lambda pieces: self._say(pieces.id, TEXT, *pieces.texts),
             ArgumentsDelta: lambda event: self._say(event.id, ARGUMENTS, event.text),
             ReasoningDelta: self._reasoning_delta,
             RefusalDelta: lambda event: self._say(event.id, REFUSAL, event.text),
@@ -139,7 +139,7 @@ class ResponsesRenderer:
         if self.ended:
             return b""
         handlers = self._handlers
-        for event in events:
+        for event in pieces_together(events):
             self._status = "in_progress"
             handler = handlers.get(type(event))
             if handler is not None:
@@ -332,18 +332,18 @@ class ResponsesRenderer:
 
     # --- texts ----------------------------------------------------------------------------------
 
-    def _say(self, id: str, key: PartKey, text: str) -> None:
-        """A piece of an item's text."""
+    def _say(self, id: str, key: PartKey, *texts: str) -> None:
+        """Pieces of an item's text, a frame each."""
         output = self._items.get(id)
         if output is None:
             return
         if output.waiting:
-            output.kept.append((key, text))
+            output.kept += [(key, text) for text in texts]
             return
         if output.index is None:
             self._announce(output)
         part = output.part(key) or self._new_part(output, key)
-        self._events.delta(output, part, part.add(text))
+        self._events.deltas(output, part, part.add(texts))
 
     def _new_part(self, output: OutputItem, key: PartKey) -> Part:
         if output.parts:
