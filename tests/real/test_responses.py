@@ -1,0 +1,224 @@
+"""Responses through the real binary: what its model sees of stored turns, on kept threads, replayed, restarted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+from openai.types.responses import Response, ResponseFunctionToolCall
+from pydantic import BaseModel
+
+from tests.real.codex_home import MODEL, CodexHome
+from tests.real.model_plans import call, plan, say, think
+from tests.real.model_server import ModelServer
+from tests.real.proxy import Proxy
+from tests.real.proxy import proxy as serving
+from tests.real.tool_loop import assert_grows, input_of, types_of
+
+WAYS = ("kept", "replayed", "restarted")
+EVERY_WAY = pytest.mark.parametrize("way", WAYS)
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+PNG = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9aw"
+    "AAAABJRU5ErkJggg=="
+)
+
+
+@dataclass
+class Talk:
+    """Turns on one proxy, or on a new one for each. `way` says what happens between them."""
+
+    home: CodexHome
+    way: str
+    request: dict[str, Any]
+    proxies: AsyncExitStack = field(default_factory=AsyncExitStack)
+    proxy: Proxy | None = None
+
+    async def client(self) -> AsyncOpenAI:
+        if self.proxy is None or self.way == "restarted":
+            await self.proxies.aclose()
+            settings: dict[str, Any] = {} if self.way == "kept" else {"kept_threads": 0}
+            self.proxy = await self.proxies.enter_async_context(serving(self.home, **settings))
+        return self.proxy.client
+
+    async def ask(self, input: Any, **fields: Any) -> Response:
+        client = await self.client()
+        answer: Response = await client.responses.create(**(self.request | {"input": input} | fields))
+        return answer
+
+
+@asynccontextmanager
+async def talk_of(home: CodexHome, way: str, **request: Any) -> AsyncIterator[Talk]:
+    talk = Talk(home, way, {"model": MODEL, "instructions": "Be brief.", **request})
+    try:
+        yield talk
+    finally:
+        await talk.proxies.aclose()
+
+
+def calls_of(response: Response) -> list[ResponseFunctionToolCall]:
+    return [item for item in response.output if isinstance(item, ResponseFunctionToolCall)]
+
+
+def outputs_for(response: Response) -> list[dict[str, Any]]:
+    """What the client's tool answers to each call."""
+    return [
+        {
+            "type": "function_call_output",
+            "call_id": each.call_id,
+            "output": f"sunny in {json.loads(each.arguments)['city']}",
+        }
+        for each in calls_of(response)
+    ]
+
+
+@EVERY_WAY
+async def test_a_chain_shows_the_model_all_that_it_saw_and_said_and_new_items_behind_it(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    async with talk_of(codex_home, way) as talk:
+        first = await talk.ask(plan([think(), say("One.")]))
+        second = await talk.ask(plan([think(), say("Two.")]), previous_response_id=first.id)
+        third = await talk.ask("[[model:text say=Three.]]", previous_response_id=second.id)
+    assert [each.output_text for each in (first, second, third)] == ["One.", "Two.", "Three."]
+    assert_grows(model_server.calls)
+    answer = ["reasoning", "message"]
+    assert types_of(model_server.calls[2]) == ["message", "message", *answer, "message", *answer, "message"]
+
+
+@EVERY_WAY
+async def test_a_tool_loop_by_previous_id_sees_its_reasoning_and_outputs_in_order(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    step = [think(), say("Let me look."), call(city="Paris"), call(city="Rome")]
+    async with talk_of(codex_home, way, tools=[WEATHER]) as talk:
+        answer = await talk.ask(plan(step, step, [think(), say("Done.")]))
+        while calls_of(answer):
+            outputs = list(reversed(outputs_for(answer)))
+            answer = await talk.ask(outputs, previous_response_id=answer.id)
+        assert answer.output_text == "Done."
+        last = await talk.ask("[[model:text say=Bye.]]", previous_response_id=answer.id)
+    assert last.output_text == "Bye."
+    assert_grows(model_server.calls)
+    added = ["reasoning", "message", *["function_call"] * 2, *["function_call_output"] * 2]
+    assert types_of(model_server.calls[3]) == [
+        *["message"] * 2, *added, *added, "reasoning", "message", "message",
+    ]  # fmt: skip
+    outputs_seen = [
+        item["output"] for item in input_of(model_server.calls[1]) if item["type"] == "function_call_output"
+    ]
+    assert outputs_seen == ["sunny in Paris", "sunny in Rome"]
+
+
+@EVERY_WAY
+async def test_a_conversation_carries_the_model_s_own_items(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    async with talk_of(codex_home, way, tools=[WEATHER]) as talk:
+        conversation = (await (await talk.client()).conversations.create()).id
+        first = await talk.ask(
+            plan([think(), call(city="Paris")], [think(), say("Sunny.")]), conversation=conversation
+        )
+        second = await talk.ask(outputs_for(first), conversation=conversation)
+        third = await talk.ask("[[model:text say=Bye.]]", conversation=conversation)
+        items = (await (await talk.client()).conversations.items.list(conversation, order="asc")).data
+    assert (second.output_text, third.output_text) == ("Sunny.", "Bye.")
+    assert_grows(model_server.calls)
+    assert [item.type for item in items if item.type != "reasoning"] == [
+        "message", "function_call", "function_call_output", "message", "message", "message",
+    ]  # fmt: skip
+
+
+@EVERY_WAY
+async def test_two_continuations_of_one_response_do_not_see_each_other(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    async with talk_of(codex_home, way) as talk:
+        root = await talk.ask(plan([think(), say("Root.")]))
+        await talk.ask("[[model:text say=Left.]] left", previous_response_id=root.id)
+        await talk.ask("[[model:text say=Right.]] right", previous_response_id=root.id)
+    first, second = (json.dumps(input_of(each)) for each in model_server.calls[1:])
+    assert "left" in first
+    assert "right" in second
+    assert "left" not in second
+
+
+async def test_encrypted_reasoning_goes_to_the_client_and_back_with_nothing_stored(
+    codex_home: CodexHome, model_server: ModelServer
+) -> None:
+    """As Codex itself asks: `store: false`, and all of the context in each request."""
+    asking = {"store": False, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "thread-1"}
+    async with talk_of(codex_home, "restarted", tools=[WEATHER], **asking) as talk:
+        user = {"role": "user", "content": plan([think(), call(city="Paris")], [say("Sunny.")])}
+        first = await talk.ask([user])
+        echoed = [item.model_dump(exclude_none=True) for item in first.output]
+        second = await talk.ask([user, *echoed, *outputs_for(first)])
+    assert second.output_text == "Sunny."
+    assert [item.type for item in first.output] == ["reasoning", "function_call"]
+    [sealed] = [item for item in input_of(model_server.calls[1]) if item["type"] == "reasoning"]
+    assert sealed["encrypted_content"] == echoed[0]["encrypted_content"]
+    assert_grows(model_server.calls)
+
+
+async def test_another_model_does_not_get_this_ones_reasoning(
+    codex_home: CodexHome, model_server: ModelServer
+) -> None:
+    async with talk_of(codex_home, "replayed") as talk:
+        first = await talk.ask(plan([think(), say("One.")]))
+        await talk.ask("[[model:text say=Two.]]", previous_response_id=first.id, model="gpt-5.1-other")
+    assert "reasoning" not in types_of(model_server.calls[1])
+    assert "One." in json.dumps(input_of(model_server.calls[1]))
+
+
+@EVERY_WAY
+async def test_an_image_of_an_earlier_turn_is_still_seen(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    content = [
+        {"type": "input_text", "text": "[[model:text say=A.pixel.]]"},
+        {"type": "input_image", "image_url": PNG, "detail": "high"},
+    ]
+    async with talk_of(codex_home, way) as talk:
+        first = await talk.ask([{"role": "user", "content": content}])
+        await talk.ask("[[model:text say=Yes.]]", previous_response_id=first.id)
+    assert_grows(model_server.calls)
+    assert PNG in json.dumps(input_of(model_server.calls[1]))
+
+
+async def test_the_sdk_parses_structured_output(proxy: Proxy) -> None:
+    class City(BaseModel):
+        name: str
+        people: int
+
+    body = json.dumps({"name": "Paris", "people": 2})
+    response = await proxy.client.responses.parse(
+        model=MODEL, input=f"[[model:json body='{body}']]", text_format=City
+    )
+    assert response.output_parsed == City(name="Paris", people=2)
+
+
+async def test_an_agent_turn_is_continued_with_what_the_agent_did(
+    codex_home: CodexHome, model_server: ModelServer
+) -> None:
+    async with serving(codex_home, kept_threads=0) as proxy:
+        first = await proxy.client.responses.create(model=MODEL, input="[[model:shell cmd='echo made']]")
+        await proxy.client.responses.create(
+            model=MODEL, input="[[model:text say=Two.]]", previous_response_id=first.id
+        )
+    last = json.dumps(input_of(model_server.calls[-1]))
+    assert "made" in last
+    assert "function_call_output" in last
