@@ -16,7 +16,7 @@ from codex_proxy.agents.codex_proto import phrases, submissions
 from codex_proxy.agents.codex_proto.activities import DEEDS, Activities, Deed
 from codex_proxy.agents.codex_proto.open_items import LEGACY, Calls, Messages, Thoughts
 from codex_proxy.agents.codex_proto.usage import Tally
-from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, decode
+from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, decode, plain_delta, spellings
 from codex_proxy.agents.failures import (
     cleaned,
     failure_from_exit,
@@ -33,6 +33,7 @@ from codex_proxy.core.events import (
     Retrying,
     StepCompleted,
     Stop,
+    TextDelta,
     TurnEnded,
     TurnStarted,
     UsageSeen,
@@ -44,17 +45,7 @@ from codex_proxy.core.turn import Turn
 SUBMISSION = "1"
 """The id of the turn's op; its events carry it. Each child gets one turn."""
 
-PREFIX = "codex/event/"
-"""What older versions put before an event's name."""
-
-ALIASES = {
-    "agent_message_content_delta": "agent_message_delta",
-    "reasoning_content_delta": "agent_reasoning_delta",
-    "reasoning_raw_content_delta": "agent_reasoning_raw_content_delta",
-    "turn_started": "task_started",
-    "turn_complete": "task_complete",
-}
-"""Names of other versions. Some say the same thing twice, once under each name."""
+DELTA = "agent_message_delta"
 
 NO_FUNCTION = Function()
 
@@ -115,7 +106,12 @@ class CodexProto:
     def receive(self, lines: Sequence[bytes]) -> Step:
         """The events of these lines; a line that is no event of ours is at most noticed."""
         out: list[Event] = []
+        speaker: str | None = None
         for raw in lines:
+            # Most lines are deltas of the message that the last one spoke of: then all but the text is known.
+            if speaker is not None and (text := plain_delta(raw)):
+                out.append(TextDelta(speaker, text))
+                continue
             if self._ended:
                 break
             line = decode(raw)
@@ -123,6 +119,7 @@ class CodexProto:
                 self._take(line, out)
             elif raw.strip():
                 out.append(Noticed("bad_line", f"{len(raw)} bytes that are not an event"))
+            speaker = self._speaker
         writes, self._writes = self._writes, b""
         return Step(out, writes) if out or writes else NOTHING
 
@@ -174,6 +171,13 @@ class CodexProto:
             if name not in ENDS:
                 return
         handler(self, msg, out)
+
+    @property
+    def _speaker(self) -> str | None:
+        """The message that a plain delta goes on with, where it does nothing else."""
+        if self._ended or self._thoughts or not self._said:
+            return None
+        return self._messages.speaker if self._spellings.get(DELTA) == DELTA else None
 
     # --- session ------------------------------------------------------------------------------
 
@@ -390,11 +394,4 @@ HANDLERS: dict[str, Handler] = {
 """What each event does. `shutdown_complete`, `turn_diff` and the like say nothing that we need."""
 
 
-def _routes() -> dict[str, tuple[str, Handler]]:
-    """Every spelling of an event's name leads to the name it stands for, and its handler."""
-    spelled = {name: name for name in HANDLERS} | ALIASES
-    plain = {spelling: (name, HANDLERS[name]) for spelling, name in spelled.items()}
-    return plain | {PREFIX + spelling: route for spelling, route in plain.items()}
-
-
-ROUTES = _routes()
+ROUTES = {spelling: (name, HANDLERS[name]) for spelling, name in spellings(HANDLERS).items()}

@@ -42,6 +42,11 @@ class Messages:
         """Whether one is open."""
         return bool(self._ids)
 
+    @property
+    def speaker(self) -> str | None:
+        """The open message of an agent that speaks of one answer."""
+        return self._ids.get(None)
+
     def delta(self, choice: int | None, text: str, out: list[Event]) -> None:
         """A piece of text."""
         out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
