@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ipaddress
 import re
 import socket
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from aiohttp import (
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from codex_proxy.core.addresses import is_public, literal
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryItem, ImagePart, Part, PastOutput, SaidMessage
 from codex_proxy.core.turn import Turn
@@ -47,9 +47,6 @@ _HEADERS: Final = {
     "Accept-Encoding": "identity",  # what is unpacked can be a thousand times as large
     "User-Agent": "codex-proxy",
 }
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-"""Where an IPv4 address stands in the last 32 bits: how a network without IPv4 reaches it."""
-
 _MAGIC: Final = {
     "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
     "image/jpeg": re.compile(rb"\xff\xd8\xff"),
@@ -57,8 +54,6 @@ _MAGIC: Final = {
     "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
 }
 """The types that models see, and how each begins: what a server says of a file is only what it says."""
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
@@ -212,7 +207,7 @@ def _entry(text: str) -> _Entry:
         raise wrong from error
     if not (plain and host and port) or place.scheme not in _DEFAULT_PORTS or "*" in host:
         raise wrong
-    if below and _literal(host) is not None:
+    if below and literal(host) is not None:
         raise wrong
     return _Entry(place.scheme, host, port, below)
 
@@ -220,15 +215,8 @@ def _entry(text: str) -> _Entry:
 def _host(place: URL) -> str:
     """The host as it is compared: lower case, in ASCII, an address in its one way to be written."""
     host = (place.raw_host or "").lower()
-    address = _literal(host)
+    address = literal(host)
     return host if address is None else str(address)
-
-
-def _literal(host: str) -> Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
 
 
 def _parsed(url: str) -> URL:
@@ -278,22 +266,6 @@ class _PublicAddresses(AbstractResolver):
 
     async def close(self) -> None:
         await self._inner.close()
-
-
-def is_public(text: str) -> bool:
-    """Whether an address is one of the public internet, and leads nowhere else in disguise."""
-    address = _literal(text.partition("%")[0])
-    if address is None or "%" in text:
-        return False
-    if isinstance(address, ipaddress.IPv6Address):
-        inside = address.ipv4_mapped
-        if address in _NAT64:
-            inside = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if inside is not None:
-            return is_public(str(inside))
-        if address.is_site_local or address.sixtofour is not None or address.teredo is not None:
-            return False
-    return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
 # --- what is said of it ---------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.test_utils import BaseTestServer, TestServer
 
+from codex_proxy.core.addresses import is_public
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import (
     HistoryItem,
@@ -25,7 +26,7 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.image_fetch import SETTING, ImageFetcher, ImageLimits, inlined, is_public
+from codex_proxy.http.image_fetch import SETTING, ImageFetcher, ImageLimits, inlined
 
 pytestmark = pytest.mark.filterwarnings("error")
 
