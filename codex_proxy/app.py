@@ -19,6 +19,7 @@ from codex_proxy.config import Settings, split_list
 from codex_proxy.core.rate import RateLimits
 from codex_proxy.http.application import application
 from codex_proxy.http.guard import SseGuard
+from codex_proxy.http.metrics import add_metrics
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.responses.turns import ConversationTurns
 from codex_proxy.http.service import Service, catalog_of
@@ -96,7 +97,7 @@ class Server:
         # A handler must end when its client leaves, or nobody tells the agent.
         self.service = self._service()
         self._runner = web.AppRunner(
-            application(self.service),
+            self._application(self.service),
             access_log=None,
             handler_cancellation=True,
             keepalive_timeout=75,
@@ -151,6 +152,19 @@ class Server:
             hosts=allowed_hosts(settings),
             fake=settings.agent == "fake",
         )
+
+    def _application(self, service: Service) -> web.Application:
+        app = application(service)
+        if self.settings.metrics:
+            # Imported here, since most servers have no metrics.
+            from codex_proxy.metrics import Metrics, State, known_models
+
+            store = None if self.keeping is None else self.settings.store_file
+            state = State(self.manager, service.guard, self.settings.sse_max_concurrency, store)
+            key = self.settings.metrics_key
+            meter = Metrics(state, known_models(service.catalog))
+            add_metrics(app, meter, key.get_secret_value() if key else None)
+        return app
 
     def _responses(self) -> ResponsesService:
         settings = self.settings

@@ -170,6 +170,12 @@ class Settings(BaseSettings):
         description="file that held turns of the fake agent wait for",
     )
 
+    # Metrics.
+    metrics: bool = Field(False, description="serve `GET /metrics`, for Prometheus")
+    metrics_key: SecretStr | None = Field(
+        None, description="key that a reader of the metrics must send; unset: only this machine reads them"
+    )
+
     # Logs.
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged")
     log_format: Literal["console", "json"] = Field("console", description="how it is logged")

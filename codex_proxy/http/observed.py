@@ -1,15 +1,53 @@
-"""What an exchange sees go by, for the log and for the metrics of a usage chunk (seed 001, story 2.6)."""
+"""What an exchange sees go by: for the log, for the metrics of a usage chunk (seed 001, story 2.6), and for those of
+the server.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 
-from codex_proxy.core.events import VISIBLE, Event, TurnEnded
+from codex_proxy.core.events import (
+    VISIBLE,
+    ArgumentsDelta,
+    Event,
+    OutputDelta,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    TurnEnded,
+    Usage,
+    UsageSeen,
+)
 from codex_proxy.core.ids import Clock
 from codex_proxy.surfaces.chat.usage import StreamMetrics
 
 SHOWN = VISIBLE - {TurnEnded}
 """What a client can be shown something of."""
+
+
+DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
+
+
+class Tally:
+    """What is counted of one request's events: its deltas, and the tokens that were told last."""
+
+    __slots__ = ("deltas", "usage")
+
+    def __init__(self) -> None:
+        self.deltas = 0
+        self.usage: Usage | None = None
+
+    def see(self, events: Sequence[Event]) -> None:
+        """Counts a batch, without a step of Python for each of its deltas."""
+        kinds = list(map(type, events))
+        self.deltas += sum(map(kinds.count, DELTAS))
+        if UsageSeen in kinds:
+            self.usage = next(event.usage for event in reversed(events) if isinstance(event, UsageSeen))
+
+
+TALLY: ContextVar[Tally | None] = ContextVar("tally", default=None)
+"""The tally of the request that is being handled; None where nobody counts."""
 
 
 class Observed:
@@ -19,11 +57,14 @@ class Observed:
         self._clock = clock
         self._began = clock.monotonic()
         self._first: float | None = None
+        self._tally = TALLY.get()
         self.ended_by: str | None = None
         """The agent's event that gave the finish reason."""
 
     def see(self, events: Sequence[Event]) -> None:
         """Looks at a batch, before it is rendered. A turn's end is the last of its events."""
+        if self._tally is not None:
+            self._tally.see(events)
         if self._first is None and any(type(event) in SHOWN for event in events):
             self._first = self._clock.monotonic()
         if events and isinstance(events[-1], TurnEnded):

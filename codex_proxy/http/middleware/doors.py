@@ -14,8 +14,8 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.frame import OWNER, Handler
 from codex_proxy.http.service import SERVICE, Service
 
-OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
-"""What a supervisor asks without a key."""
+OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/metrics"})
+"""What a supervisor asks without a key; `/metrics` has a key of its own."""
 
 KEY_NAME = "default"
 """The name of the one key there is."""

@@ -1,0 +1,144 @@
+"""GET /metrics, and the middleware that tells a meter of every request. Both are there only where metrics are on.
+
+What is measured and in which format is the meter's affair (`codex_proxy.metrics`); here is what there is to see of a
+request, with labels of which there are only so many.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.http.instrumentation import FORWARDED
+from codex_proxy.http.middleware.frame import CLIENT_LEFT, NOTES, Handler
+from codex_proxy.http.observed import TALLY, Tally
+from codex_proxy.http.service import SERVICE
+
+PATH = "/metrics"
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", CLIENT_LEFT: "client_left"}
+"""Refusals that are no fault of a handler, by their status."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """One request that is over."""
+
+    route: str
+    """The template of its path (`/v1/models/{id}`), or `unknown`."""
+    method: str
+    status: int
+    error: str
+    """The kind of the fault; empty where there was none."""
+    seconds: float
+    first_seconds: float | None
+    """Until there was something to show; None where that never came."""
+    model: str | None
+    """As the client wrote it; None where it asked for none."""
+    deltas: int
+    tokens: dict[str, int]
+    """By kind; empty where nobody counted."""
+
+
+class Meter(Protocol):
+    """Who counts."""
+
+    def saw(self, seen: Seen) -> None: ...
+
+    def exposition(self) -> tuple[bytes, str]:
+        """Everything that was counted, and the type of this text."""
+        ...
+
+
+METER = web.AppKey("meter", Meter)
+METRICS_KEY = web.AppKey("metrics_key", str)
+
+
+def add_metrics(app: web.Application, meter: Meter, key: str | None) -> None:
+    """Turns metrics on, before the application runs. `key` None: they are for this machine only."""
+    app[METER] = meter
+    app[METRICS_KEY] = key or ""
+    app.middlewares.insert(0, measured)
+    app.router.add_get(PATH, metrics)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """The exposition. Raises `Fault` for whoever may not read it."""
+    _check(request, request.app[METRICS_KEY])
+    body, kind = request.app[METER].exposition()
+    return web.Response(body=body, headers={"Content-Type": kind})
+
+
+def _check(request: web.Request, key: str) -> None:
+    if key:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), key.encode()):
+            message = (
+                "Metrics have a key of their own (PROXY_METRICS_KEY): send it as `Authorization: Bearer KEY`."
+            )
+            raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message=message))
+    elif not _is_near(request):
+        message = "Metrics are for this machine only; PROXY_METRICS_KEY opens them to whoever has that key."
+        raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
+
+
+def _is_near(request: web.Request) -> bool:
+    """Whether it comes from this machine, and not through a reverse proxy on it."""
+    try:
+        near = ipaddress.ip_address(request.remote or "").is_loopback
+    except ValueError:
+        return False
+    return near and not any(name in request.headers for name in FORWARDED)
+
+
+@web.middleware
+async def measured(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Outermost: it sees the answer that goes out, whoever made it."""
+    clock = request.app[SERVICE].clock
+    tally = Tally()
+    token = TALLY.set(tally)
+    began = clock.monotonic()
+    status = CLIENT_LEFT
+    try:
+        response = await handler(request)
+        status = response.status
+        return response
+    finally:
+        TALLY.reset(token)
+        request.app[METER].saw(_seen(request, status, clock.monotonic() - began, tally))
+
+
+def _seen(request: web.Request, status: int, seconds: float, tally: Tally) -> Seen:
+    notes = request.get(NOTES, {})
+    resource = request.match_info.route.resource
+    first, model = notes.get("first_ms"), notes.get("model")
+    error = str(notes.get("error", "")) or (REFUSED.get(status, "refused") if status >= 400 else "")
+    return Seen(
+        route="unknown" if resource is None else resource.canonical,
+        method=request.method if request.method in METHODS else "other",
+        status=status,
+        error=error,
+        seconds=seconds,
+        first_seconds=first / 1000 if isinstance(first, int | float) else None,
+        model=model if isinstance(model, str) else None,
+        deltas=tally.deltas,
+        tokens=_tokens(notes, tally),
+    )
+
+
+def _tokens(notes: dict[str, object], tally: Tally) -> dict[str, int]:
+    """As the agent told them; else as they were estimated for the answer."""
+    usage = tally.usage
+    if usage is not None:
+        return {
+            "input": usage.input,
+            "cached_input": usage.cached,
+            "output": usage.output,
+            "reasoning": usage.reasoning,
+        }
+    told = {"input": notes.get("input_tokens"), "output": notes.get("output_tokens")}
+    return {kind: count for kind, count in told.items() if isinstance(count, int)}

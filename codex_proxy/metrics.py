@@ -1,0 +1,146 @@
+"""What is counted, and what is looked up when somebody asks: the metrics of one server, in a registry of its own.
+
+Part of the wiring: it looks at the server's parts and changes none. Labels are bounded: routes are templates, errors
+are kinds of fault, and a model's name that is not one of ours is `other`. A request is counted once, when it is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter as Tallied
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from codex_proxy import __version__
+from codex_proxy.http.guard import SseGuard
+from codex_proxy.http.metrics import Seen
+from codex_proxy.runs.app_server_agent import AppServerAgent
+from codex_proxy.runs.manager import RunManager
+from codex_proxy.surfaces.models import ModelCatalog, list_body, split_mode
+
+OTHER = "other"
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+"""From what the proxy itself takes to the longest turn there is by default."""
+
+
+class State(Collector):
+    """What is true at the moment of the question: streams, turns, children, the store."""
+
+    def __init__(
+        self, manager: RunManager, guard: SseGuard, stream_limit: int | None, store: Path | None
+    ) -> None:
+        self._manager = manager
+        self._guard = guard
+        self._stream_limit = stream_limit
+        self._store = store
+
+    def collect(self) -> Iterable[Metric]:
+        """Every gauge, and the counter of children that ended by themselves."""
+        manager, agent = self._manager, self._manager.agent
+        yield _gauge("active_streams", "Streams that are open.", self._guard.active)
+        limit = "Streams that may be open at once; 0 is any number."
+        yield _gauge("stream_limit", limit, self._stream_limit or 0)
+        yield _gauge("turns_running", "Turns that run.", manager.running)
+        yield _gauge("turns_queued", "Turns that wait for a place.", manager.queued)
+        yield _gauge("agent_ready", "1 where a turn would work, as far as is known.", agent.trouble() is None)
+        info = GaugeMetricFamily(
+            "codex_proxy_info", "What serves.", labels=("version", "agent", "agent_version")
+        )
+        info.add_metric((__version__, agent.name, agent.version), 1)
+        yield info
+        yield from self._children()
+        if self._store is not None:
+            size = sum(map(_size, (self._store, Path(f"{self._store}-wal"))))
+            yield _gauge("store_bytes", "Size of the store on disk.", size)
+
+    def _children(self) -> Iterator[Metric]:
+        agent = self._manager.agent
+        states = Tallied({"idle": 0, "busy": 0})
+        restarts = 0
+        if isinstance(agent, AppServerAgent):
+            states.update("busy" if hub.turns else "idle" for pool in agent.pools for hub in pool.hubs)
+            restarts = sum(pool.restarts for pool in agent.pools)
+        else:
+            states["busy"] = self._manager.running  # one child for one turn
+        family = GaugeMetricFamily("codex_proxy_children", "Processes of the agent.", labels=("state",))
+        for state, count in states.items():
+            family.add_metric((state,), count)
+        yield family
+        ended = "Processes of the agent that ended without being asked to."
+        yield CounterMetricFamily("codex_proxy_child_restarts", ended, value=restarts)
+
+
+class Metrics:
+    """A `Meter`."""
+
+    def __init__(self, state: State, known_models: Callable[[str], str]) -> None:
+        self._registry = CollectorRegistry()
+        self._known_model = known_models
+        self._registry.register(state)
+        ProcessCollector(registry=self._registry)
+        self._requests = Counter(
+            "codex_proxy_requests",
+            "Requests that are over, by what became of them.",
+            ("route", "method", "status", "error"),
+            registry=self._registry,
+        )
+        self._seconds = self._histogram("request_seconds", "From a request to the end of its answer.")
+        self._first = self._histogram("first_token_seconds", "From a request to the first thing to show.")
+        self._deltas = Counter(
+            "codex_proxy_deltas",
+            "Pieces of answers that agents sent to requests.",
+            ("route",),
+            registry=self._registry,
+        )
+        self._tokens = Counter(
+            "codex_proxy_tokens", "Tokens that turns took.", ("kind", "model"), registry=self._registry
+        )
+
+    def _histogram(self, name: str, about: str) -> Histogram:
+        return Histogram(f"codex_proxy_{name}", about, ("route",), buckets=SECONDS, registry=self._registry)
+
+    def saw(self, seen: Seen) -> None:
+        """Counts one request."""
+        self._requests.labels(seen.route, seen.method, str(seen.status), seen.error).inc()
+        self._seconds.labels(seen.route).observe(seen.seconds)
+        if seen.first_seconds is not None:
+            self._first.labels(seen.route).observe(seen.first_seconds)
+        if seen.deltas:
+            self._deltas.labels(seen.route).inc(seen.deltas)
+        if seen.model is not None:
+            model = self._known_model(seen.model)
+            for kind, count in seen.tokens.items():
+                self._tokens.labels(kind, model).inc(count)
+
+    def exposition(self) -> tuple[bytes, str]:
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
+    """A function that gives a model's name as it is listed; `other` for any that is not."""
+    listed: dict[str, str] = {
+        entry["id"].lower(): entry["id"]
+        for env in ("prod", "dev")
+        for entry in list_body(catalog, env, 0)["data"]
+    }
+
+    def label(name: str) -> str:
+        return listed.get(name.lower()) or listed.get(split_mode(name)[0].lower(), OTHER)
+
+    return label
+
+
+def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"codex_proxy_{name}", about, value=float(value))
+
+
+def _size(file: Path) -> int:
+    with contextlib.suppress(OSError):  # the write-ahead log comes and goes
+        return os.stat(file).st_size
+    return 0

@@ -1,0 +1,219 @@
+"""GET /metrics: who may read it, what is counted, and that labels are bounded."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from codex_proxy.core.events import OutputDelta, TextDelta, TurnEnded, Usage, UsageSeen
+from codex_proxy.http.observed import TALLY, Observed, Tally
+from tests.http.serving import Hands, Proxy, fake_agent, fake_proxy, proxy_of, until, user
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+async def measured(tmp_path: Path) -> AsyncIterator[Proxy]:
+    async with fake_proxy(tmp_path, metrics=True) as proxy:
+        yield proxy
+
+
+async def samples(proxy: Proxy) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Every sample by its name and labels."""
+    answer = await proxy.send("GET", "/metrics")
+    assert answer.status == 200, answer.text
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+async def value(proxy: Proxy, name: str, **labels: str) -> float:
+    """One sample; 0 where there is none yet."""
+    return (await samples(proxy)).get((f"codex_proxy_{name}", frozenset(labels.items())), 0.0)
+
+
+async def test_without_the_setting_there_is_no_such_path(proxy: Proxy) -> None:
+    assert (await proxy.send("GET", "/metrics")).status == 404
+
+
+async def test_requests_are_counted_by_route_template_status_and_error(measured: Proxy) -> None:
+    await measured.ask(user())
+    await measured.ask(user(stream=True))
+    await measured.ask(user(n=0))
+    await measured.send("GET", "/v1/models/codex-5")
+    await measured.send("GET", "/v1/models/another-name-that-nobody-knows")
+    ok = {"route": CHAT, "method": "POST", "status": "200", "error": ""}
+    assert await value(measured, "requests_total", **ok) == 2
+    refused = ok | {"status": "400", "error": "invalid_request"}
+    assert await value(measured, "requests_total", **refused) == 1
+    one = {"route": "/v1/models/{id}", "method": "GET", "status": "200", "error": ""}
+    assert await value(measured, "requests_total", **one) == 2
+
+
+async def test_a_stream_that_fails_after_its_first_byte_is_counted_with_its_error(measured: Proxy) -> None:
+    answer = await measured.ask(user("[[fake:count n=30 misbehave=crash at=20]]", stream=True))
+    assert answer.status == 200
+    labels = {"route": CHAT, "method": "POST", "status": "200", "error": "agent_crashed"}
+    assert await value(measured, "requests_total", **labels) == 1
+
+
+async def test_paths_and_methods_that_do_not_exist_make_no_labels(measured: Proxy) -> None:
+    for path in ("/a", "/b", "/v1/c"):
+        await measured.send("GET", path)
+    await measured.send("PURGE", "/a")
+    counted = [dict(labels) for name, labels in await samples(measured) if "requests_total" in name]
+    assert {labels["route"] for labels in counted} == {"unknown"}
+    unknown = {"route": "unknown", "method": "GET", "status": "404", "error": "not_found"}
+    assert await value(measured, "requests_total", **unknown) == 3
+    assert await value(measured, "requests_total", **unknown | {"method": "other"}) == 1
+
+
+async def test_tokens_are_counted_by_kind_and_model_and_unknown_models_are_other(measured: Proxy) -> None:
+    said = "[[fake:text in=100 cached=40 out=20 reasoning=5]]"
+    for model in ("codex-5", "CODEX-5:agent", "no-such-model-1", "no-such-model-2"):
+        answer = await measured.ask(user(said) | {"model": model})
+        assert answer.status == 200
+    for model in ("codex-5", "other"):
+        for kind, count in (("input", 100), ("cached_input", 40), ("output", 20), ("reasoning", 5)):
+            assert await value(measured, "tokens_total", kind=kind, model=model) == 2 * count
+    models = {dict(labels)["model"] for name, labels in await samples(measured) if "tokens_total" in name}
+    assert models == {"codex-5", "other"}
+
+
+async def test_deltas_and_times_are_counted(measured: Proxy) -> None:
+    await measured.ask(user("[[fake:count n=30]]", stream=True))
+    assert await value(measured, "deltas_total", route=CHAT) == 30
+    assert await value(measured, "first_token_seconds_count", route=CHAT) == 1
+    assert await value(measured, "request_seconds_count", route=CHAT) == 1
+    first = await value(measured, "first_token_seconds_sum", route=CHAT)
+    assert 0 < first <= await value(measured, "request_seconds_sum", route=CHAT)
+
+
+async def test_an_open_stream_is_seen_with_its_turn_and_its_child(tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    settings = {"metrics": True, "sse_max_concurrency": 7}
+    async with fake_proxy(tmp_path, {"STREAM_RELEASE_FILE": str(release)}, **settings) as proxy:
+        async with proxy.open(user("[[fake:text hold=1]]", stream=True)) as reply:
+            await reply.content.readany()
+            assert await value(proxy, "active_streams") == 1
+            assert await value(proxy, "stream_limit") == 7
+            assert await value(proxy, "turns_running") == 1
+            assert await value(proxy, "children", state="busy") == 1
+            release.touch()
+            await reply.read()
+        await proxy.settled()
+        assert await value(proxy, "active_streams") == 0
+        assert await value(proxy, "children", state="busy") == 0
+
+
+async def test_a_client_that_leaves_is_counted_as_such(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, {"STREAM_RELEASE_FILE": str(tmp_path / "never")}, metrics=True) as proxy:
+        async with proxy.open(user("[[fake:text hold=1]]", stream=True)) as reply:
+            await reply.content.readany()
+            reply.close()
+        await proxy.settled()
+        labels = {"route": CHAT, "method": "POST", "status": "499", "error": "client_left"}
+        assert await value(proxy, "requests_total", **labels) == 1
+
+
+async def test_app_server_processes_and_their_restarts_are_seen(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, metrics=True, fake_dialect="app-server") as proxy:
+        assert await value(proxy, "children", state="idle") == 1
+        await proxy.ask(user("[[fake:text misbehave=crash]]"))
+        agent = proxy.server.agent
+        await until(lambda: sum(pool.restarts for pool in agent.pools) == 1)  # type: ignore[attr-defined]
+        assert await value(proxy, "child_restarts_total") == 1
+
+
+async def test_what_serves_and_whether_it_could_is_told(measured: Proxy) -> None:
+    assert await value(measured, "agent_ready") == 1
+    infos = [dict(labels) for name, labels in await samples(measured) if name == "codex_proxy_info"]
+    assert [info["agent"] for info in infos] == ["fake"]
+    assert await value(measured, "store_bytes") > 0
+
+
+async def test_without_a_store_it_has_no_size(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, metrics=True, store="off") as proxy:
+        assert not any("store_bytes" in name for name, _ in await samples(proxy))
+
+
+async def test_two_servers_in_one_process_count_apart(tmp_path: Path) -> None:
+    settings = {"metrics": True, "store": "off"}
+    async with fake_proxy(tmp_path, **settings) as one, fake_proxy(tmp_path, **settings) as two:
+        await one.send("GET", "/livez")
+        labels = {"route": "/livez", "method": "GET", "status": "200", "error": ""}
+        assert await value(one, "requests_total", **labels) == 1
+        assert await value(two, "requests_total", **labels) == 0
+
+
+@pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer api"}])
+async def test_with_a_key_of_their_own_metrics_want_that_key(tmp_path: Path, header: dict[str, str]) -> None:
+    async with fake_proxy(tmp_path, metrics=True, metrics_key="mine", api_key="api") as proxy:
+        refused = await proxy.send("GET", "/metrics", headers=header)
+        assert (refused.status, refused.error["code"]) == (401, "invalid_api_key")
+        answer = await proxy.send("GET", "/metrics", headers={"Authorization": "Bearer mine"})
+        assert answer.status == 200
+        assert answer.headers["Content-Type"].startswith("text/plain")
+
+
+async def test_without_one_this_machine_reads_them_even_where_clients_need_a_key(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, metrics=True, api_key="api") as proxy:
+        assert (await proxy.send("GET", "/metrics")).status == 200
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
+async def test_without_one_nobody_behind_a_reverse_proxy_reads_them(measured: Proxy, header: str) -> None:
+    answer = await measured.send("GET", "/metrics", headers={header: "for=192.0.2.1"})
+    assert (answer.status, answer.error["code"]) == (403, "not_allowed")
+
+
+async def test_a_foreign_host_name_does_not_read_them(measured: Proxy) -> None:
+    assert (await measured.send("GET", "/metrics", headers={"Host": "evil.example"})).status == 403
+
+
+async def test_without_one_another_machine_does_not_read_them(tmp_path: Path) -> None:
+    other = own_address()
+    settings = {"metrics": True, "host": "0.0.0.0", "api_key": "api"}
+    async with proxy_of(fake_agent(), tmp_path, **settings) as proxy:
+        url = f"http://{other}:{proxy.server.port}/metrics"
+        async with proxy.session.get(url) as reply:
+            assert reply.status == 403
+
+
+def own_address() -> str:
+    """An address of this machine that is not loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent: it only chooses a way out
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        address: str = probe.getsockname()[0]
+    if address.startswith("127."):
+        pytest.skip("this machine has no address but loopback")
+    return address
+
+
+def test_a_tally_counts_deltas_and_keeps_the_newest_usage() -> None:
+    tally = Tally()
+    tally.see([TextDelta("a", "x"), TextDelta("a", "y"), UsageSeen(Usage(1, 0, 1, 0))])
+    tally.see(
+        [OutputDelta("b", "z"), UsageSeen(Usage(2, 0, 2, 0)), UsageSeen(Usage(3, 0, 3, 0)), TurnEnded("stop")]
+    )
+    assert tally.deltas == 3
+    assert tally.usage == Usage(3, 0, 3, 0)
+
+
+def test_an_exchange_counts_into_the_tally_of_its_request_only() -> None:
+    tally = Tally()
+    token = TALLY.set(tally)
+    counted = Observed(Hands())
+    TALLY.reset(token)
+    for observed in (counted, Observed(Hands())):
+        observed.see([TextDelta("a", "x")])
+    assert tally.deltas == 1
