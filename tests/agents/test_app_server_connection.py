@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.codex_app_server.connection import MAX_IN_FLIGHT, Connection
-from codex_proxy.agents.codex_app_server.messages import answer, count_requests, request
+from codex_proxy.agents.codex_app_server.messages import Message, answer, count_requests, request
 
 
 def line(**message: Any) -> bytes:
@@ -123,6 +123,34 @@ def test_a_lane_gets_its_messages_in_order() -> None:
     heard = dict(connection.receive(lines).lanes)
     assert [message.method for message in heard[1]] == ["m0", "m2", "m4"]
     assert [message.method for message in heard[2]] == ["m1", "m3", "m5"]
+
+
+LINES = st.sampled_from(
+    [
+        *(
+            line(method=method, params={"threadId": thread})
+            for method in "ab"
+            for thread in ("T1", "T2", "T3")
+        ),
+        *(line(id=f"{lane}.1", result={"thread": {"id": "T3"}}) for lane in (1, 2)),
+        line(method="a", params={"threadId": "T1", "delta": 5}),
+        line(method="a"),
+        line(id=7, method="a", params={"threadId": "T1"}),
+        line(id="1.2", params={"threadId": "T1"}),
+        b"nonsense",
+    ]
+)
+
+
+@given(st.lists(LINES))
+def test_it_does_not_matter_how_many_lines_are_received_at_once(lines: list[bytes]) -> None:
+    at_once, one_by_one = with_threads("T1", "T2"), with_threads("T1", "T2")
+    singly: dict[int, list[Message]] = {}
+    for each in lines:
+        for lane, messages in one_by_one.receive([each]).lanes:
+            singly.setdefault(lane, []).extend(messages)
+    assert dict(at_once.receive(lines).lanes) == singly
+    assert at_once.bad_lines == one_by_one.bad_lines
 
 
 @pytest.mark.parametrize("id", [3, "abc"])

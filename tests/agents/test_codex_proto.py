@@ -253,3 +253,43 @@ def test_a_retry_is_told_and_its_text_belongs_to_another_message() -> None:
     assert "error decoding response body" in retry.message
     of_400 = [e for e in run(*ALL["err_http_400"]) if isinstance(e, ev.Retrying)]
     assert [(e.message, e.http_status) for e in of_400] == [("bad thing", 400)] * 2
+
+
+def _compact(kind: str, id: str | None = "1", **fields: Any) -> bytes:
+    """A line to the byte as the real agent writes it."""
+    return json.dumps({"id": id, "msg": {"type": kind, **fields}}, separators=(",", ":")).encode()
+
+
+SPOKEN = st.sampled_from(
+    [
+        *(_compact("agent_message_delta", delta=word) for word in ("a", "b", "é")),
+        _compact("agent_message_delta", delta=""),
+        _compact("agent_message_delta", delta=5),
+        _compact("agent_message_delta", delta="c", choice_index=1),
+        _compact("agent_message_delta", "2", delta="of another turn"),
+        _compact("codex/event/agent_message_delta", delta="d"),
+        _compact("agent_message_content_delta", delta="e"),
+        event_line("agent_message_delta", delta="f"),
+        b'{"id":"1","msg":{"type":"agent_message_delta","delta":"cut',
+        _compact("agent_message", message="whole"),
+        _compact("agent_reasoning_delta", delta="hm"),
+        _compact("token_count", info=None),
+        _compact("stream_error", message="again"),
+        _compact("task_complete"),
+    ]
+)
+
+
+@given(st.lists(SPOKEN))
+def test_it_does_not_matter_how_many_lines_are_read_at_once(lines: list[bytes]) -> None:
+    at_once, one_by_one = begun(), begun()
+    singly = [event for line in lines for event in one_by_one.receive([line]).events]
+    assert list(at_once.receive(lines).events) == singly
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_a_recording_read_at_once_says_the_same_as_line_by_line(name: str) -> None:
+    lines, _ = ALL[name]
+    at_once, one_by_one = begun(), begun()
+    singly = [event for line in lines for event in one_by_one.receive([line]).events]
+    assert list(at_once.receive(lines).events) == singly
