@@ -19,6 +19,7 @@ from codex_proxy.config import Settings, split_list
 from codex_proxy.core.rate import RateLimits
 from codex_proxy.http.application import application
 from codex_proxy.http.guard import SseGuard
+from codex_proxy.http.image_fetch import ImageFetcher
 from codex_proxy.http.metrics import add_metrics
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.responses.turns import ConversationTurns
@@ -77,6 +78,8 @@ class Server:
             ),
             kept=KeptLimits(settings.kept_threads, settings.kept_thread_seconds),
         )
+        allowed = split_list(settings.image_fetch)
+        self.images = ImageFetcher(allowed) if allowed else None
         self.service: Service | None = None
         """What the handlers share, once the server has started."""
         self.keeping: Keeping | None = None
@@ -136,6 +139,7 @@ class Server:
             ),
             responses=self._responses(),
             environment=settings.env,
+            images=self.images,
             keepalive=settings.sse_keepalive_ms / 1000,
             guard=SseGuard(settings.sse_max_concurrency),
             rate=RateLimits(settings.rate_limit_rpm, self.clock) if settings.rate_limit_rpm else None,
@@ -190,6 +194,8 @@ class Server:
                 async with asyncio.timeout(LAST_WORDS_SECONDS):
                     await self._runner.cleanup()
         await self.manager.close()
+        if self.images is not None:
+            await self.images.close()
         if self.keeping is not None:
             await self.keeping.close()
 

@@ -93,7 +93,10 @@ class Settings(BaseSettings):
         description="several choices of one request: one turn told several times, or several turns",
     )
     structured_output: bool = Field(
-        False, description="accept response_format json_object and json_schema in chat requests"
+        True, description="accept response_format json_object and json_schema in chat requests"
+    )
+    image_fetch: str = Field(
+        "", description="hosts that https images may be fetched from, separated by commas; none by default"
     )
     stream_metrics: bool = Field(False, description="measured times in the usage chunk of a chat stream")
     enable_parallel_tool_calls: bool = Field(

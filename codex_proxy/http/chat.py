@@ -15,7 +15,7 @@ from codex_proxy.http.observed import Observed
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
-from codex_proxy.http.turns import check_capabilities, in_workspace
+from codex_proxy.http.turns import check_capabilities, in_workspace, with_images
 from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
@@ -45,6 +45,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     )
     check_schemas(parsed.turn, answer="response_format.json_schema.schema", tool=tool_field)
     turn = in_workspace(parsed.turn, parsed.workdir_param, service)
+    turn = await with_images(turn, service, "messages")
     if _sampled(service, parsed):
         _check_sampling(turn)
     renderer = _renderer(service, parsed, observed)

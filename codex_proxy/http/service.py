@@ -11,6 +11,7 @@ from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.core.rate import RateLimits
 from codex_proxy.core.turn import Sandbox
 from codex_proxy.http.guard import SseGuard
+from codex_proxy.http.image_fetch import ImageFetcher
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.runs.agent import AgentModel
 from codex_proxy.runs.manager import RunManager
@@ -29,6 +30,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     responses: ResponsesService
     environment: str
     """`prod` or `dev`: which aliases are listed."""
+    images: ImageFetcher | None
+    """Fetches images by address; None: clients have to send data URLs."""
     keepalive: float
     """Seconds of silence after which a stream gets a comment; 0 for never."""
     guard: SseGuard

@@ -6,9 +6,10 @@ import os
 
 import msgspec
 
-from codex_proxy.core.faults import bad_request
+from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import ImagePart, SaidMessage
 from codex_proxy.core.turn import Turn
+from codex_proxy.http.image_fetch import inlined
 from codex_proxy.http.service import Service
 from codex_proxy.runs.agent import Agent
 
@@ -29,6 +30,15 @@ def in_workspace(turn: Turn, asked_by: str | None, service: Service) -> Turn:
     if not os.path.isdir(folder):
         raise bad_request(f"{asked_by} does not name a folder.", asked_by)
     return msgspec.structs.replace(turn, workdir=folder)
+
+
+async def with_images(turn: Turn, service: Service, param: str) -> Turn:
+    """The turn with every image in it as a data URL, since agents fetch none. A 400 on `param` where one is
+    not to be had."""
+    try:
+        return await inlined(turn, service.images)
+    except Fault as fault:
+        raise Fault(msgspec.structs.replace(fault.failure, param=param)) from fault
 
 
 def check_capabilities(turn: Turn, agent: Agent) -> None:

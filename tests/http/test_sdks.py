@@ -33,7 +33,7 @@ def said(text: str) -> list[ChatCompletionMessageParam]:
 @pytest.fixture(params=["proto", "app-server"])
 async def proxy(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Proxy]:
     """A proxy for each dialect of the fake agent, with structured output on."""
-    async with fake_proxy(tmp_path, fake_dialect=request.param, structured_output=True) as running:
+    async with fake_proxy(tmp_path, fake_dialect=request.param) as running:
         yield running
 
 
@@ -105,7 +105,7 @@ async def test_parse_reads_the_arguments_of_strict_tools(client: AsyncOpenAI) ->
     assert calls[0].function.parsed_arguments == GetWeather(city="Paris")
 
 
-async def test_parse_reads_structured_output_where_the_operator_has_it_on(client: AsyncOpenAI) -> None:
+async def test_parse_reads_structured_output(client: AsyncOpenAI) -> None:
     answer = await client.chat.completions.parse(
         model="codex-5",
         messages=said("""[[fake:text say='{"city": "Rome"}']]"""),
@@ -118,7 +118,7 @@ async def test_parse_with_a_response_format_is_400_where_the_contract_holds_to_t
     tmp_path: Path,
 ) -> None:
     async with (
-        fake_proxy(tmp_path) as proxy,
+        fake_proxy(tmp_path, structured_output=False) as proxy,
         AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client,
     ):
         with pytest.raises(openai.BadRequestError) as caught:

@@ -15,9 +15,10 @@ from codex_proxy.http.responses.saving import stored_output
 from codex_proxy.http.responses.store_faults import failure_of
 from codex_proxy.http.responses.turns import ConversationTurn
 from codex_proxy.http.service import Service
-from codex_proxy.http.turns import check_capabilities, in_workspace
+from codex_proxy.http.turns import check_capabilities, in_workspace, with_images
 from codex_proxy.runs.model_items import ModelItem, model_items
 from codex_proxy.runs.run import Run
+from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.store.base import Append, StoredItem, StoredResponse, StoreError
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
@@ -59,7 +60,9 @@ async def prepare(
         held = await service.responses.turns.enter(owner, parsed.conversation, wait)
     try:
         context = await context_of(parsed, service.responses.store, owner, service.ids, created)
-        return prepared_with(service, parsed, context, owner, id=id, created=created, held=held)
+        prepared = prepared_with(service, parsed, context, owner, id=id, created=created, held=held)
+        turn = await with_images(prepared.turn, service, "input")
+        return msgspec.structs.replace(prepared, turn=turn)
     except BaseException:
         if held is not None:
             held.release()
@@ -79,6 +82,7 @@ def prepared_with(
     """The same, for a context that is known already."""
     turn, replay = turn_with(parsed, context, service.manager.identity(parsed.turn))
     _check_agent(service, turn)
+    check_schemas(turn, answer="text.format.schema", tool="tools[{}].parameters")
     turn = in_workspace(turn, parsed.workdir_param, service)
     return Prepared(
         id=id,
