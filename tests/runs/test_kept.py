@@ -1,0 +1,305 @@
+"""Kept threads: who gets one, how many there are, and how each of them ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from codex_proxy.agents.base import Ended
+from codex_proxy.core.events import ApprovalAsked, Event, InputAsked, TextDelta
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, SaidMessage, TextPart, Tool
+from codex_proxy.core.turn import NamedTools, Turn
+from codex_proxy.runs.agent import Opened
+from codex_proxy.runs.kept import KeptLimits, KeptThreads, Parked, thread_key
+from codex_proxy.runs.seat import Seat
+from codex_proxy.tools.broker import Answered
+from codex_proxy.tools.fingerprint import prints_of
+from tests.runs.actors import TURN, WordDialect, WordLane
+from tests.runs.virtual import settled, virtual
+
+KEY = b"key"
+CALLS = (PastCall("a", "f", "{}"), PastCall("b", "f", "{}"))
+PARKED = Parked(frozenset({"a", "b"}))
+
+
+def said(text: str, role: Any = "user") -> SaidMessage:
+    return SaidMessage(role, (TextPart(text),))
+
+
+def output(call_id: str, text: str = "out") -> PastOutput:
+    return PastOutput(call_id, (TextPart(text),))
+
+
+SEEN: tuple[HistoryItem, ...] = (said("hi"), said("hello", "assistant"))
+ASKED: tuple[HistoryItem, ...] = (said("hi"), *CALLS)
+
+
+class Nobody:
+    """The listener of before, whose turn is over."""
+
+    def stepped(self, seat: Seat, events: list[Event], size: int) -> None: ...
+
+    def failed(self, seat: Seat, failure: Failure) -> None: ...
+
+    def broke(self, seat: Seat) -> None: ...
+
+
+class Resting:
+    """A seat at rest, and what became of it."""
+
+    def __init__(self) -> None:
+        self.dialect, self.lane = WordDialect(), WordLane()
+        self.dialect.resting = True
+        self.released: list[bool] = []
+        loop = asyncio.get_running_loop()
+        self.seat = Seat(Opened(TURN, self.dialect, self.lane), Nobody(), loop, self.released.append)
+        self.lane.attach(self.seat)
+
+    @property
+    def closed(self) -> bool:
+        return "interrupt" in self.dialect.calls and self.released == [True]
+
+
+def kept_threads(count: int = 8, seconds: float = 60.0) -> KeptThreads:
+    return KeptThreads(KeptLimits(count, seconds), asyncio.get_running_loop)
+
+
+def put(
+    threads: KeptThreads,
+    seen: tuple[HistoryItem, ...] = SEEN,
+    parked: Parked | None = None,
+    key: bytes = KEY,
+) -> Resting:
+    resting = Resting()
+    threads.put(key, resting.seat, prints_of(seen)[0], parked or Parked())
+    return resting
+
+
+@virtual
+async def test_a_history_that_goes_on_gets_the_thread_and_what_is_new_to_it() -> None:
+    threads = kept_threads()
+    resting = put(threads)
+    new = said("and now?")
+    hit = threads.take(KEY, (*SEEN, new))
+    assert hit is not None
+    assert (hit.seat, hit.fresh) == (resting.seat, (new,))
+    assert len(threads) == 0
+    assert threads.take(KEY, (*SEEN, new)) is None, "it serves one request at a time"
+
+
+@virtual
+@pytest.mark.parametrize(
+    "history",
+    [
+        SEEN,
+        SEEN[:1],
+        (said("hi"), said("other", "assistant"), said("now?")),
+        (said("ho"), *SEEN[1:], said("now?")),
+        (said("before"), *SEEN, said("now?")),
+        (*SEEN, PastCall("x", "f", "{}"), output("x")),
+        (),
+    ],
+    ids=["nothing new", "shorter", "another answer", "another question", "longer before", "calls", "empty"],
+)
+async def test_any_other_history_gets_none(history: tuple[HistoryItem, ...]) -> None:
+    threads = kept_threads()
+    resting = put(threads)
+    assert threads.take(KEY, history) is None
+    assert len(threads) == 1
+    assert resting.dialect.calls == []
+    threads.close()
+
+
+@virtual
+async def test_another_key_gets_none() -> None:
+    threads = kept_threads()
+    put(threads)
+    assert threads.take(b"another", (*SEEN, said("now?"))) is None
+    threads.close()
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("fresh", "fits"),
+    [
+        ([output("a"), output("b")], True),
+        ([output("b"), output("a")], True),
+        ([output("a")], False),
+        ([output("a"), output("a")], False),
+        ([output("a"), output("c")], False),
+        ([output("a"), output("b"), output("c")], False),
+        ([output("a"), output("b"), said("and this")], False),
+        ([said("never mind")], False),
+    ],
+    ids=["both", "swapped", "one", "one twice", "a stranger", "one more", "and words", "words alone"],
+)
+async def test_a_parked_thread_takes_exactly_the_outputs_that_it_waits_for(
+    fresh: list[HistoryItem], fits: bool
+) -> None:
+    threads = kept_threads()
+    hidden = (Answered("c", output("c", "ours")),)
+    put(threads, ASKED, msgspec.structs.replace(PARKED, hidden=hidden))
+    hit = threads.take(KEY, (*ASKED, *fresh))
+    assert (hit is not None) is fits
+    if hit is not None:
+        assert hit.fresh == tuple(fresh)
+        assert hit.hidden == hidden
+    threads.close()
+
+
+@virtual
+async def test_of_two_threads_that_fit_the_one_kept_last_is_taken() -> None:
+    threads = kept_threads()
+    first, last = put(threads), put(threads)
+    hit = threads.take(KEY, (*SEEN, said("now?")))
+    assert hit is not None
+    assert hit.seat is last.seat
+    threads.close()
+    assert first.closed
+
+
+@virtual
+async def test_one_too_many_ends_the_one_kept_longest() -> None:
+    threads = kept_threads(count=2)
+    oldest, *others = [put(threads) for _ in range(3)]
+    assert oldest.closed
+    assert not any(each.closed for each in others)
+    assert len(threads) == 2
+    threads.close()
+
+
+@virtual
+async def test_where_none_are_kept_a_seat_is_closed_at_once() -> None:
+    threads = kept_threads(count=0)
+    resting = put(threads)
+    assert resting.closed
+    assert len(threads) == 0
+
+
+@virtual
+async def test_a_thread_that_nobody_comes_back_for_ends_when_its_time_is_up() -> None:
+    threads = kept_threads(seconds=60.0)
+    resting = put(threads)
+    await asyncio.sleep(59.9)
+    assert not resting.closed
+    await asyncio.sleep(0.2)
+    assert resting.closed
+    assert len(threads) == 0
+
+
+@virtual
+async def test_a_thread_that_was_taken_has_no_time_limit_any_more() -> None:
+    threads = kept_threads(seconds=60.0)
+    resting = put(threads)
+    assert threads.take(KEY, (*SEEN, said("now?"))) is not None
+    await asyncio.sleep(120)
+    assert not resting.closed
+
+
+@virtual
+async def test_a_seat_that_does_not_rest_is_not_kept() -> None:
+    threads = kept_threads()
+    resting = Resting()
+    resting.dialect.resting = False
+    threads.put(KEY, resting.seat, prints_of(SEEN)[0], Parked())
+    assert resting.closed
+    assert len(threads) == 0
+
+
+@virtual
+async def test_closing_ends_every_thread() -> None:
+    threads = kept_threads()
+    all_of_them = [put(threads) for _ in range(3)]
+    threads.close()
+    await settled()
+    assert all(each.closed for each in all_of_them)
+    assert len(threads) == 0
+
+
+@virtual
+async def test_a_child_that_dies_takes_its_threads_along() -> None:
+    threads = kept_threads()
+    resting = put(threads)
+    resting.seat.ended(Ended(code=1))
+    assert len(threads) == 0
+    assert resting.released == [True]
+    assert threads.take(KEY, (*SEEN, said("now?"))) is None
+
+
+@virtual
+async def test_a_child_that_is_not_to_be_trusted_loses_its_threads() -> None:
+    threads = kept_threads()
+    resting = put(threads)
+    resting.seat.fail(Failure(kind=FaultKind.AGENT_PROTOCOL, message="nonsense"))
+    assert resting.closed
+    assert len(threads) == 0
+
+
+@virtual
+async def test_a_fault_of_ours_loses_the_thread_and_gives_its_lane_up() -> None:
+    threads = kept_threads()
+    resting = put(threads)
+    resting.dialect.breaks = "receive"
+    resting.lane.say(TextDelta("x", "x"))
+    assert len(threads) == 0
+    assert resting.released == [False]
+
+
+@virtual
+@pytest.mark.parametrize("ask", [ApprovalAsked("q", "command", "rm"), InputAsked("q", "?")])
+async def test_a_question_of_a_resting_agent_is_declined_at_once(ask: ApprovalAsked | InputAsked) -> None:
+    threads = kept_threads()
+    resting = put(threads)
+    resting.lane.say(ask)
+    assert "answer q" in resting.dialect.calls
+    assert len(threads) == 1
+    threads.close()
+
+
+@virtual
+async def test_an_agent_that_goes_on_by_itself_is_not_kept() -> None:
+    threads = kept_threads()
+    resting = put(threads)
+    resting.dialect.resting = False
+    resting.lane.say(TextDelta("x", "x"))
+    assert resting.closed
+    assert len(threads) == 0
+
+
+FUNCTION = Tool("f")
+BASE = Turn(model="m", history=(), tools=(FUNCTION,))
+DIFFERENT = {
+    "mode": "model",
+    "model": "n",
+    "tools": (Tool("f", strict=True),),
+    "tool_choice": NamedTools(("f",)),
+    "verbosity": "low",
+    "workdir": "/",
+    "sandbox": "workspace-write",
+    "effort": "high",
+    "summary": "auto",
+    "service_tier": "flex",
+    "output_schema": msgspec.Raw(b"{}"),
+}
+
+
+@pytest.mark.parametrize("field", DIFFERENT)
+def test_a_thread_serves_only_turns_that_want_the_same(field: str) -> None:
+    other = msgspec.structs.replace(BASE, **{field: DIFFERENT[field]})
+    assert thread_key("me", BASE) != thread_key("me", other)
+
+
+def test_a_thread_serves_only_its_owner() -> None:
+    assert thread_key("me", BASE) != thread_key("you", BASE)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("history", SEEN), ("stop", ("x",)), ("max_tokens", 5), ("parallel_tool_calls", False), ("choices", 2)],
+)
+def test_what_only_we_look_at_may_change(field: str, value: Any) -> None:
+    assert thread_key("me", BASE) == thread_key("me", msgspec.structs.replace(BASE, **{field: value}))

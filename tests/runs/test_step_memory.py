@@ -1,0 +1,227 @@
+"""What is remembered of a turn that ended with calls, and how a later request gets it back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from codex_proxy.core.events import StepCompleted, ToolAsked
+from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, PastRaw, SaidMessage, TextPart, Tool
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.step_memory import (
+    CUT_OFF,
+    MAX_BYTES,
+    MAX_ENTRIES,
+    UNREADABLE,
+    RamStepMemory,
+    clean_item,
+    entry_of,
+    recalled_history,
+    said_by,
+    visible_calls,
+)
+from codex_proxy.tools.broker import DEFERRED, Broker
+
+TOOL = Tool("f")
+REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"}
+WORDS = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "Hm."}],
+}
+
+
+def called(id: str, name: str = "f", arguments: str = "{}") -> dict[str, Any]:
+    return {"type": "function_call", "id": f"fc_{id}", "call_id": id, "name": name, "arguments": arguments}
+
+
+def answered(id: str, text: str) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": id, "output": text}
+
+
+def raw(*items: dict[str, Any]) -> list[bytes]:
+    return [json.dumps(item).encode() for item in items]
+
+
+def broker_of(*ids: str, parallel: bool = True) -> Broker:
+    """A broker that has handed these calls on."""
+    broker = Broker(Turn(model="m", history=(), tools=(TOOL,), parallel_tool_calls=parallel))
+    broker.feed([*(ToolAsked(id, id, "f", "{}") for id in ids), StepCompleted()])
+    return broker
+
+
+def echo(*ids: str, said: str = "Hm.") -> list[HistoryItem]:
+    """The turn as its client sends it back, with outputs."""
+    words = [SaidMessage("assistant", (TextPart(said),))] if said else []
+    return [*words, *(PastCall(id, "f", "{}") for id in ids), *(output(id) for id in ids)]
+
+
+def output(id: str) -> PastOutput:
+    return PastOutput(id, (TextPart(f"output {id}"),))
+
+
+USER = SaidMessage("user", (TextPart("hi"),))
+
+
+async def remembered(items: list[bytes], broker: Broker, *, plain: bool = False) -> RamStepMemory:
+    memory = RamStepMemory()
+    keys, value = entry_of(items, broker, "words/m", plain=plain)
+    await memory.remember("me", keys, value, durable=True)
+    return memory
+
+
+async def recall(
+    memory: RamStepMemory, *history: HistoryItem, owner: str = "me", identity: str = "words/m"
+) -> list[Any]:
+    """The history as the agent would get it: raw items as they are, and the others."""
+    turn = Turn(model="m", history=tuple(history))
+    found = await recalled_history(turn, owner, memory, identity)
+    return [json.loads(item.json) if isinstance(item, PastRaw) else item for item in found]
+
+
+async def test_an_echo_becomes_what_the_model_said() -> None:
+    memory = await remembered(raw(REASONING, WORDS, called("a"), called("b")), broker_of("a", "b"))
+    found = await recall(memory, USER, *echo("a", "b"))
+    assert found == [USER, REASONING, WORDS, called("a"), called("b"), output("a"), output("b")]
+
+
+async def test_text_that_the_client_left_out_comes_back_too() -> None:
+    memory = await remembered(raw(REASONING, WORDS, called("a")), broker_of("a"))
+    assert await recall(memory, USER, *echo("a", said="")) == [
+        USER,
+        REASONING,
+        WORDS,
+        called("a"),
+        output("a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        echo("a", said="I never said that."),
+        [PastCall("a", "f", '{"x": 1}'), output("a")],
+        [PastCall("a", "g", "{}"), output("a")],
+        [PastCall("a", "f", "{}", "custom"), output("a")],
+        [PastCall("z", "f", "{}"), output("z")],
+    ],
+    ids=["other words", "other arguments", "another tool", "another kind", "another id"],
+)
+async def test_an_echo_that_says_something_else_is_taken_as_it_is(history: list[HistoryItem]) -> None:
+    memory = await remembered(raw(REASONING, WORDS, called("a")), broker_of("a"))
+    assert await recall(memory, USER, *history) == [USER, *history]
+
+
+async def test_nobody_else_is_told() -> None:
+    memory = await remembered(raw(REASONING, called("a")), broker_of("a"))
+    history = echo("a", said="")
+    assert await recall(memory, USER, *history, owner="you") == [USER, *history]
+
+
+async def test_another_model_gets_everything_but_the_reasoning() -> None:
+    memory = await remembered(raw(REASONING, called("a")), broker_of("a"))
+    found = await recall(memory, USER, *echo("a", said=""), identity="words/n")
+    assert found == [USER, called("a"), output("a")]
+
+
+async def test_hidden_calls_have_the_outputs_that_we_gave() -> None:
+    memory = await remembered(raw(called("a"), called("b")), broker_of("a", "b", parallel=False))
+    found = await recall(memory, USER, *echo("a", said=""))
+    deferred = PastOutput("b", (TextPart(DEFERRED),))
+    assert found == [USER, called("a"), called("b"), output("a"), deferred]
+
+
+async def test_calls_that_the_agent_answered_keep_their_outputs() -> None:
+    items = raw(called("x", "exec_command"), answered("x", "made"), REASONING, called("a"))
+    memory = await remembered(items, broker_of("a"))
+    found = await recall(memory, USER, *echo("a", said=""))
+    own = [called("x", "exec_command"), answered("x", "made")]
+    assert found == [USER, *own, REASONING, called("a"), output("a")]
+
+
+@pytest.mark.parametrize(
+    ("call", "plain", "words"),
+    [
+        (called("x", "exec_command", '{"cmd": "ls"}'), False, CUT_OFF),
+        (called("x", "launch"), True, "unsupported call: launch"),
+        (called("x", "launch", ""), True, "unsupported call: launch"),
+        (called("x", "launch", "1" * 5000), True, "unsupported call: launch"),
+        (called("x", "f", "{city"), True, UNREADABLE),
+    ],
+    ids=["a command", "not offered", "no arguments", "a large number", "no JSON"],
+)
+async def test_calls_that_the_agent_has_not_answered_have_an_output_all_the_same(
+    call: dict[str, Any], plain: bool, words: str
+) -> None:
+    memory = await remembered(raw(call, called("a")), broker_of("a"), plain=plain)
+    found = await recall(memory, USER, *echo("a", said=""))
+    assert found == [USER, call, called("a"), PastOutput("x", (TextPart(words),)), output("a")]
+
+
+async def test_each_turn_of_a_conversation_gets_its_own() -> None:
+    memory = await remembered(raw(REASONING, called("a")), broker_of("a"))
+    keys, value = entry_of(raw(called("b")), broker_of("b"), "words/m")
+    await memory.remember("me", keys, value, durable=True)
+    found = await recall(memory, USER, *echo("a", said=""), *echo("b", said=""))
+    assert found == [USER, REASONING, called("a"), output("a"), called("b"), output("b")]
+
+
+def test_what_the_agent_added_for_itself_is_not_remembered() -> None:
+    own = {"internal_chat_message_metadata_passthrough": {"turn_id": "t"}}
+    assert json.loads(clean_item(json.dumps(REASONING | own).encode())) == REASONING
+
+
+def test_only_words_of_the_assistant_are_said() -> None:
+    user = WORDS | {"role": "user"}
+    assert said_by(raw(REASONING, user, WORDS, called("a"))) == (
+        SaidMessage("assistant", (TextPart("Hm."),)),
+    )
+
+
+def test_visible_calls_are_as_the_client_echoes_them() -> None:
+    assert visible_calls(broker_of("a", "b")) == (PastCall("a", "f", "{}"), PastCall("b", "f", "{}"))
+
+
+# --- in RAM ---------------------------------------------------------------------------------------
+
+
+async def test_ram_holds_what_was_remembered_last() -> None:
+    memory = RamStepMemory()
+    for number in range(MAX_ENTRIES + 1):
+        await memory.remember("me", [b"%d" % number], b"value", durable=False)
+    assert await memory.recall("me", [b"0", b"1"]) == {b"1": b"value"}
+
+
+async def test_ram_holds_only_so_many_bytes() -> None:
+    memory, large = RamStepMemory(), bytes(MAX_BYTES // 2)
+    for key in (b"a", b"b", b"c"):
+        await memory.remember("me", [key], large, durable=False)
+    assert set(await memory.recall("me", [b"a", b"b", b"c"])) == {b"b", b"c"}
+
+
+async def test_what_is_remembered_again_replaces_what_was_there() -> None:
+    memory = RamStepMemory()
+    for value in (bytes(MAX_BYTES), b"new"):
+        await memory.remember("me", [b"a"], value, durable=False)
+    await memory.remember("me", [b"b"], bytes(MAX_BYTES - 3), durable=False)
+    assert await memory.recall("me", [b"a"]) == {b"a": b"new"}
+
+
+async def test_a_history_without_calls_asks_for_nothing() -> None:
+    class Deaf:
+        async def remember(self, *given: Any, **more: Any) -> None: ...
+
+        async def recall(self, owner: str, keys: Any) -> dict[bytes, bytes]:
+            raise AssertionError("nobody should ask")
+
+    turn = Turn(model="m", history=(USER,))
+    assert await recalled_history(turn, "me", Deaf(), "words/m") is turn.history
+
+
+def test_entries_are_json_without_the_owner() -> None:
+    _, value = entry_of(raw(called("a")), broker_of("a"), "words/m")
+    assert msgspec.json.decode(value)["visible"] == ["a"]
