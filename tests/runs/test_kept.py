@@ -132,10 +132,21 @@ async def test_another_key_gets_none() -> None:
         ([output("a"), output("a")], False),
         ([output("a"), output("c")], False),
         ([output("a"), output("b"), output("c")], False),
+        ([output("a"), output("b"), output("b")], False),
         ([output("a"), output("b"), said("and this")], False),
         ([said("never mind")], False),
     ],
-    ids=["both", "swapped", "one", "one twice", "a stranger", "one more", "and words", "words alone"],
+    ids=[
+        "both",
+        "swapped",
+        "one",
+        "one twice",
+        "a stranger",
+        "one more",
+        "one again",
+        "and words",
+        "words alone",
+    ],
 )
 async def test_a_parked_thread_takes_exactly_the_outputs_that_it_waits_for(
     fresh: list[HistoryItem], fits: bool
@@ -198,6 +209,19 @@ async def test_a_thread_that_was_taken_has_no_time_limit_any_more() -> None:
     assert threads.take(KEY, (*SEEN, said("now?"))) is not None
     await asyncio.sleep(120)
     assert not resting.closed
+
+
+@virtual
+async def test_a_thread_that_is_kept_again_has_all_of_its_time_again() -> None:
+    threads = kept_threads(seconds=60.0)
+    resting = put(threads)
+    await asyncio.sleep(40)
+    assert threads.take(KEY, (*SEEN, said("now?"))) is not None
+    threads.put(KEY, resting.seat, prints_of(SEEN)[0], Parked())
+    await asyncio.sleep(40)
+    assert not resting.closed
+    await asyncio.sleep(21)
+    assert resting.closed
 
 
 @virtual

@@ -30,6 +30,7 @@ from codex_proxy.core.items import (
     Message,
     PastCall,
     PastOutput,
+    PastRaw,
     SaidMessage,
     TextPart,
     Tool,
@@ -226,6 +227,22 @@ async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread(
     assert calls_in(run) == ["a"]
     assert spent(run) == 12
     assert len(manager.kept) == 0, "it was told more than the client said"
+    await manager.close()
+
+
+@virtual
+async def test_words_that_were_thrown_away_are_not_remembered() -> None:
+    manager, agent = managed(kept=0)
+    await manager.start(REQUIRED)
+    agent.lanes[0].say(*words("No."))
+    await settled()
+    agent.lanes[1].say(*step(("a", GOOD)))
+    await settled()
+    await manager.start(go_on("a"))
+    assert agent.last.began is not None
+    _, call, given = agent.last.began.history
+    assert isinstance(call, PastRaw)
+    assert given == output("a")
     await manager.close()
 
 
