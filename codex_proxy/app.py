@@ -21,9 +21,12 @@ from codex_proxy.http.application import application
 from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.image_fetch import ImageFetcher
 from codex_proxy.http.metrics import add_metrics
+from codex_proxy.http.responses.background import take_up_again
+from codex_proxy.http.responses.background_runs import BackgroundRuns
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.responses.turns import ConversationTurns
 from codex_proxy.http.service import Service, catalog_of
+from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.keeping import Keeping, KeepingError, begin_keeping
 from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.deadlines import Deadlines
@@ -82,6 +85,8 @@ class Server:
         self.images = ImageFetcher(allowed) if allowed else None
         self.service: Service | None = None
         """What the handlers share, once the server has started."""
+        self.background = BackgroundRuns(settings.max_running_turns)
+        self.webhooks: WebhookSender | None = None
         self.keeping: Keeping | None = None
         """The open store, from the start on; None where there is to be none."""
         self._runner: web.AppRunner | None = None
@@ -98,6 +103,7 @@ class Server:
             self.manager.memory = self.keeping.steps
         await self.agent.start()
         # A handler must end when its client leaves, or nobody tells the agent.
+        self.webhooks = webhooks_of(self.settings, self.clock)
         self.service = self._service()
         self._runner = web.AppRunner(
             self._application(self.service),
@@ -115,6 +121,7 @@ class Server:
                 f"cannot listen on {self.settings.host}:{self.settings.port}: {error.strerror}. Give another --port."
             ) from error
         self.host, self.port = self._runner.addresses[0][:2]
+        await take_up_again(self.service)
 
     def _service(self) -> Service:
         settings = self.settings
@@ -184,6 +191,9 @@ class Server:
             heartbeat=settings.heartbeat_interval,
             conversation_wait=settings.queue_wait,
             turns=ConversationTurns(),
+            background=self.background,
+            background_recovery=settings.background_recovery,
+            webhooks=self.webhooks,
         )
 
     async def stop(self) -> None:
@@ -202,6 +212,19 @@ class Server:
     def kill(self) -> None:
         """Ends every child at once."""
         self.agent.kill()
+
+
+def webhooks_of(settings: Settings, clock: SystemClock) -> WebhookSender | None:
+    """Who tells the configured targets of ends; None where there is no target. Raises `StartError`."""
+    urls = split_list(settings.webhook_urls)
+    if not urls:
+        return None
+    if settings.webhook_secret is None:
+        raise StartError("PROXY_WEBHOOK_URLS needs PROXY_WEBHOOK_SECRET: what is not signed proves nothing.")
+    try:
+        return WebhookSender(urls, settings.webhook_secret.get_secret_value(), ids=RandomIds(), clock=clock)
+    except ValueError as error:
+        raise StartError(f"PROXY_WEBHOOK_SECRET is wrong: {error}") from error
 
 
 def is_loopback(host: str) -> bool:

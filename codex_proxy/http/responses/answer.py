@@ -13,12 +13,12 @@ from typing import Any
 
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.http.responses.profiles import end_of_profile, events_of_profile
+from codex_proxy.http.responses.service import Profile
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.base import json_bytes
-from codex_proxy.surfaces.responses.events import DONE, ResponseEvents
 from codex_proxy.surfaces.responses.objects import failed
-from codex_proxy.surfaces.responses.profile import OpenResponsesEvents
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
 Frames = list[tuple[int, bytes]]
@@ -28,7 +28,9 @@ Save = Callable[["Answer", Run], Awaitable[Failure | None]]
 class Answer:
     """`renderer` streams and keeps its frames. `save` is awaited with the final object; its failure is the turn's."""
 
-    def __init__(self, renderer: ResponsesRenderer, save: Save, *, stream: bool) -> None:
+    def __init__(
+        self, renderer: ResponsesRenderer, save: Save, *, stream: bool, profile: Profile = "openai"
+    ) -> None:
         self.failure: Failure | None = None
         self.visible = False
         """There is something to show beside a fault."""
@@ -36,16 +38,18 @@ class Answer:
         """The end is on disk, or never will be: readers may hear of it."""
         self.final: dict[str, Any] | None = None
         """The last object, as soon as it is known."""
+        self.ending: TurnEnded | None = None
+        """What that object tells of, before it is known whether it could be saved."""
         self._renderer = renderer
         self._save = save
         self._stream = stream
+        self._profile = profile
         self._run: Run | None = None
         self._cursor: Cursor | None = None
         self._seen: list[Event] = []
         self._out: Frames = []
         self._last: Frames = []
         """The frames of the end, until the end may be told."""
-        self._rendered_end: TurnEnded | None = None
 
     # --- the run --------------------------------------------------------------------------------
 
@@ -61,7 +65,7 @@ class Answer:
         self._read()
         self._renderer.feed([ended])
         self._last = self._renderer.take_frames()
-        self._rendered_end = ended
+        self.ending = ended
         self.final = self._renderer.response()
         return await self._save(self, run)
 
@@ -83,11 +87,11 @@ class Answer:
 
     def _end(self, ended: TurnEnded) -> None:
         """The log has ended: what was kept back goes out, or the failure that it has become meanwhile."""
-        if self._rendered_end is None:
+        if self.ending is None:
             self._renderer.feed([ended])
             self._last = self._renderer.take_frames()
             self.final = self._renderer.response()
-        elif ended.failure is not None and ended.failure is not self._rendered_end.failure:
+        elif ended.failure is not None and ended.failure is not self.ending.failure:
             self._fail(ended.failure)
         self.failure = ended.failure
         self.visible = self.visible or ended.failure is None
@@ -99,8 +103,11 @@ class Answer:
         """Another end than the one that was rendered: only its last frame differs."""
         assert self.final is not None
         self.final = failed({**self.final, "completed_at": None, "incomplete_details": None}, failure)
-        number, last = self._last[-1]
-        self._last[-1:] = _failed_frames(number, last, self.final, failure)
+        events = events_of_profile(self._profile, self.final)
+        first = events.number = self._last[-1][0]
+        events.fail(failure)
+        events.finish(self.final)
+        self._last[-1:] = enumerate(events.take(), first)
 
     # --- what an exchange asks of its source ----------------------------------------------------
 
@@ -168,17 +175,5 @@ class Answer:
             return b""
         done = b""
         if self.ended and out:
-            done = DONE if out[-1][1].startswith(b"event:") else OpenResponsesEvents.end
+            done = end_of_profile(self._profile)
         return b"".join(frame for _, frame in out) + done
-
-
-def _failed_frames(number: int, last: bytes, final: dict[str, Any], failure: Failure) -> Frames:
-    """`error` and `response.failed` in the place of the last frame, in the profile that it is of."""
-    if last.startswith(b"event:"):
-        events: ResponseEvents | OpenResponsesEvents = ResponseEvents()
-    else:
-        events = OpenResponsesEvents(lambda: final)
-    events.number = number
-    events.fail(failure)
-    events.finish(final)
-    return list(enumerate(events.take(), number))

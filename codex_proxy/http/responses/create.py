@@ -6,35 +6,36 @@ from aiohttp import web
 
 from codex_proxy.http.body import read_body
 from codex_proxy.http.exchange import streamed, whole
-from codex_proxy.http.guard import ConcurrencyFault, Place, Release
-from codex_proxy.http.middleware.frame import NOTES, OWNER, REPLY_HEADERS, REQUEST_ID
+from codex_proxy.http.guard import Release
+from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.responses.answer import Answer
-from codex_proxy.http.responses.prepare import Prepared, SaveOnce, begin, prepare, renderer_of
-from codex_proxy.http.service import SERVICE, Service
+from codex_proxy.http.responses.background import create_in_background, queued_reply
+from codex_proxy.http.responses.places import place_of
+from codex_proxy.http.responses.prepare import Prepared, SaveOnce, answer_of, begin, headers_of, prepare
+from codex_proxy.http.responses.resumed import HEARTBEAT, follow
+from codex_proxy.http.responses.store_faults import opened
+from codex_proxy.http.service import SERVICE
 from codex_proxy.http.sse import EventStream
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
-
-HEARTBEAT = b": heartbeat\n\n"
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
     """The whole exchange. Faults before the first byte are raised."""
     service = request.app[SERVICE]
     observed = Observed(service.clock)
-    parsed = parse(
-        await read_body(request),
-        settings=service.responses.settings,
-        catalog=service.catalog,
-        headers=hints_of(request),
-    )
+    body, hints = await read_body(request), hints_of(request)
+    parsed = parse(body, settings=service.responses.settings, catalog=service.catalog, headers=hints)
     request[NOTES] |= {
         "model": parsed.model_asked,
         "stream": parsed.stream,
         "mode": parsed.turn.mode,
         "store": parsed.store,
+        "background": parsed.background,
     }
+    if parsed.background:
+        return await _behind(request, parsed, body, hints)
     return await _in_front(request, parsed, observed)
 
 
@@ -49,7 +50,7 @@ async def _in_front(request: web.Request, parsed: ParsedResponse, observed: Obse
         created=service.clock.epoch(),
         wait=service.responses.conversation_wait,
     )
-    answer = Answer(renderer_of(service, prepared), SaveOnce(service, prepared), stream=parsed.stream)
+    answer = answer_of(service, prepared, SaveOnce(service, prepared), stream=parsed.stream)
     request[NOTES]["response_id"] = prepared.id
     try:
         if parsed.stream:
@@ -58,6 +59,29 @@ async def _in_front(request: web.Request, parsed: ParsedResponse, observed: Obse
         return await whole(answer, answer, observed, headers_of(service, prepared))
     finally:
         request[NOTES] |= ending_of(answer, observed)
+
+
+async def _behind(
+    request: web.Request, parsed: ParsedResponse, body: bytes, hints: RequestHints
+) -> web.StreamResponse:
+    """A turn that goes on when its client leaves; with a stream its client may read along."""
+    service = request.app[SERVICE]
+    place = place_of(request) if parsed.stream else None
+    ending: Release = "aborted"
+    try:
+        prepared = await create_in_background(request, service, parsed, body, hints)
+        request[NOTES]["response_id"] = prepared.id
+        if place is None:
+            return queued_reply(service, prepared)
+        headers = headers_of(service, prepared)
+        response = await follow(
+            request, service, opened(service.responses.store), prepared.owner, prepared.id, -1, headers
+        )
+        ending = "finish"
+        return response
+    finally:
+        if place is not None:
+            place.release(ending)
 
 
 async def _stream(
@@ -99,31 +123,6 @@ def hints_of(request: web.Request) -> RequestHints:
         workdir=request.headers.get("X-Codex-Workdir"),
         activity=request.headers.get("X-Codex-Activity"),
     )
-
-
-def place_of(request: web.Request) -> Place:
-    """A place among the streams. Raises `Fault` where there is none."""
-    service = request.app[SERVICE]
-    try:
-        place = service.guard.acquire(request[REQUEST_ID])
-    except ConcurrencyFault as fault:
-        if service.test_endpoints:
-            request[REPLY_HEADERS] |= fault.count.headers()
-        raise
-    if service.test_endpoints:
-        request[REPLY_HEADERS] |= place.count.headers()
-    return place
-
-
-def headers_of(service: Service, prepared: Prepared) -> dict[str, str]:
-    """What is told of the agent, and of what the request asked for in vain."""
-    headers = {"x-codex-agent": service.manager.agent.name}
-    ignored = [*prepared.parsed.ignored, *(["tools[web_search]"] if prepared.parsed.web_search else [])]
-    if ignored:
-        headers["x-codex-ignored-params"] = ", ".join(ignored)
-    if "history" not in service.manager.agent.capabilities and len(prepared.turn.history) > 1:
-        headers["x-codex-history"] = "flattened"
-    return headers
 
 
 def ending_of(answer: Answer, observed: Observed) -> dict[str, object]:

@@ -9,8 +9,9 @@ import msgspec
 from codex_proxy.core.faults import Failure, Fault, bad_request
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.responses.answer import Answer
+from codex_proxy.http.responses.answer import Answer, Save
 from codex_proxy.http.responses.context import Context, context_of, turn_with
+from codex_proxy.http.responses.profiles import renderer_of_profile
 from codex_proxy.http.responses.saving import stored_output
 from codex_proxy.http.responses.store_faults import failure_of
 from codex_proxy.http.responses.turns import ConversationTurn
@@ -22,7 +23,6 @@ from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.store.base import Append, StoredItem, StoredResponse, StoreError
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
-from codex_proxy.surfaces.responses.profile import OpenResponsesRenderer
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import letters_in
 
@@ -54,7 +54,7 @@ async def prepare(
     service: Service, parsed: ParsedResponse, owner: str, *, id: str, created: float, wait: float | None
 ) -> Prepared:
     """Reads the context and makes the turn. Raises `Fault`. `wait`: seconds for another turn of its conversation."""
-    _refuse(parsed)
+    check_request(parsed)
     held = None
     if parsed.conversation is not None and service.responses.store is not None:
         held = await service.responses.turns.enter(owner, parsed.conversation, wait)
@@ -96,7 +96,8 @@ def prepared_with(
     )
 
 
-def _refuse(parsed: ParsedResponse) -> None:
+def check_request(parsed: ParsedResponse) -> None:
+    """What no agent can do. Raises `Fault`."""
     if parsed.mcp:
         raise bad_request(NO_MCP, parsed.mcp[0].param, "unsupported_tool")
 
@@ -111,24 +112,40 @@ def _check_agent(service: Service, turn: Turn) -> None:
         raise Fault(msgspec.structs.replace(fault.failure, param=renamed)) from None
 
 
-def renderer_of(service: Service, prepared: Prepared) -> ResponsesRenderer:
+def renderer_of(service: Service, prepared: Prepared, *, stream: bool = False) -> ResponsesRenderer:
     """The renderer of this response, in the profile that the operator chose. It keeps its frames."""
     parsed = prepared.parsed
-    kind = (
-        OpenResponsesRenderer if service.responses.profile == "open-responses-server" else ResponsesRenderer
-    )
-    return kind(
+    return renderer_of_profile(service.responses.profile)(
         id=prepared.id,
         created_at=int(prepared.created),
         echo={**parsed.echo, "store": stores(service, parsed)},
         ids=service.ids,
         clock=service.clock,
+        stream=stream,
         background=parsed.background,
         activity=parsed.activity,
         encrypted_reasoning=ENCRYPTED_REASONING in parsed.include,
         prompt_letters=letters_in(prepared.turn.history),
         keep_frames=True,
     )
+
+
+def answer_of(service: Service, prepared: Prepared, save: Save, *, stream: bool) -> Answer:
+    """The answer of this response, which nothing has begun yet."""
+    return Answer(
+        renderer_of(service, prepared, stream=stream), save, stream=stream, profile=service.responses.profile
+    )
+
+
+def headers_of(service: Service, prepared: Prepared) -> dict[str, str]:
+    """What is told of the agent, and of what the request asked for in vain."""
+    headers = {"x-codex-agent": service.manager.agent.name}
+    ignored = [*prepared.parsed.ignored, *(["tools[web_search]"] if prepared.parsed.web_search else [])]
+    if ignored:
+        headers["x-codex-ignored-params"] = ", ".join(ignored)
+    if "history" not in service.manager.agent.capabilities and len(prepared.turn.history) > 1:
+        headers["x-codex-history"] = "flattened"
+    return headers
 
 
 def stores(service: Service, parsed: ParsedResponse) -> bool:

@@ -6,7 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from codex_proxy.http.responses.background_runs import BackgroundRuns
 from codex_proxy.http.responses.turns import ConversationTurns
+from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.store.base import Store
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
@@ -25,3 +27,8 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     conversation_wait: float = 30.0
     """Seconds that a turn waits for another one of its conversation."""
     turns: ConversationTurns
+    background: BackgroundRuns
+    background_recovery: Literal["fail", "rerun"] = "fail"
+    """What becomes of background responses that a restart has cut off."""
+    webhooks: WebhookSender | None = None
+    """Who hears of the ends of background responses."""

@@ -10,6 +10,9 @@ from aiohttp import web
 from codex_proxy.http.listing import check_include, listed, shown
 from codex_proxy.http.middleware.frame import OWNER
 from codex_proxy.http.replies import json_response
+from codex_proxy.http.responses.background import cancel_in_background
+from codex_proxy.http.responses.places import place_of
+from codex_proxy.http.responses.resumed import check_resumable, follow, starting_after
 from codex_proxy.http.responses.store_faults import told_as_faults
 from codex_proxy.http.service import SERVICE
 from codex_proxy.store.base import Store, StoredResponse
@@ -36,10 +39,23 @@ async def stored_response(request: web.Request) -> StoredResponse:
 
 
 async def retrieve(request: web.Request) -> web.StreamResponse:
-    """GET /v1/responses/{id}."""
+    """GET /v1/responses/{id}; with `stream=true` the events of one in the background, from `starting_after` on."""
     check_include(request)
+    if request.query.get("stream", "").lower() not in ("true", "1"):
+        found = await stored_response(request)
+        return web.Response(body=found.json, content_type="application/json")
+    after = starting_after(request.query)
     found = await stored_response(request)
-    return web.Response(body=found.json, content_type="application/json")
+    service, store = request.app[SERVICE], store_for(request)
+    await check_resumable(store, found, service.responses.background.find(found.owner, found.id))
+    place = place_of(request)
+    try:
+        response = await follow(request, service, store, found.owner, found.id, after, {})
+    except BaseException:
+        place.release("aborted")
+        raise
+    place.release("finish")
+    return response
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -50,6 +66,9 @@ async def delete(request: web.Request) -> web.Response:
         was_there = await store.delete_response(request[OWNER], id)
     if not was_there:
         raise objects.not_found(id)
+    live = request.app[SERVICE].responses.background.find(request[OWNER], id)
+    if live is not None:
+        await live.cancel()
     return json_response(objects.deleted(id))
 
 
@@ -68,7 +87,9 @@ async def list_input_items(request: web.Request) -> web.Response:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """POST /v1/responses/{id}/cancel."""
+    """POST /v1/responses/{id}/cancel: one in the background is stopped, its agent too; one that is over stays."""
     found = await stored_response(request)
-    objects.cancelling(msgspec.json.decode(found.json))
+    if objects.cancelling(msgspec.json.decode(found.json)) == "cancel":
+        await cancel_in_background(request.app[SERVICE], store_for(request), found)
+        found = await stored_response(request)
     return web.Response(body=found.json, content_type="application/json")

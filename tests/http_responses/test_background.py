@@ -1,0 +1,275 @@
+"""Responses in the background: polled, followed, resumed, cancelled, and taken up again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, NotFoundError
+
+from codex_proxy.store.base import StoredResponse
+from tests.http.serving import PATIENCE, Proxy, until
+from tests.http_responses.asking import ask, blocks_of, checked, events_of, said, serving, types_of
+
+HELD = '[[fake:text say="one two three" hold=1]]'
+
+
+@asynccontextmanager
+async def holding(folder: Path, **settings: Any) -> AsyncIterator[tuple[Proxy, AsyncOpenAI, Path]]:
+    """A proxy whose held turns go on when the file is there."""
+    release = folder / "go"
+    async with serving(folder, {"STREAM_RELEASE_FILE": str(release)}, **settings) as (proxy, client):
+        yield proxy, client, release
+
+
+async def ended(client: AsyncOpenAI, id: str) -> Any:
+    """The response, once it has ended: as a client polls."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            response = await client.responses.retrieve(id)
+            if response.status not in ("queued", "in_progress"):
+                return response
+            await asyncio.sleep(0.01)
+
+
+async def stream_of(proxy: Proxy, id: str, after: int | None = None) -> list[dict[str, Any]]:
+    query = "" if after is None else f"&starting_after={after}"
+    answer = await proxy.send("GET", f"/v1/responses/{id}?stream=true{query}")
+    assert answer.status == 200, answer.text
+    return events_of(answer.text)
+
+
+async def test_a_background_response_is_told_at_once_and_polled_to_its_end(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (proxy, client, release):
+        created = await client.responses.create(model="codex-5", input=HELD, background=True)
+        assert (created.status, created.background, created.output) == ("queued", True, [])
+        await until(lambda: proxy.server.manager.running == 1)
+        assert (await client.responses.retrieve(created.id)).status in ("queued", "in_progress")
+        release.write_text("go")
+        response = await ended(client, created.id)
+        assert (response.status, response.output_text) == ("completed", "one two three")
+        following = await client.responses.create(
+            model="codex-5", input="[[fake:echo]]", previous_response_id=created.id
+        )
+        assert "one two three" in following.output_text
+
+
+async def test_a_background_stream_outlives_its_creator_and_is_resumed_to_the_event(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (proxy, _, release):
+        body = {"model": "codex-5", "input": HELD, "background": True, "stream": True}
+        async with proxy.session.post(f"{proxy.url}/v1/responses", json=body) as reply:
+            begun = b""
+            while b"output_text.delta" not in begun:
+                begun += await reply.content.readany()
+        seen = blocks_of(begun.decode().rpartition("\n\n")[0])
+        id, last = seen[0]["response"]["id"], seen[-1]["sequence_number"]
+        await until(lambda: proxy.streams == 0)
+        following = asyncio.create_task(stream_of(proxy, id, last))
+        await until(lambda: proxy.streams == 1)
+        release.write_text("go")
+        rest = await following
+        assert rest[0]["sequence_number"] == last + 1
+        whole = checked(seen + rest)
+        assert whole == await stream_of(proxy, id)
+        assert whole[-1]["type"] == "response.completed"
+        assert (
+            "".join(event["delta"] for event in whole if event["type"].endswith("text.delta"))
+            == "one two three"
+        )
+
+
+async def test_the_sdk_resumes_a_background_stream(client: AsyncOpenAI) -> None:
+    stream = await client.responses.create(
+        model="codex-5", input=said("one two three"), background=True, stream=True
+    )
+    events = [event async for event in stream]
+    id = events[0].response.id  # type: ignore[union-attr]
+    again = await client.responses.retrieve(id, stream=True, starting_after=3)
+    assert [event async for event in again] == events[4:]
+
+
+async def test_a_stream_read_behind_its_last_event_has_nothing_but_its_end(proxy: Proxy) -> None:
+    answer = await ask(proxy, background=True, stream=True)
+    events = events_of(answer.text)
+    id, last = events[0]["response"]["id"], events[-1]["sequence_number"]
+    for after in (last, last + 5):
+        assert await stream_of(proxy, id, after) == []
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"background": True}])
+async def test_only_background_streams_can_be_resumed(proxy: Proxy, fields: dict[str, Any]) -> None:
+    answer = await ask(proxy, said("Hi."), **fields)
+    id = events_of(answer.text)[0]["response"]["id"] if "stream" in fields else answer.body["id"]
+    refused = await proxy.send("GET", f"/v1/responses/{id}?stream=true")
+    assert (refused.status, refused.error["code"]) == (400, "stream_not_resumable")
+
+
+async def test_a_wrong_number_to_resume_from_is_a_400(proxy: Proxy) -> None:
+    answer = await ask(proxy, background=True, stream=True)
+    id = events_of(answer.text)[0]["response"]["id"]
+    refused = await proxy.send("GET", f"/v1/responses/{id}?stream=true&starting_after=-1")
+    assert (refused.status, refused.error["param"]) == (400, "starting_after")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_cancelled_response_ends_its_agent_and_never_completes(tmp_path: Path, stream: bool) -> None:
+    async with holding(tmp_path) as (proxy, client, release):
+        id, reading = await _created(proxy, client, stream)
+        await until(lambda: proxy.server.manager.running == 1)
+        cancelled = await client.responses.cancel(id)
+        assert cancelled.status == "cancelled"
+        await until(lambda: proxy.server.manager.running == 0)
+        release.write_text("go")
+        assert (await client.responses.cancel(id)).status == "cancelled"
+        assert (await client.responses.retrieve(id)).status == "cancelled"
+        if reading is not None:
+            assert (await reading)[-1]["response"]["status"] == "cancelled"
+
+
+async def _created(
+    proxy: Proxy, client: AsyncOpenAI, stream: bool
+) -> tuple[str, asyncio.Task[list[dict[str, Any]]] | None]:
+    if not stream:
+        return (await client.responses.create(model="codex-5", input=HELD, background=True)).id, None
+    events = await client.responses.create(model="codex-5", input=HELD, background=True, stream=True)
+    id = (await anext(aiter(events))).response.id  # type: ignore[union-attr]
+    await events.close()
+    return id, asyncio.create_task(stream_of(proxy, id))
+
+
+async def test_a_response_that_waits_for_its_place_is_cancelled_before_it_begins(tmp_path: Path) -> None:
+    async with holding(tmp_path, max_running_turns=1) as (proxy, client, release):
+        first = await client.responses.create(model="codex-5", input=HELD, background=True)
+        await until(lambda: proxy.server.manager.running == 1)
+        second = await client.responses.create(model="codex-5", input=HELD, background=True)
+        assert (await client.responses.cancel(second.id)).status == "cancelled"
+        release.write_text("go")
+        assert (await ended(client, first.id)).status == "completed"
+        assert (await client.responses.retrieve(second.id)).status == "cancelled"
+
+
+async def test_a_failed_background_turn_says_why(proxy: Proxy, client: AsyncOpenAI) -> None:
+    created = await client.responses.create(model="codex-5", input="[[fake:error_500]]", background=True)
+    response = await ended(client, created.id)
+    assert response.status == "failed"
+    assert response.error.message
+    assert (await client.responses.cancel(created.id)).status == "failed"
+
+
+async def test_a_failed_background_stream_ends_with_error_and_failed(proxy: Proxy) -> None:
+    events = events_of((await ask(proxy, "[[fake:error_500]]", background=True, stream=True)).text)
+    assert types_of(events)[-2:] == ["error", "response.failed"]
+
+
+async def test_a_response_deleted_while_it_runs_is_stopped_and_gone(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (proxy, client, _):
+        created = await client.responses.create(model="codex-5", input=HELD, background=True)
+        await until(lambda: proxy.server.manager.running == 1)
+        await client.responses.delete(created.id)
+        await until(lambda: proxy.server.manager.running == 0)
+        with pytest.raises(NotFoundError):
+            await client.responses.retrieve(created.id)
+
+
+async def test_a_running_response_cannot_be_continued_yet(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (proxy, client, _):
+        created = await client.responses.create(model="codex-5", input=HELD, background=True)
+        answer = await ask(proxy, previous_response_id=created.id)
+        assert (answer.status, answer.error["code"]) == (400, "previous_response_not_finished")
+
+
+async def test_a_conversation_takes_a_background_turn_when_it_has_completed(client: AsyncOpenAI) -> None:
+    conversation = await client.conversations.create()
+    created = await client.responses.create(
+        model="codex-5", input=said("Hello."), conversation=conversation.id, background=True
+    )
+    await ended(client, created.id)
+    items = (await client.conversations.items.list(conversation.id, order="asc")).data
+    assert [item.role for item in items] == ["user", "assistant"]  # type: ignore[union-attr]
+
+
+async def test_what_is_wrong_is_said_before_anything_is_queued(proxy: Proxy) -> None:
+    for fields in ({"previous_response_id": "resp_nobody"}, {"store": False}):
+        answer = await ask(proxy, background=True, **fields)
+        assert answer.status == 400
+    assert proxy.server.keeping is not None
+    assert (await proxy.server.keeping.store.stats()).responses == 0
+
+
+async def test_without_a_store_there_is_no_background(tmp_path: Path) -> None:
+    async with serving(tmp_path, store="off") as (proxy, _):
+        answer = await ask(proxy, background=True)
+    assert (answer.status, answer.error["param"]) == (400, "background")
+
+
+# --- over a restart -----------------------------------------------------------------------------
+
+
+async def test_a_server_that_stops_fails_what_runs_with_a_reason(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (proxy, client, _):
+        created = await client.responses.create(model="codex-5", input=HELD, background=True)
+        await until(lambda: proxy.server.manager.running == 1)
+    async with serving(tmp_path) as (_, client):
+        response = await client.responses.retrieve(created.id)
+    assert response.status == "failed"
+    assert response.error is not None
+    assert "stopping" in response.error.message
+
+
+async def left_by_a_killed_server(folder: Path, **fields: Any) -> str:
+    """A response that is unfinished on disk, as a process that was killed leaves it."""
+    async with holding(folder, background_recovery="rerun") as (proxy, client, _):
+        created = await client.responses.create(
+            model="codex-5", input=HELD, background=True, instructions="Be brief.", **fields
+        )
+        await until(lambda: proxy.server.manager.running == 1)
+        assert proxy.server.keeping is not None
+        found = await proxy.server.keeping.store.response("local", created.id)
+        assert isinstance(found, StoredResponse)
+        assert found.status in ("queued", "in_progress")
+    return str(created.id)
+
+
+async def test_a_turn_of_the_plain_model_is_run_again_where_the_operator_wants_it(tmp_path: Path) -> None:
+    id = await left_by_a_killed_server(tmp_path)
+    (tmp_path / "go").write_text("go")
+    async with holding(tmp_path, background_recovery="rerun") as (_, client, _):
+        response = await ended(client, id)
+    assert (response.status, response.output_text) == ("completed", "one two three")
+
+
+async def test_a_response_that_a_kill_cut_off_is_failed_with_the_reason(tmp_path: Path) -> None:
+    id = await left_by_a_killed_server(tmp_path)
+    async with serving(tmp_path) as (_, client):
+        response = await ended(client, id)
+    assert response.status == "failed"
+    assert "started anew" in response.error.message
+
+
+async def test_a_stream_that_a_kill_cut_off_still_ends(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (proxy, _, _):
+        assert proxy.server.keeping is not None
+        store = proxy.server.keeping.store
+        answer = await ask(proxy, said("one two"), background=True, stream=True)
+        events = events_of(answer.text)
+        id = events[0]["response"]["id"]
+        frames = await store.frames("local", id)
+        stored = await store.response("local", id)
+        assert stored is not None
+        await store.delete_response("local", id)
+        unfinished = json.dumps({**json.loads(stored.json), "status": "in_progress", "output": []}).encode()
+        await store.add_response(
+            StoredResponse(
+                owner="local", id=id, status="in_progress", created=1.0, json=unfinished, background=True
+            )
+        )
+        await store.append_frames("local", id, frames[:5])
+    async with holding(tmp_path) as (proxy, _, _):
+        rest = await stream_of(proxy, id)
+    assert [event["type"] for event in rest[5:]] == ["error", "response.failed"]
+    assert rest[:5] == events[:5]
