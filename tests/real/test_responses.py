@@ -222,3 +222,18 @@ async def test_an_agent_turn_is_continued_with_what_the_agent_did(
     last = json.dumps(input_of(model_server.calls[-1]))
     assert "made" in last
     assert "function_call_output" in last
+
+
+async def test_a_compacted_chain_goes_on_from_the_model_s_own_summary(
+    codex_home: CodexHome, model_server: ModelServer
+) -> None:
+    async with talk_of(codex_home, "replayed") as talk:
+        first = await talk.ask("[[model:text say=Summary.of.all.]] my secret")
+        client = await talk.client()
+        compacted = await client.responses.compact(model=MODEL, previous_response_id=first.id)
+        items = [item.model_dump(exclude_none=True) for item in compacted.output]
+        await talk.ask([*items, {"role": "user", "content": "[[model:text say=Yes.]]"}])
+    asked, gone_on = (json.dumps(input_of(each)) for each in model_server.calls[1:])
+    assert "my secret" in asked
+    assert "Summary.of.all." in gone_on
+    assert "my secret" not in gone_on

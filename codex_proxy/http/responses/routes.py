@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from codex_proxy.http.responses.context_requests import compact, count_input_tokens
 from codex_proxy.http.responses.create import create_response
 from codex_proxy.http.responses.stored import cancel, delete, list_input_items, retrieve
 
@@ -13,6 +14,8 @@ def add_response_routes(app: web.Application) -> None:
         responses = f"{prefix}/responses"
         one = responses + "/{id}"
         app.router.add_post(responses, create_response)
+        app.router.add_post(f"{responses}/compact", compact)
+        app.router.add_post(f"{responses}/input_tokens", count_input_tokens)
         app.router.add_get(one, retrieve)
         app.router.add_delete(one, delete)
         app.router.add_get(f"{one}/input_items", list_input_items)
