@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.real.codex_home import CodexHome
+from tests.real.codex_home import MODEL, CodexHome
 from tests.real.model_plans import call, plan, say, think
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
@@ -255,6 +255,25 @@ async def test_a_stream_tells_of_each_call_its_index_id_and_name_and_then_its_ar
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "Let me look."
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.total_tokens == 120
+
+
+@FORGETTING
+async def test_a_client_that_still_speaks_of_functions_has_its_loop_too(
+    codex_home: CodexHome, model_server: ModelServer, way: str
+) -> None:
+    async with loop_of(codex_home, way) as loop:
+        loop.request = {"model": MODEL, "functions": [WEATHER["function"]]}
+        loop.say("[[model:tool rounds=2 say=Done.]] Weather?")
+        for _ in range(2):
+            answer = await loop.ask()
+            assert answer.choices[0].finish_reason == "function_call"
+            called = answer.choices[0].message.function_call
+            assert called is not None
+            loop.messages.append({"role": "function", "name": called.name, "content": "sunny"})
+        last = await loop.ask()
+    assert last.choices[0].message.content == "Done."
+    assert [output for _, output in outputs_of(model_server.calls[2])] == ["sunny", "sunny"]
+    assert_grows(model_server.calls)
 
 
 CALLED = {
