@@ -1,9 +1,11 @@
-"""The command line: `codex-proxy serve`."""
+"""The command line: `codex-proxy serve`, and what helps to live with it."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,55 +20,95 @@ def main() -> None:
     """A local coding agent as an OpenAI endpoint on localhost."""
 
 
+SETTING_OPTIONS = (
+    click.option(
+        "--agent",
+        type=click.Choice(["auto", "codex-app-server", "codex-proto", "fake"]),
+        help="Which agent serves. auto (the default) takes the Codex that is found.",
+    ),
+    click.option("--codex-bin", metavar="PATH", help="The Codex binary, if it is not on PATH."),
+    click.option("--codex-home", metavar="DIR", help="Codex's own home (default: ~/.codex)."),
+    click.option("--workdir", metavar="DIR", help="Folder in which agent turns work (default: this one)."),
+    click.option(
+        "--sandbox",
+        type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
+        help="What the agent's own commands may do (default: read-only).",
+    ),
+    click.option("--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1)."),
+    click.option(
+        "--port", type=click.IntRange(0, 65535), help="Port (default: 11435); 0 takes any free one."
+    ),
+    click.option(
+        "--api-key", metavar="KEY", help="Key that clients must send. PROXY_API_KEY keeps it out of `ps`."
+    ),
+    click.option(
+        "--config",
+        "config_file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="A TOML file with settings.",
+    ),
+    click.option(
+        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default: info."
+    ),
+    click.option("--log-format", type=click.Choice(["console", "json"]), help="Default: console."),
+)
+"""The flags of settings, the same for every command that reads them."""
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the flags of settings."""
+    for option in reversed(SETTING_OPTIONS):
+        command = option(command)
+    return command
+
+
 @main.command(short_help="Serve the agent as an OpenAI endpoint.")
-@click.option(
-    "--agent",
-    type=click.Choice(["auto", "codex-app-server", "codex-proto", "fake"]),
-    help="Which agent serves. auto (the default) takes the Codex that is found.",
-)
-@click.option("--codex-bin", metavar="PATH", help="The Codex binary, if it is not on PATH.")
-@click.option("--codex-home", metavar="DIR", help="Codex's own home (default: ~/.codex).")
-@click.option("--workdir", metavar="DIR", help="Folder in which agent turns work (default: this one).")
-@click.option(
-    "--sandbox",
-    type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
-    help="What the agent's own commands may do (default: read-only).",
-)
-@click.option("--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1).")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port (default: 11435); 0 takes any free one.")
-@click.option(
-    "--api-key", metavar="KEY", help="Key that clients must send. PROXY_API_KEY keeps it out of `ps`."
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A TOML file with settings.",
-)
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default: info.")
-@click.option("--log-format", type=click.Choice(["console", "json"]), help="Default: console.")
+@with_settings
 def serve(config_file: Path | None, **flags: Any) -> None:
     """Serve the agent on http://127.0.0.1:11435/v1 until Ctrl-C.
 
     Settings are read from these flags, else from PROXY_* and CODEX_* variables, else from the TOML file
     (~/.config/codex-proxy/config.toml unless --config names another).
     """
+    from codex_proxy.logs import configure
+
+    settings = load_settings(flags, config_file)
+    configure(settings.log_level, settings.log_format)
+    sys.exit(asyncio.run(_serve(settings)))
+
+
+def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
+    """The settings in force. Raises `click.UsageError`, which names the one that is wrong."""
     from pydantic import ValidationError
 
     from codex_proxy.config import load
-    from codex_proxy.logs import configure
 
     try:
-        settings = load(flags, config_file)
+        return load(flags, config_file)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise click.UsageError(f"the setting {where} is wrong: {first['msg']}") from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    configure(settings.log_level, settings.log_format)
-    sys.exit(asyncio.run(_serve(settings)))
+
+
+@main.command(short_help="Look at everything a server needs, and say what is missing.")
+@with_settings
+@click.option("--json", "as_json", is_flag=True, help="For programs: docs/operations.md says what is in it.")
+@click.option("--all", "every_setting", is_flag=True, help="Show settings that have their defaults too.")
+def doctor(config_file: Path | None, as_json: bool, every_setting: bool, **flags: Any) -> None:
+    """Look at the agent, its sign-in, the port, the folders and the settings, and say what to do next.
+
+    No turn is run. Exit status 0 if a server would serve, 1 if not.
+    """
+    from codex_proxy.commands.checkup import as_text
+    from codex_proxy.commands.doctor import examine
+
+    checkup = asyncio.run(examine(flags, config_file, os.environ))
+    click.echo(checkup.as_json() if as_json else as_text(checkup, every_setting=every_setting))
+    sys.exit(0 if checkup.ok else 1)
 
 
 async def _serve(settings: Any) -> int:

@@ -6,8 +6,10 @@ The only module (with `cli` and `app`) that reads the environment.
 from __future__ import annotations
 
 import os
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import (
@@ -225,6 +227,44 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     if config_file is not None and not config_file.is_file():
         raise ValueError(f"there is no file {config_file}")
     return Settings(**{name: value for name, value in flags.items() if value is not None})
+
+
+Source = Literal["flag", "variable", "file", "default"]
+
+
+class Origin(NamedTuple):
+    """Where a setting's value came from; `name` is the variable or the file, empty for flags and defaults."""
+
+    source: Source
+    name: str = ""
+
+
+def variables_of(name: str) -> tuple[str, ...]:
+    """The variables of the environment that a setting is read from."""
+    alias = Settings.model_fields[name].validation_alias
+    if isinstance(alias, AliasChoices):
+        return tuple(str(choice) for choice in alias.choices if str(choice).isupper())
+    return (f"PROXY_{name.upper()}",)
+
+
+def origins(flags: Mapping[str, Any], config_file: Path | None) -> dict[str, Origin]:
+    """Where each setting comes from when these flags are given, by its name. The file has been read before."""
+    file = config_file or default_config_file()
+    in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+    given = {name.upper(): name for name, value in os.environ.items() if value}
+    found = {}
+    for name in Settings.model_fields:
+        variables = variables_of(name)
+        variable = next((given[each] for each in variables if each in given), None)
+        if flags.get(name) is not None:
+            found[name] = Origin("flag")
+        elif variable is not None:
+            found[name] = Origin("variable", variable)
+        elif any(key in in_file for key in (name, *variables)):
+            found[name] = Origin("file", str(file))
+        else:
+            found[name] = Origin("default")
+    return found
 
 
 def split_list(text: str, separator: str = ",") -> tuple[str, ...]:

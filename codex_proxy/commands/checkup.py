@@ -1,0 +1,100 @@
+"""What `doctor` finds, as values: checks, settings with their origins, and what follows from them.
+
+The JSON that `doctor --json` prints is made here; docs/operations.md describes it, and its keys stay.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from codex_proxy import __version__
+
+SCHEMA = 1
+"""Counts up when a key of the JSON goes away or changes its meaning; a new key changes nothing."""
+
+Status: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
+Fact: TypeAlias = str | int | bool | None
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at."""
+
+    name: str
+    status: Status
+    message: str
+    """One sentence: what was found."""
+    advice: str = ""
+    """What to do about it; empty where nothing is to be done."""
+    facts: dict[str, Fact] = {}
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting in force. A secret's value is masked."""
+
+    name: str
+    value: Fact
+    source: str
+    """`flag`, `variable`, `file` or `default`."""
+    origin: str
+    """The variable or the file; empty for flags and defaults."""
+
+
+class Checkup(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was found."""
+
+    checks: tuple[Check, ...]
+    settings: tuple[Setting, ...] = ()
+    otherwise: str = ""
+    """What to do next where nothing is wrong."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether a server would serve; warnings do not hinder it."""
+        return not any(check.status == "failed" for check in self.checks)
+
+    @property
+    def next_steps(self) -> list[str]:
+        """What to do, in order: first what hinders, then what warns, else how to go on."""
+        steps = [
+            check.advice
+            for status in ("failed", "warning")
+            for check in self.checks
+            if check.status == status
+        ]
+        if self.ok and self.otherwise:
+            steps.append(self.otherwise)
+        return list(dict.fromkeys(step for step in steps if step))
+
+    def as_json(self) -> str:
+        """The whole of it, as `doctor --json` prints it."""
+        body: dict[str, Any] = {
+            "schema": SCHEMA,
+            "version": __version__,
+            "ok": self.ok,
+            "checks": msgspec.to_builtins(self.checks),
+            "settings": msgspec.to_builtins(self.settings),
+            "next": self.next_steps,
+        }
+        return json.dumps(body, indent=2, ensure_ascii=False)
+
+
+MARKS: dict[Status, str] = {"ok": " ok ", "warning": "WARN", "failed": "FAIL", "skipped": " -- "}
+
+
+def as_text(checkup: Checkup, *, every_setting: bool) -> str:
+    """For a person. Settings that have their defaults are left out unless `every_setting`."""
+    width = max(len(check.name) for check in checkup.checks)
+    lines = [f"[{MARKS[check.status]}] {check.name:{width}}  {check.message}" for check in checkup.checks]
+    shown = [each for each in checkup.settings if every_setting or each.source != "default"]
+    if checkup.settings:
+        lines += ["", "Settings in force:"]
+        lines += [f"  {each.name} = {each.value}  ({each.origin or each.source})" for each in shown]
+        left_out = len(checkup.settings) - len(shown)
+        if left_out:
+            lines.append(f"  {left_out} have their defaults (--all shows them)")
+    lines += ["", "Next:" if checkup.ok else "To be done, in this order:"]
+    lines += [f"  {number}. {step}" for number, step in enumerate(checkup.next_steps, 1)]
+    return "\n".join(lines)

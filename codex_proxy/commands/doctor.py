@@ -1,0 +1,112 @@
+"""`codex-proxy doctor`: looks at everything a server needs, and says what is missing and what to do.
+
+No turn is paid for. Every step is bounded, and every process that is started is ended before the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr, ValidationError
+
+from codex_proxy.app import StartError, is_loopback
+from codex_proxy.app import check as check_settings
+from codex_proxy.commands.agent_checks import agent_checks
+from codex_proxy.commands.checkup import Check, Checkup, Fact, Setting
+from codex_proxy.commands.place_checks import folder_checks
+from codex_proxy.commands.port_check import port_check
+from codex_proxy.config import Settings, default_config_file, load, origins
+
+LONGEST_SECONDS = 90.0
+"""For all of it: each child may take 20 s, which a cold disk can need, and there are four."""
+
+
+async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]) -> Checkup:
+    """Everything that there is to find. Nothing is raised: what goes wrong is a check that failed."""
+    try:
+        settings = load(dict(flags), config_file)
+        chosen = settings_of(settings, flags, config_file)
+    except (ValueError, OSError) as error:
+        failed = Check(
+            name="settings", status="failed", message=said_of(error), advice="Mend the setting that is named."
+        )
+        return Checkup(checks=(failed,))
+    checks = [settings_check(settings, config_file)]
+    try:
+        async with asyncio.timeout(LONGEST_SECONDS):
+            checks += await agent_checks(settings, environ)
+    except TimeoutError:
+        checks.append(
+            Check(
+                name="agent",
+                status="failed",
+                message=f"Codex did not answer within {LONGEST_SECONDS:g} s.",
+                advice="Run `codex --version` by hand and see what it waits for.",
+            )
+        )
+    port = await port_check(settings)
+    checks += [port, *folder_checks(settings)]
+    return Checkup(checks=tuple(checks), settings=chosen, otherwise=how_to_go_on(port))
+
+
+def how_to_go_on(port: Check) -> str:
+    """The step after the last, for whom nothing is in the way."""
+    if port.facts.get("ours"):
+        return "The server runs: try `codex-proxy chat`, or `codex-proxy connect` for your editor or SDK."
+    return "Start the server with `codex-proxy serve`, then try `codex-proxy chat` in another terminal."
+
+
+def said_of(error: Exception) -> str:
+    """What is wrong with settings, in one sentence that names the first of them."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"The setting {where} is wrong: {first['msg']}."
+    if isinstance(error, tomllib.TOMLDecodeError):
+        return f"The settings file is not TOML: {error}."
+    return f"The settings cannot be read: {error}."
+
+
+def settings_check(settings: Settings, config_file: Path | None) -> Check:
+    """Whether a server would start with these settings, as far as they alone decide that."""
+    file = config_file or default_config_file()
+    facts: dict[str, Fact] = {"file": str(file), "file_exists": file.is_file()}
+    try:
+        check_settings(settings)
+    except StartError as error:
+        return Check(name="settings", status="failed", message=str(error), advice=str(error), facts=facts)
+    if not is_loopback(settings.host):
+        message = f"The server listens on {settings.host}, for other machines too, with a key."
+        return Check(name="settings", status="ok", message=message, facts=facts)
+    where = f"from {file} and the environment" if file.is_file() else f"there is no {file}, which is fine"
+    return Check(name="settings", status="ok", message=f"They are valid ({where}).", facts=facts)
+
+
+def settings_of(
+    settings: Settings, flags: Mapping[str, Any], config_file: Path | None
+) -> tuple[Setting, ...]:
+    """Every setting in force, and where its value came from."""
+    found = origins(flags, config_file)
+    return tuple(
+        Setting(
+            name=name,
+            value=shown(getattr(settings, name)),
+            source=found[name].source,
+            origin=found[name].name,
+        )
+        for name in Settings.model_fields
+    )
+
+
+def shown(value: object) -> Fact:
+    """A value as it may be seen: a secret is only known to be there."""
+    if isinstance(value, SecretStr):
+        return "********"
+    if value is None or isinstance(value, bool | int):
+        return value
+    return os.fspath(value) if isinstance(value, Path) else str(value)

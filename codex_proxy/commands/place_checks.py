@@ -1,0 +1,86 @@
+"""The folders, as `doctor` looks at them: what is there, whose it is, and who else may read it. Nothing is made."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from codex_proxy.commands.checkup import Check, Fact
+from codex_proxy.config import Settings
+
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def folder_checks(settings: Settings) -> list[Check]:
+    """The state folder, Codex's home, and the workspace."""
+    return [state_check(settings.state_dir), home_check(settings), workspace_check(settings)]
+
+
+def state_check(folder: Path) -> Check:
+    """It has to be ours to write, and nobody else's to read: it holds answers."""
+    facts: dict[str, Fact] = {"path": str(folder), "exists": folder.exists()}
+    if not folder.exists():
+        above = next(each for each in folder.parents if each.exists())
+        if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+            message = f"{folder} will be made at the first start."
+            return Check(name="state folder", status="ok", message=message, facts=facts)
+        message = f"{folder} cannot be made: {above} is not ours to write in."
+        advice = "Name another one with PROXY_STATE_DIR."
+        return Check(name="state folder", status="failed", message=message, advice=advice, facts=facts)
+    if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        message = f"{folder} is not a folder that we can write in."
+        advice = f"Make it one (`chmod u+rwx {folder}`), or name another with PROXY_STATE_DIR."
+        return Check(name="state folder", status="failed", message=message, advice=advice, facts=facts)
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    facts["mode"] = f"{mode:04o}"
+    if mode & OTHERS:
+        message = f"{folder} can be entered by others (mode {mode:04o}), and stored answers are in it."
+        advice = f"Run `chmod 700 {folder}`."
+        return Check(name="state folder", status="warning", message=message, advice=advice, facts=facts)
+    return Check(name="state folder", status="ok", message=f"{folder} is ours alone.", facts=facts)
+
+
+def home_check(settings: Settings) -> Check:
+    """Codex's own home, and the sign-in in it, which nobody else should be able to read."""
+    folder = settings.codex_home
+    facts: dict[str, Fact] = {"path": str(folder), "exists": folder.is_dir()}
+    if settings.agent == "fake":
+        message = "The fake agent has none."
+        return Check(name="codex home", status="skipped", message=message, facts=facts)
+    if not folder.is_dir():
+        if "codex_home" in settings.model_fields_set:
+            message, advice = f"{folder} is not there.", f"Make {folder} and run `codex login`."
+            return Check(name="codex home", status="failed", message=message, advice=advice, facts=facts)
+        message = f"{folder} is not there: Codex has not been used here yet."
+        return Check(
+            name="codex home", status="warning", message=message, advice="Run `codex login`.", facts=facts
+        )
+    if not os.access(folder, os.R_OK | os.X_OK):
+        advice = f"Run `chmod u+rx {folder}`."
+        message = f"{folder} is not ours to read."
+        return Check(name="codex home", status="failed", message=message, advice=advice, facts=facts)
+    auth = folder / "auth.json"
+    if auth.is_file() and stat.S_IMODE(auth.stat().st_mode) & OTHERS:
+        message = f"{auth} can be read by others."
+        advice = f"Run `chmod 600 {auth}`."
+        return Check(name="codex home", status="warning", message=message, advice=advice, facts=facts)
+    return Check(name="codex home", status="ok", message=f"{folder} is there.", facts=facts)
+
+
+def workspace_check(settings: Settings) -> Check:
+    """Where agent turns work: to be read, and written where the sandbox lets them."""
+    folder = settings.workdir
+    facts: dict[str, Fact] = {"path": str(folder), "sandbox": settings.sandbox}
+    if not folder.is_dir() or not os.access(folder, os.R_OK | os.X_OK):
+        message = f"{folder} is not a folder that we can read."
+        advice = "Name the folder to work in with --workdir."
+        return Check(name="workspace", status="failed", message=message, advice=advice, facts=facts)
+    if settings.sandbox != "read-only" and not os.access(folder, os.W_OK):
+        message = (
+            f"{folder} is not ours to write in, though --sandbox {settings.sandbox} would let the agent."
+        )
+        advice = "Name a folder that is yours with --workdir, or leave --sandbox out."
+        return Check(name="workspace", status="warning", message=message, advice=advice, facts=facts)
+    message = f"{folder} (sandbox: {settings.sandbox})."
+    return Check(name="workspace", status="ok", message=message, facts=facts)

@@ -1,0 +1,82 @@
+"""Programs that stand for Codex, and the command line as a user runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 30.0
+"""Seconds for what takes one on an idle machine."""
+
+CODEX = """#!/bin/sh
+case "$1" in
+  --version) echo "codex-cli {version}"; exit ;;
+  sandbox) exit {sandbox} ;;
+esac
+exec {python} -m fake_proto "$@"
+"""
+
+
+def codex(folder: Path, version: str = "0.163.0", sandbox: int = 0) -> Path:
+    """A Codex of this release, that is the fake agent inside."""
+    program = folder / "codex"
+    program.write_text(CODEX.format(version=version, sandbox=sandbox, python=sys.executable))
+    program.chmod(0o755)
+    return program
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        body: dict[str, Any] = json.loads(self.out)
+        return body
+
+    def check(self, name: str) -> dict[str, Any]:
+        """The check of this name in the JSON of a doctor."""
+        [found] = [check for check in self.json["checks"] if check["name"] == name]
+        return dict(found)
+
+
+def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Of a user whose home is this folder, and who has set nothing."""
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "LC_ALL": "C.UTF-8"} | dict(more or {})
+
+
+async def command(
+    home: Path,
+    *arguments: str,
+    stdin: bytes = b"",
+    more: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Done:
+    """`codex-proxy` with these arguments, in a process of its own, in the home of this user."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "codex_proxy", *arguments),
+        env=environment(home, more),
+        cwd=cwd or home,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(PATIENCE):
+            out, err = await process.communicate(stdin)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())

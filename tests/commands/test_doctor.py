@@ -1,0 +1,327 @@
+"""codex-proxy doctor: what it finds in a home of each kind, and that it says what to do."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from codex_proxy.commands import agent_checks
+from codex_proxy.commands import doctor as doctor_module
+from codex_proxy.commands.doctor import examine
+from codex_proxy.config import Origin, Settings, load, origins, variables_of
+from tests.commands.codexes import Done, codex, command, environment
+from tests.http.serving import fake_proxy
+from tests.real.codex_home import KEY_NAME, codex_path, make_codex_home
+
+KEYS = {"schema", "version", "ok", "checks", "settings", "next"}
+
+
+async def doctor(home: Path, *arguments: str, **more: Any) -> Done:
+    """`doctor --json` on a port that is any free one, where no argument says otherwise."""
+    port = () if "--port" in arguments else ("--port", "0")
+    return await command(home, "doctor", "--json", *port, *arguments, **more)
+
+
+def sign_in(home: Path) -> Path:
+    """A home of Codex that somebody has signed in to."""
+    folder = home / ".codex"
+    folder.mkdir()
+    auth = folder / "auth.json"
+    auth.write_text('{"OPENAI_API_KEY": "sk-nothing"}')
+    auth.chmod(0o600)
+    return folder
+
+
+async def test_where_everything_is_there_it_says_how_to_go_on_and_ends_with_0(tmp_path: Path) -> None:
+    sign_in(tmp_path)
+    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path)))
+    assert {check["name"]: check["status"] for check in done.json["checks"]} == {
+        "settings": "ok",
+        "agent": "warning",  # a script is no native binary
+        "version": "ok",
+        "protocol": "ok",
+        "sign-in": "ok",
+        "sandbox": "ok",
+        "port": "ok",
+        "state folder": "ok",
+        "codex home": "ok",
+        "workspace": "ok",
+    }
+    assert done.status == 0
+    assert done.json["ok"] is True
+    assert "codex-proxy serve" in done.json["next"][-1]
+
+
+async def test_its_json_has_the_keys_that_are_documented(tmp_path: Path) -> None:
+    done = await doctor(tmp_path, "--agent", "fake")
+    assert set(done.json) == KEYS
+    assert done.json["schema"] == 1
+    for check in done.json["checks"]:
+        assert set(check) == {"name", "status", "message", "advice", "facts"}
+        assert check["status"] in ("ok", "warning", "failed", "skipped")
+    assert {each["name"] for each in done.json["settings"]} == set(Settings.model_fields)
+    for each in done.json["settings"]:
+        assert set(each) == {"name", "value", "source", "origin"}
+    document = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
+    assert [key for key in (*KEYS, "advice", "facts", "source", "origin") if f"`{key}`" not in document] == []
+
+
+async def test_without_a_codex_it_fails_and_says_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_checks, "find_codex", lambda named, search_path: None)
+    checkup = await examine(
+        {"port": 0, "state_dir": tmp_path / "s", "workdir": tmp_path}, None, environment(tmp_path)
+    )
+    assert checkup.ok is False
+    assert "npm install -g @openai/codex" in checkup.next_steps[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "agent", "says"),
+    [
+        ("0.120.0", "auto", "too old"),
+        ("0.200.0", "auto", "too new"),
+        ("0.163.0", "codex-proto", "too new"),
+        ("0.42.0", "codex-app-server", "too old"),
+    ],
+)
+async def test_a_release_that_cannot_be_driven_fails_by_name(
+    tmp_path: Path, version: str, agent: str, says: str
+) -> None:
+    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, version)), "--agent", agent)
+    assert done.status == 1
+    assert done.check("version")["facts"] == {"version": version}
+    assert says in done.check("protocol")["message"]
+    assert version in done.check("protocol")["message"]
+
+
+async def test_an_old_release_that_speaks_proto_is_told_as_such(tmp_path: Path) -> None:
+    sign_in(tmp_path)
+    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, "0.42.0")))
+    assert done.check("protocol")["facts"] == {"agent": "codex-proto"}
+    assert done.status == 0
+
+
+async def test_a_program_that_is_no_codex_fails(tmp_path: Path) -> None:
+    done = await doctor(tmp_path, "--codex-bin", "/bin/true")
+    assert done.check("version")["status"] == "failed"
+    done = await doctor(tmp_path, "--codex-bin", str(tmp_path / "nowhere"))
+    assert done.check("version")["status"] == "failed"
+    assert "--codex-bin" in done.check("version")["advice"]
+
+
+async def test_somebody_who_is_not_signed_in_is_told_the_command(tmp_path: Path) -> None:
+    program = codex(tmp_path)
+    done = await doctor(tmp_path, "--codex-bin", str(program), more={"FAKE_CODEX_ACCOUNT": "none"})
+    assert (done.status, done.check("sign-in")["status"]) == (1, "failed")
+    assert "Run `codex login`." in done.json["next"]
+
+
+async def test_a_provider_whose_key_is_not_set_is_told_by_the_name_of_its_variable(tmp_path: Path) -> None:
+    home = make_codex_home(tmp_path, "http://127.0.0.1:9/v1")
+    arguments = ("--codex-bin", str(codex(tmp_path)), "--codex-home", str(home.path))
+    done = await doctor(tmp_path, *arguments)
+    assert KEY_NAME in done.check("sign-in")["advice"]
+    done = await doctor(tmp_path, *arguments, more={KEY_NAME: "set"})
+    assert done.check("sign-in")["status"] == "ok"
+
+
+async def test_a_sandbox_that_does_not_work_is_a_warning(tmp_path: Path) -> None:
+    sign_in(tmp_path)
+    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, sandbox=1)))
+    assert (done.status, done.check("sandbox")["status"]) == (0, "warning")
+    assert any("bubblewrap" in step for step in done.json["next"])
+
+
+async def test_a_codex_that_hangs_does_not_hang_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_checks, "START_SECONDS", 0.3)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    environ = environment(tmp_path, {"FAKE_CODEX_MISBEHAVE": "hang_start,ignore_sigterm"})
+    flags = {"port": 0, "codex_bin": str(codex(tmp_path)), "workdir": tmp_path, "state_dir": tmp_path / "s"}
+    checkup = await examine(flags, None, environ)
+    [found] = [check for check in checkup.checks if check.name == "sign-in"]
+    assert found.status == "failed"
+    assert "did not answer" in found.message
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+
+
+async def test_the_whole_of_it_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_module, "LONGEST_SECONDS", 0.2)
+    program = codex(tmp_path)
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    flags = {"port": 0, "codex_bin": str(program), "workdir": tmp_path, "state_dir": tmp_path / "s"}
+    checkup = await examine(flags, None, environment(tmp_path))
+    assert [check.status for check in checkup.checks if check.name == "agent"] == ["failed"]
+    assert checkup.checks[-1].name == "workspace"
+
+
+async def test_a_port_of_another_program_fails_and_one_of_ours_does_not(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        done = await doctor(tmp_path, "--agent", "fake", "--port", port)
+        assert (done.status, done.check("port")["status"]) == (1, "failed")
+        assert "--port" in done.check("port")["advice"]
+    async with fake_proxy(tmp_path) as proxy:
+        done = await doctor(tmp_path, "--agent", "fake", "--port", str(proxy.server.port))
+        assert (done.status, done.check("port")["status"]) == (0, "ok")
+        assert done.check("port")["facts"]["ours"] is True
+        assert "codex-proxy chat" in done.json["next"][-1]
+
+
+async def test_an_address_for_others_without_a_key_fails_as_the_start_would(tmp_path: Path) -> None:
+    done = await doctor(tmp_path, "--agent", "fake", "--host", "0.0.0.0")
+    assert (done.status, done.check("settings")["status"]) == (1, "failed")
+    done = await doctor(tmp_path, "--agent", "fake", "--host", "0.0.0.0", "--api-key", "the-secret-key")
+    assert done.status == 0
+    assert "the-secret-key" not in done.out
+
+
+async def test_folders_that_others_can_read_are_warned_of(tmp_path: Path) -> None:
+    home = sign_in(tmp_path)
+    (home / "auth.json").chmod(0o644)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o755)
+    more = {"PROXY_STATE_DIR": str(state)}
+    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path)), more=more)
+    assert done.check("state folder")["facts"]["mode"] == "0755"
+    assert f"Run `chmod 700 {state}`." in done.json["next"]
+    assert f"Run `chmod 600 {home / 'auth.json'}`." in done.json["next"]
+
+
+async def test_a_home_that_was_named_and_is_not_there_fails(tmp_path: Path) -> None:
+    named = ("--codex-home", str(tmp_path / "none"))
+    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path)), *named)
+    assert (done.status, done.check("codex home")["status"]) == (1, "failed")
+
+
+async def test_it_makes_neither_a_state_folder_nor_a_home(tmp_path: Path) -> None:
+    program = codex(tmp_path)
+    await doctor(tmp_path, "--codex-bin", str(program))
+    assert [path.name for path in tmp_path.iterdir()] == ["codex"]
+
+
+async def test_a_wrong_setting_fails_alone_and_is_named(tmp_path: Path) -> None:
+    for more in ({"PROXY_PORT": "many"}, {"PROXY_BUILTIN_TOOLS": "perhaps"}):
+        [name] = more
+        done = await command(tmp_path, "doctor", "--json", more=more)
+        assert done.status == 1
+        assert [check["name"] for check in done.json["checks"]] == ["settings"]
+        assert name.removeprefix("PROXY_").lower() in done.check("settings")["message"]
+
+
+async def test_a_settings_file_that_is_no_toml_fails(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("port = = 1")
+    done = await command(tmp_path, "doctor", "--json", "--config", str(file))
+    assert done.status == 1
+    assert "TOML" in done.check("settings")["message"]
+
+
+async def test_every_value_is_told_with_where_it_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('agent = "fake"\nidle_timeout = 7.5\nport = 1\n')
+    more = {"PROXY_API_KEY": "hidden", "PROXY_LOG_LEVEL": "warning", "proxy_env": "dev"}
+    done = await doctor(tmp_path, "--config", str(file), more=more)
+    told = {each["name"]: (each["value"], each["source"], each["origin"]) for each in done.json["settings"]}
+    assert told["port"] == (0, "flag", "")
+    assert told["agent"] == ("fake", "file", str(file))
+    assert told["idle_timeout"] == ("7.5", "file", str(file))
+    assert told["log_level"] == ("warning", "variable", "PROXY_LOG_LEVEL")
+    assert told["env"] == ("dev", "variable", "proxy_env")
+    assert told["api_key"] == ("********", "variable", "PROXY_API_KEY")
+    assert told["host"] == ("127.0.0.1", "default", "")
+
+
+async def test_for_a_person_it_is_text_with_the_steps_in_order(tmp_path: Path) -> None:
+    done = await command(tmp_path, "doctor", "--agent", "fake", "--port", "0")
+    assert done.status == 0
+    assert "[WARN] agent" in done.out
+    assert "agent = fake  (flag)" in done.out
+    assert "idle_timeout" not in done.out
+    assert done.out.index("Next:") < done.out.index("  1. ") < done.out.index("  2. Start the server")
+    done = await command(tmp_path, "doctor", "--agent", "fake", "--port", "0", "--all")
+    assert "idle_timeout = 300.0  (default)" in done.out
+
+
+TRIED = (
+    *(
+        "7",
+        "true",
+        "false",
+        "x",
+        "/nowhere",
+        "dev",
+        "off",
+        "error",
+        "json",
+        "never",
+        "sample",
+        "rerun",
+        "fake",
+    ),
+    *("app-server", "workspace-write", "open-responses-server"),
+)
+"""Texts of which every setting takes at least one that is not its default."""
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_a_variable_that_is_told_is_the_one_that_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for field in Settings.model_fields:
+        for variable in variables_of(field):
+            monkeypatch.delenv(variable, raising=False)
+    default = getattr(load({}, None), name)
+    assert origins({}, None)[name] == Origin("default")
+    [variable] = variables_of(name)
+    for text in TRIED:
+        monkeypatch.setenv(variable, text)
+        try:
+            changed = getattr(load({}, None), name)
+        except ValueError:
+            continue
+        if changed != default:
+            break
+    else:
+        pytest.fail(f"{variable} changes nothing")
+    assert origins({}, None)[name] == Origin("variable", variable)
+
+
+@pytest.mark.real
+async def test_the_real_binary_is_found_asked_and_ended(tmp_path: Path) -> None:
+    home = make_codex_home(tmp_path, "http://127.0.0.1:9/v1")
+    flags = {
+        "port": 0,
+        "codex_bin": str(codex_path()),
+        "codex_home": home.path,
+        "workdir": home.workdir,
+        "state_dir": tmp_path / "state",
+    }
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    checkup = await examine(flags, None, home.environment())
+    checks = {check.name: check for check in checkup.checks}
+    assert checks["agent"].facts["kind"] == "native"
+    assert checks["version"].status == checks["protocol"].status == checks["sign-in"].status == "ok"
+    assert str(checks["version"].facts["version"]) in str(checks["sign-in"].facts["user_agent"])
+    assert checks["sandbox"].status in ("ok", "warning")
+    assert checkup.ok
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.real
+async def test_the_real_binary_says_itself_that_nobody_is_signed_in(tmp_path: Path) -> None:
+    home = make_codex_home(tmp_path, "http://127.0.0.1:9/v1")
+    home.config.write_text("")
+    flags = {"port": 0, "codex_bin": str(codex_path()), "codex_home": home.path, "workdir": home.workdir}
+    checkup = await examine(flags | {"state_dir": tmp_path / "state"}, None, home.environment())
+    [found] = [check for check in checkup.checks if check.name == "sign-in"]
+    assert found.status == "failed"
+    assert "Run `codex login`." in checkup.next_steps
+    (home.path / "auth.json").write_text('{"OPENAI_API_KEY": "sk-nothing"}')
+    (home.path / "auth.json").chmod(0o600)
+    checkup = await examine(flags | {"state_dir": tmp_path / "state"}, None, home.environment())
+    assert [check.status for check in checkup.checks if check.name == "sign-in"] == ["ok"]
