@@ -1,0 +1,1 @@
+"""MCP servers, whose tools the proxy runs itself: the client side, behind values that know no wire of OpenAI."""
