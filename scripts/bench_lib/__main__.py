@@ -10,10 +10,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scripts.bench_lib import first_token, startup, stream
+from scripts.bench_lib import first_token, paced_streams, short_turns, startup, storing, stream
 from scripts.bench_lib.figures import Figure, table
 
-ROWS = {"1": first_token.rows, "2": stream.rows, "5": startup.rows}
+ROWS = {
+    "1": first_token.rows,
+    "2": stream.rows,
+    "3": paced_streams.rows,
+    "4": short_turns.rows,
+    "5": startup.rows,
+    "6": storing.rows,
+}
 SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench.json"
 
 
@@ -29,6 +36,7 @@ def main() -> None:
     if options.quick and options.save:
         parser.error("the figures of --quick mean nothing: they are not saved")
     figures: list[Figure] = []
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="codex-proxy-bench-") as folder:
         for name in options.only or sorted(ROWS):
             print(f"row {name} ...", file=sys.stderr)
@@ -38,6 +46,7 @@ def main() -> None:
         "python": platform.python_version(),
         "system": platform.system(),
         "cores": os.cpu_count(),
+        "load": [round(each, 1) for each in (load, os.getloadavg()[0])],
         "figures": [figure.as_json() for figure in figures],
     }
     for file in (options.json, SAVED if options.save else None):

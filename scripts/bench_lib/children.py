@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from scripts.bench_lib import flood
+from scripts.bench_lib import flood, paced
 from tests.real.codex_home import bundled_catalog
 
 Dialect = Literal["proto", "app-server"]
@@ -29,6 +29,17 @@ def make_child(folder: Path, dialect: Dialect, deltas: int) -> Path:
     words = (sys.executable, "-I", flood.__file__, str(folder))
     program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     program.chmod(0o755)
+    return program
+
+
+def make_paced_child(folder: Path, *, deltas: int, every: float) -> Path:
+    """A program in `folder` that plays an app-server of many threads, at a pace; see `paced`."""
+    program = make_child(folder, "app-server", 1)
+    (folder / paced.PLAN).write_text(json.dumps({"deltas": deltas, "every": every}))
+    serve = shlex.join((sys.executable, "-I", paced.__file__, str(folder)))
+    other = program.read_text().partition("\n")[2]
+    case = f'case " $* " in *" app-server "*) exec {serve};; esac'
+    program.write_text(f"#!/bin/sh\n{case}\n{other}")
     return program
 
 

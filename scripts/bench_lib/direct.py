@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ class AppServer:
         self._process = process
         self._waiting: dict[Any, asyncio.Future[dict[str, Any]]] = {}
         self._last = 0
+        self._listeners: dict[str, Callable[[bytes], None]] = {}
 
     async def read(self) -> None:
         assert self._process.stdout is not None
@@ -31,10 +32,13 @@ class AppServer:
         while chunk := await self._process.stdout.read(READ_BYTES):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                self._receive(json.loads(line))
+                self._receive(json.loads(line), line)
 
-    def _receive(self, line: dict[str, Any]) -> None:
+    def _receive(self, line: dict[str, Any], raw: bytes) -> None:
         method = line.get("method")
+        listener = self._listeners.get(line.get("params", {}).get("threadId"))
+        if listener is not None:
+            listener(raw)
         key = line["id"] if method is None else (method, line.get("params", {}).get("threadId"))
         future = self._waiting.pop(key, None)
         if future is not None:
@@ -57,6 +61,13 @@ class AppServer:
     def send(self, line: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(line).encode() + b"\n")
+
+    async def listen(self, listener: Callable[[bytes], None]) -> None:
+        """A turn whose every line goes to `listener`."""
+        started = await self.request("thread/start", {})
+        thread = started["thread"]["id"]
+        self._listeners[thread] = listener
+        await self.request("turn/start", {"threadId": thread, "input": []})
 
     async def first_delta(self, prompt: str, cwd: str) -> float:
         """Seconds from `thread/start` to the turn's first delta. Sees the turn to its end, as the proxy does."""

@@ -8,17 +8,19 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table. `ratio` is the proxy's figure over that of `against`."""
+    """One line of the table. `ratio` is the proxy's figure over that of `against`, where there is something to
+    compare with; `value` is the proxy's own, where the goal is one in seconds or bytes."""
 
     row: str
     what: str
     against: str
-    ratio: float
+    ratio: float | None
     goal: str
     samples: int
+    value: str = ""
 
     def as_json(self) -> dict[str, object]:
-        return asdict(self) | {"ratio": round(self.ratio, 3)}
+        return asdict(self) | {"ratio": None if self.ratio is None else round(self.ratio, 3)}
 
 
 def quantile(samples: Sequence[float], share: float) -> float:
@@ -29,9 +31,17 @@ def quantile(samples: Sequence[float], share: float) -> float:
 
 def table(figures: Sequence[Figure]) -> str:
     """The figures for a person, one per line."""
-    head = ("row", "what", "against", "ratio", "goal", "samples")
+    head = ("row", "what", "against", "ratio", "value", "goal", "samples")
     lines = [head] + [
-        (each.row, each.what, each.against, f"{each.ratio:.2f}", each.goal, str(each.samples))
+        (
+            each.row,
+            each.what,
+            each.against,
+            "" if each.ratio is None else f"{each.ratio:.2f}",
+            each.value,
+            each.goal,
+            str(each.samples),
+        )
         for each in figures
     ]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]

@@ -25,6 +25,11 @@ BEFORE = (
     b'"created":1795221139,"model":"bench","choices":[{"index":0,"delta":{"content":'
 )
 AFTER = b'},"finish_reason":null}]}\n\n'
+RESPONSES_BEFORE = (
+    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta",'
+    b'"item_id":"msg_00000000000000000000000000000000","output_index":0,"content_index":0,"logprobs":[],'
+    b'"sequence_number":'
+)
 DONE = b"data: [DONE]\n\n"
 
 
@@ -53,8 +58,9 @@ def requests(dialect: str) -> bytes:
     return b'{"id":1,"method":"turn/start","params":{}}\n'
 
 
-def loop(pipe: int, client: socket.socket, dialect: str) -> None:
+def loop(pipe: int, client: socket.socket, dialect: str, surface: str) -> None:
     """Each delta is decoded and framed; nothing else is done."""
+    number = 0
     proto = msgspec.json.Decoder(ProtoLine)
     app_server = msgspec.json.Decoder(AppLine)
     encode = msgspec.json.Encoder().encode
@@ -69,8 +75,11 @@ def loop(pipe: int, client: socket.socket, dialect: str) -> None:
             else:
                 message = app_server.decode(line)
                 kind, delta = message.method, message.params.delta
-            if delta is not None:
+            if delta is not None and surface == "chat":
                 frames.append(BEFORE + encode(delta) + AFTER)
+            elif delta is not None:
+                frames.append(b'%b%d,"delta":%b}\n\n' % (RESPONSES_BEFORE, number, encode(delta)))
+                number += 1
             elif kind in ("task_complete", "turn/completed"):
                 ended = True
         client.sendall(b"".join(frames))
@@ -95,7 +104,7 @@ def spent() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def main(kind: str, dialect: str, program: str) -> None:
+def main(kind: str, dialect: str, surface: str, program: str) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         subprocess.Popen([program, dialect], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
@@ -111,7 +120,7 @@ def main(kind: str, dialect: str, program: str) -> None:
             child.stdin.write(requests(dialect))
             child.stdin.flush()
             if kind == "loop":
-                loop(child.stdout.fileno(), client, dialect)
+                loop(child.stdout.fileno(), client, dialect, surface)
             else:
                 plain(child.stdout.fileno(), client)
             used = spent() - before

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
@@ -23,6 +23,7 @@ PATIENCE = 60.0
 ADDRESS = re.compile(r"serves on http://127\.0\.0\.1:(\d+)/v1")
 READ_BYTES = 1 << 20
 DELTA = b'"content":"'
+RESPONSES_DELTA = b'"delta":"'
 DONE = b"[DONE]"
 
 
@@ -36,6 +37,10 @@ class Proxy:
 
     process: subprocess.Popen[bytes]
     port: int
+
+    def memory(self) -> int:
+        """Resident bytes of this process."""
+        return int(psutil.Process(self.process.pid).memory_info().rss)
 
     def cpu(self) -> float:
         """CPU seconds of this process so far; its children are not counted."""
@@ -102,16 +107,40 @@ def port_in(banner: IO[bytes]) -> int | None:
     return None
 
 
-def chat_request(prompt: str, mode: str = "agent") -> bytes:
-    """A streamed chat request, ready to be written to a socket."""
-    body = json.dumps(
-        {"model": "codex-5", "stream": True, "messages": [{"role": "user", "content": prompt}]}
-    ).encode()
+def chat_request(prompt: str, mode: str = "agent", *, stream: bool = True) -> bytes:
+    """A chat request, ready to be written to a socket."""
+    messages = [{"role": "user", "content": prompt}]
+    return _request("chat/completions", mode, stream=stream, messages=messages)
+
+
+def responses_request(prompt: str, mode: str = "agent", *, stream: bool = True, store: bool = False) -> bytes:
+    """A request for a response, ready to be written to a socket."""
+    return _request("responses", mode, stream=stream, input=prompt, store=store)
+
+
+def _request(path: str, mode: str, **fields: Any) -> bytes:
+    body = json.dumps({"model": "codex-5", **fields}).encode()
     head = (
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        f"X-Codex-Mode: {mode}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"POST /v1/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"X-Codex-Mode: {mode}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
+
+
+async def whole(port: int, request: bytes) -> float:
+    """Seconds of a request whose answer is given whole."""
+    clock = asyncio.get_running_loop().time
+    async with asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        begun = clock()
+        writer.write(request)
+        answer = await reader.read(-1)
+        took = clock() - begun
+        writer.close()
+        await writer.wait_closed()
+    if b" 200 " not in answer[:20]:
+        raise BenchError(f"no answer: {answer[:500]!r}")
+    return took
 
 
 async def first_delta(port: int, request: bytes) -> float:

@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 from scripts.bench_lib.children import Dialect, make_child
 from scripts.bench_lib.figures import Figure
-from scripts.bench_lib.servers import DELTA, BenchError, Proxy, chat_request, clean_environment, drain, proxy
+from scripts.bench_lib.servers import (
+    DELTA,
+    RESPONSES_DELTA,
+    BenchError,
+    Proxy,
+    chat_request,
+    clean_environment,
+    drain,
+    proxy,
+    responses_request,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT_SHARE = 10
@@ -20,56 +32,80 @@ TICK = 0.01
 """Seconds: how finely the system tells another process's CPU time."""
 
 
+Surface = Literal["chat", "responses"]
+SURFACES: dict[Surface, tuple[Callable[[str], bytes], bytes]] = {
+    "chat": (chat_request, DELTA),
+    "responses": (responses_request, RESPONSES_DELTA),
+}
+"""What asks for a stream, and what every delta in it has."""
+
+
 def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
     deltas, rounds = (2_000, 1) if quick else (200_000, 5)
     for dialect in ("proto", "app-server"):
-        yield from _row(folder / dialect, dialect, deltas, rounds)
+        program = make_child(folder / dialect / "long", dialect, deltas)
+        short = make_child(folder / dialect / "short", dialect, deltas // SHORT_SHARE)
+        flags = ("--agent", f"codex-{dialect}", "--codex-bin")
+        with (
+            proxy(folder / dialect / "a", *flags, str(program)) as long_stream,
+            proxy(folder / dialect / "b", *flags, str(short)) as short_stream,
+        ):
+            for surface in SURFACES:
+                side = _Side(dialect, surface, program, deltas)
+                yield from _compared(side, long_stream, short_stream, rounds)
 
 
-def _row(folder: Path, dialect: Dialect, deltas: int, rounds: int) -> Iterator[Figure]:
-    program = make_child(folder / "long", dialect, deltas)
-    short = make_child(folder / "short", dialect, deltas // SHORT_SHARE)
+@dataclass(frozen=True)
+class _Side:
+    """One surface over one dialect."""
+
+    dialect: Dialect
+    surface: Surface
+    program: Path
+    deltas: int
+
+    def cpu(self, server: Proxy, deltas: int = 0) -> float:
+        """CPU seconds that the proxy spends on one stream; where `deltas` are expected, they are counted."""
+        before = server.cpu()
+        self._drain(server.port, deltas)
+        return max(server.cpu() - before, TICK)
+
+    def without_us(self, kind: str, deltas: int = 0) -> float:
+        """CPU seconds that a relay spends on the same stream."""
+        command = [sys.executable, "-m", "scripts.bench_lib.relay", kind, self.dialect, self.surface]
+        with subprocess.Popen(
+            [*command, str(self.program)],
+            cwd=ROOT,
+            env=clean_environment({}),
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as relay:
+            assert relay.stdout is not None
+            self._drain(int(relay.stdout.readline()), deltas)
+            return float(relay.stdout.readline())
+
+    def _drain(self, port: int, deltas: int) -> None:
+        request, mark = SURFACES[self.surface]
+        seen = asyncio.run(drain(port, request("Go."), count=mark if deltas else None))
+        if seen != deltas:
+            raise BenchError(f"{seen} deltas came through of {deltas}")
+
+
+def _compared(side: _Side, long_stream: Proxy, short_stream: Proxy, rounds: int) -> Iterator[Figure]:
+    deltas = side.deltas
     ours, loops, relays, shorts = [], [], [], []
-    flags = ("--agent", f"codex-{dialect}", "--codex-bin")
-    with (
-        proxy(folder / "a", *flags, str(program)) as long_stream,
-        proxy(folder / "b", *flags, str(short)) as short_stream,
-    ):
-        _cpu(long_stream, deltas, counted=True)
-        _cpu(short_stream, deltas // SHORT_SHARE, counted=True)
-        _without_us("loop", dialect, program, expected=deltas)
-        for _ in range(rounds):
-            ours.append(_cpu(long_stream, deltas))
-            loops.append(_without_us("loop", dialect, program))
-            relays.append(_without_us("bytes", dialect, program))
-            several = [_cpu(short_stream, deltas // SHORT_SHARE) for _ in range(SHORT_SHARE)]
-            shorts.append(sum(several))
+    side.cpu(long_stream, deltas)
+    side.cpu(short_stream, deltas // SHORT_SHARE)
+    side.without_us("loop", deltas)
+    for _ in range(rounds):
+        ours.append(side.cpu(long_stream))
+        loops.append(side.without_us("loop"))
+        relays.append(side.without_us("bytes"))
+        shorts.append(sum(side.cpu(short_stream) for _ in range(SHORT_SHARE)))
     mine = median(ours)
-    name = f"deltas per CPU second, chat, {dialect}"
-    yield Figure("2", name, "smallest honest loop", median(loops) / mine, ">= 0.4", rounds)
+    name = f"deltas per CPU second, {side.surface}, {side.dialect}"
+    value = f"{deltas / mine:,.0f}/s"
+    yield Figure("2", name, "smallest honest loop", median(loops) / mine, ">= 0.4", rounds, value)
     yield Figure("2", name, "relay of the bytes", median(relays) / mine, "", rounds)
     longer = f"{deltas:,} against {deltas // SHORT_SHARE:,}"
     yield Figure("2", f"{name}, {longer}", "ten short streams", median(shorts) / mine, "about 1", rounds)
-
-
-def _cpu(server: Proxy, deltas: int, *, counted: bool = False) -> float:
-    """CPU seconds that the proxy spends on one stream."""
-    before = server.cpu()
-    seen = asyncio.run(drain(server.port, chat_request("Go."), count=DELTA if counted else None))
-    if counted and seen != deltas:
-        raise BenchError(f"{seen} deltas came through of {deltas}")
-    return max(server.cpu() - before, TICK)
-
-
-def _without_us(kind: str, dialect: Dialect, program: Path, *, expected: int | None = None) -> float:
-    """CPU seconds that a relay spends on the same stream; where deltas are `expected`, they are counted."""
-    command = [sys.executable, "-m", "scripts.bench_lib.relay", kind, dialect, str(program)]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=clean_environment({}), stdout=subprocess.PIPE, text=True
-    ) as relay:
-        assert relay.stdout is not None
-        port = int(relay.stdout.readline())
-        seen = asyncio.run(drain(port, chat_request("Go."), count=None if expected is None else DELTA))
-        if expected is not None and seen != expected:
-            raise BenchError(f"{seen} deltas came through the loop of {expected}")
-        return float(relay.stdout.readline())

@@ -25,8 +25,8 @@ def test_a_quick_run_gives_a_figure_for_everything(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(file.read_text())["figures"]
-    assert {figure["row"] for figure in figures} == {"1", "2", "5"}
-    assert all(figure["ratio"] > 0 for figure in figures)
+    assert {figure["row"] for figure in figures} == {"1", "2", "3", "4", "5", "6"}
+    assert all(figure["value"] or figure["ratio"] > 0 for figure in figures)
     assert len(done.stdout.splitlines()) == len(figures) + 1
 
 
@@ -54,3 +54,10 @@ def test_the_table_has_a_line_per_figure_under_its_head() -> None:
     head, line = table([figure]).splitlines()
     assert head.split()[:2] == ["row", "what"]
     assert line.split() == ["2", "deltas", "the", "loop", "0.43", ">=", "0.4", "5"]
+
+
+def test_a_figure_without_a_ratio_has_its_value() -> None:
+    figure = Figure("3", "memory", "", None, "<= 100 KB", 5, "40 KB")
+    _, line = table([figure]).splitlines()
+    assert line.split() == ["3", "memory", "40", "KB", "<=", "100", "KB", "5"]
+    assert figure.as_json()["ratio"] is None

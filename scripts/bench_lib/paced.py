@@ -1,0 +1,126 @@
+"""An app-server of many threads that says deltas at a pace, each with the moment at which it was said.
+
+    python -I paced.py FOLDER
+
+A program of its own. FOLDER/plan holds JSON: `deltas` of a turn (0: until it is interrupted) and `every`, the
+seconds between two of them (0: all at once). The moment is that of the monotonic clock, which all processes
+share. Only what the proxy asks before and after a turn is played.
+"""
+
+import heapq
+import json
+import os
+import select
+import sys
+import time
+from typing import Any
+
+PLAN = "plan"
+ITEM = "msg_732_0"
+USAGE = {"totalTokens": 120, "inputTokens": 100, "cachedInputTokens": 40, "outputTokens": 20}
+
+ANSWERS: dict[str, Any] = {
+    "initialize": {"userAgent": "bench/0.163.0 (bench)"},
+    "account/read": {"account": None, "requiresOpenaiAuth": False},
+    "model/list": {"data": [], "nextCursor": None},
+}
+
+
+def line(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def told(method: str, thread: str, **params: Any) -> bytes:
+    return line({"method": method, "params": {"threadId": thread, "turnId": "u" + thread, **params}})
+
+
+def delta(thread: str) -> bytes:
+    text = f"{time.monotonic():.6f} "
+    return told("item/agentMessage/delta", thread, itemId=ITEM, delta=text)
+
+
+class Server:
+    """Its threads, and when each of them says its next delta."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.deltas: int = plan["deltas"]
+        self.every: float = plan["every"]
+        self.threads = 0
+        self.due: list[tuple[float, str]] = []
+        self.left: dict[str, int] = {}
+
+    def heard(self, message: dict[str, Any]) -> bytes:
+        """The answer to a line, and what it starts."""
+        method, params = message.get("method"), message.get("params", {})
+        if method is None or "id" not in message:
+            return b""
+        answer, more = ANSWERS.get(method, {}), b""
+        thread = params.get("threadId", "")
+        if method == "thread/start":
+            self.threads += 1
+            answer = {"thread": {"id": f"{os.getpid()}-{self.threads}"}, "model": "bench"}
+        elif method == "turn/start":
+            answer = {"turn": {"id": "u" + thread, "items": [], "status": "inProgress"}}
+            more = self.begin(thread)
+        elif method in ("turn/interrupt", "thread/unsubscribe"):
+            self.left.pop(thread, None)
+        return line({"id": message["id"], "result": answer}) + more
+
+    def begin(self, thread: str) -> bytes:
+        item = {"type": "agentMessage", "id": ITEM, "text": "", "phase": None}
+        said = told("turn/started", thread, turn={"id": "u" + thread, "status": "inProgress"})
+        said += told("item/started", thread, item=item)
+        if not self.every:
+            return said + b"".join(delta(thread) for _ in range(self.deltas)) + self.end(thread)
+        self.left[thread] = self.deltas or -1
+        heapq.heappush(self.due, (time.monotonic() + self.every, thread))
+        return said
+
+    def end(self, thread: str) -> bytes:
+        ended: dict[str, Any] = {"id": "u" + thread, "items": [], "status": "completed", "error": None}
+        return told("rawResponse/completed", thread, responseId="r", usage=USAGE) + told(
+            "turn/completed", thread, turn=ended
+        )
+
+    def tick(self) -> bytes:
+        """What is due now."""
+        said = []
+        now = time.monotonic()
+        while self.due and self.due[0][0] <= now:
+            when, thread = heapq.heappop(self.due)
+            if thread not in self.left:
+                continue
+            said.append(delta(thread))
+            self.left[thread] -= 1
+            if self.left[thread] == 0:
+                del self.left[thread]
+                said.append(self.end(thread))
+            else:
+                heapq.heappush(self.due, (when + self.every, thread))
+        return b"".join(said)
+
+
+def write_all(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def main(folder: str) -> None:
+    with open(os.path.join(folder, PLAN), encoding="utf-8") as file:
+        server = Server(json.load(file))
+    rest = b""
+    while True:
+        wait = max(0.0, server.due[0][0] - time.monotonic()) if server.due else None
+        readable, _, _ = select.select([0], [], [], wait)
+        if readable:
+            chunk = os.read(0, 1 << 20)
+            if not chunk:
+                return
+            *lines, rest = (rest + chunk).split(b"\n")
+            write_all(b"".join(server.heard(json.loads(each)) for each in lines))
+        write_all(server.tick())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

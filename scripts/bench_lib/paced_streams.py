@@ -1,0 +1,163 @@
+"""Row 3: many streams at the pace of a model. What the proxy adds to a delta's way, and what a stream costs it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from scripts.bench_lib import direct
+from scripts.bench_lib.children import make_paced_child
+from scripts.bench_lib.figures import Figure, quantile
+from scripts.bench_lib.servers import READ_BYTES, BenchError, chat_request, clean_environment, proxy
+
+EVERY = 0.05
+PER_PROCESS = 64
+"""The pool gives one process no more turns than that."""
+AT_ONCE = 32
+"""Streams that are begun together."""
+PATIENCE = 60.0
+AGAINST = "reading the children directly"
+MOMENT = re.compile(rb'(?:"content"|"delta"):"(\d+\.\d{6}) "')
+
+
+@dataclass
+class Heard:
+    """The delays of one stream's deltas, from the moment at which the child said them."""
+
+    delays: list[float] = field(default_factory=list)
+    measuring: bool = False
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, data: bytes) -> None:
+        now = time.monotonic()
+        for said in MOMENT.findall(data):
+            self.begun.set()
+            if self.measuring:
+                self.delays.append(now - float(said))
+
+
+@dataclass(frozen=True)
+class Side:
+    """What came of one side: delays by stream, CPU of the proxy per second, and its memory."""
+
+    streams: list[list[float]]
+    cpu: float = 0.0
+    memory: float = 0.0
+
+    @property
+    def delays(self) -> list[float]:
+        return [delay for stream in self.streams for delay in stream]
+
+
+def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
+    for count in (1, 4) if quick else (1, 16, 256, 1000):
+        window = 0.5 if quick else 8.0
+        place = folder / str(count)
+        program = make_paced_child(place / "child", deltas=0, every=EVERY)
+        ours = asyncio.run(_ours(place, program, count, window))
+        theirs = asyncio.run(_theirs(place, program, count, window))
+        yield from _figures(count, window, ours, theirs)
+
+
+def _figures(count: int, window: float, ours: Side, theirs: Side) -> Iterator[Figure]:
+    name = f"{count:,} streams of 20 deltas a second"
+    samples = len(ours.delays)
+    for label, share, goal in (("p50", 0.5, ""), ("p99", 0.99, "< 50 ms")):
+        mine, direct_ = quantile(ours.delays, share), quantile(theirs.delays, share)
+        value = f"{(mine - direct_) * 1000:.1f} ms added"
+        yield Figure("3", f"delay of a delta, {name}, {label}", AGAINST, mine / direct_, goal, samples, value)
+    slowest = max(median(stream) for stream in ours.streams) / median(ours.delays)
+    least = min(map(len, ours.streams)) / (window / EVERY)
+    fair = f"{least:.0%} of its deltas to the least served"
+    yield Figure(
+        "3", f"fairness, {name}, the slowest's median", "all streams' median", slowest, "", samples, fair
+    )
+    yield Figure("3", f"CPU, {name}", "", None, "< 1 core", samples, f"{ours.cpu:.2f} cores")
+    each = f"{ours.memory / count / 1000:.0f} KB each"
+    yield Figure("3", f"memory, {name}", "", None, "<= 100 KB each", samples, each)
+
+
+async def _ours(folder: Path, program: Path, count: int, window: float) -> Side:
+    processes = max(2, math.ceil(count / PER_PROCESS))
+    limits = {
+        "PROXY_MAX_RUNNING_TURNS": str(count + 1),
+        "PROXY_MAX_QUEUED_TURNS": str(count),
+        "PROXY_APP_SERVER_PROCESSES": str(processes),
+        "PROXY_QUEUE_WAIT": str(PATIENCE),
+    }
+    flags = ("--agent", "codex-app-server", "--codex-bin", str(program))
+    with proxy(folder, *flags, **limits) as server:
+        await _read_for(server.port, Heard(), until=1)  # what happens once
+        heard = [Heard() for _ in range(count)]
+        before = server.memory()
+        readers: list[asyncio.Task[None]] = []
+        for first in range(0, count, AT_ONCE):  # the pool starts its processes one after the other
+            some = heard[first : first + AT_ONCE]
+            readers += [asyncio.create_task(_read_for(server.port, each)) for each in some]
+            await _all_begun(some, readers)
+        await asyncio.sleep(0.5)  # the burst of starts is not what is measured
+        cpu, began = server.cpu(), time.monotonic()
+        await _measure(heard, window)
+        used = (server.cpu() - cpu) / (time.monotonic() - began)
+        memory = server.memory() - before
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        return Side([each.delays for each in heard], used, memory)
+
+
+async def _read_for(port: int, heard: Heard, until: int | None = None) -> None:
+    """Reads a stream until it is cancelled, or has begun."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(chat_request("Go."))
+        while until is None or not heard.begun.is_set():
+            data = await reader.read(READ_BYTES)
+            if not data:
+                raise BenchError("a stream broke off")
+            heard.take(data)
+    finally:
+        writer.close()
+
+
+async def _all_begun(heard: list[Heard], readers: list[asyncio.Task[None]]) -> None:
+    waiting = asyncio.gather(*(each.begun.wait() for each in heard))
+    async with asyncio.timeout(PATIENCE):
+        while not waiting.done():
+            for reader in readers:
+                if reader.done():
+                    reader.result()
+            await asyncio.sleep(0.01)
+
+
+async def _measure(heard: list[Heard], window: float) -> None:
+    for each in heard:
+        each.measuring = True
+    await asyncio.sleep(window)
+    for each in heard:
+        each.measuring = False
+
+
+async def _theirs(folder: Path, program: Path, count: int, window: float) -> Side:
+    """The same children without the proxy: each line is decoded, nothing else is done."""
+    environment = clean_environment({})
+    async with AsyncExitStack() as stack:
+        children = [
+            await stack.enter_async_context(
+                direct.app_server([str(program), "app-server"], environment, str(folder))
+            )
+            for _ in range(max(2, math.ceil(count / PER_PROCESS)))
+        ]
+        heard = [Heard() for _ in range(count)]
+        for number, each in enumerate(heard):
+            await children[number % len(children)].listen(each.take)
+        await _all_begun(heard, [])
+        await _measure(heard, window)
+    return Side([each.delays for each in heard])
