@@ -164,10 +164,11 @@ def settings_in(folder: Path) -> Settings:
 
 
 @asynccontextmanager
-async def server() -> AsyncIterator[str]:
-    """The URL of a server of our own, as long as it is needed."""
+async def server(**settings: Any) -> AsyncIterator[str]:
+    """The URL of a server of our own, as long as it is needed; `settings` that are to be otherwise."""
     with tempfile.TemporaryDirectory() as folder:
-        running = await make_server(settings_in(Path(folder)), {"PATH": os.defpath})
+        chosen = settings_in(Path(folder)).model_copy(update=settings)
+        running = await make_server(chosen, {"PATH": os.defpath})
         try:
             await running.start()
             yield f"http://127.0.0.1:{running.port}"
@@ -206,9 +207,9 @@ async def record(output: Path) -> None:
     """Writes every transcript and the manifest into a folder that is there."""
     common = {
         "captured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
         "codex_bin": AGENT_NAME,
-        "cli_version": _said(*AGENT, "--version"),
+        "cli_version": said(*AGENT, "--version"),
     }
     entries = []
     timeout = aiohttp.ClientTimeout(total=60)
@@ -222,9 +223,9 @@ async def record(output: Path) -> None:
                 "include_usage": includes_usage(each.request),
                 "status": status,
             }
-            _write(output / f"{each.name}.json", {"metadata": metadata, **content})
+            write(output / f"{each.name}.json", {"metadata": metadata, **content})
             entries.append({"file": f"{each.name}.json", "about": each.about, "sha256": digest(content)})
-    _write(output / MANIFEST, {"metadata": common, "transcripts": entries})
+    write(output / MANIFEST, {"metadata": common, "transcripts": entries})
 
 
 def includes_usage(request: dict[str, Any]) -> bool:
@@ -237,20 +238,20 @@ def digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _commit() -> str:
+def commit() -> str:
     """What is checked out; a copy of the sources without its history does not know."""
     try:
-        return _said("git", "rev-parse", "HEAD")
+        return said("git", "rev-parse", "HEAD")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
-def _said(*command: str) -> str:
+def said(*command: str) -> str:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30)
     return done.stdout.strip()
 
 
-def _write(file: Path, content: Any) -> None:
+def write(file: Path, content: Any) -> None:
     file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
