@@ -1,0 +1,216 @@
+"""What was acknowledged is there: after a kill at any moment; and a store that cannot write is told as such."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from codex_proxy.store.base import StoreUnavailable
+from tests.http.serving import PATIENCE, Proxy, until
+from tests.http_responses.asking import ask, events_of, said, serving
+
+ADDRESS = re.compile(r"serves on (http://\S+)/v1")
+
+
+@asynccontextmanager
+async def killed_server(folder: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """A server that is a process of its own, and its address."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "codex_proxy", "serve", "--agent", "fake", "--port", "0"),
+        *("--workdir", str(folder)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={"PATH": os.defpath, "HOME": str(folder), "PROXY_STATE_DIR": str(folder / "state")},
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None
+    reading = None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not (found := ADDRESS.search((await process.stdout.readline()).decode())):
+                assert process.returncode is None
+        reading = asyncio.create_task(process.stdout.read())
+        yield found[1], process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        if reading is not None:
+            await reading
+
+
+async def ask_until_it_dies(url: str, stream: bool, acknowledged: list[str]) -> None:
+    """One response after the other; an id counts when its end has come."""
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        previous = None
+        while True:
+            body = {
+                "model": "codex-5",
+                "input": said("ok"),
+                "stream": stream,
+                "previous_response_id": previous,
+            }
+            try:
+                async with session.post(f"{url}/v1/responses", json=body) as reply:
+                    text = await reply.text()
+            except aiohttp.ClientError:
+                return
+            if not text or (stream and not text.endswith("[DONE]\n\n")):
+                return
+            found = re.search(r"resp_[0-9a-f]{32}", text)
+            assert found is not None
+            previous = found[0]
+            acknowledged.append(previous)
+
+
+async def test_every_acknowledged_response_survives_a_kill(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    acknowledged: list[str] = []
+    for _ in range(4):
+        before = len(acknowledged)
+        async with killed_server(tmp_path) as (url, process):
+            asking = [
+                asyncio.create_task(ask_until_it_dies(url, stream, acknowledged))
+                for stream in (False, True) * 2
+            ]
+            wanted = before + chance.randint(3, 12)
+            await until(lambda wanted=wanted: len(acknowledged) >= wanted)  # type: ignore[misc]
+            os.kill(process.pid, signal.SIGKILL)
+            await asyncio.gather(*asking)
+    async with serving(tmp_path) as (proxy, _):
+        for id in acknowledged:
+            assert (await proxy.send("GET", f"/v1/responses/{id}")).body["status"] == "completed"
+        last = await ask(proxy, "[[fake:echo]]", previous_response_id=acknowledged[-1])
+        assert last.body["status"] == "completed"
+
+
+# --- a store that cannot ------------------------------------------------------------------------
+
+
+class Failing:
+    """A store some of whose methods cannot."""
+
+    def __init__(self, store: Any, names: set[str]) -> None:
+        self._store = store
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._names:
+            return self._fail
+        return getattr(self._store, name)
+
+    async def _fail(self, *_: Any, **__: Any) -> None:
+        raise StoreUnavailable(
+            "the store /secret/path cannot grow: the disk is full; make room and try again"
+        )
+
+
+@contextmanager
+def failing(proxy: Proxy, *names: str) -> Iterator[None]:
+    assert proxy.server.service is not None
+    responses = proxy.server.service.responses
+    whole = responses.store
+    cannot = set(names)
+    msgspec.structs.force_setattr(responses, "store", Failing(whole, cannot))
+    try:
+        yield
+    finally:
+        cannot.clear()
+        msgspec.structs.force_setattr(responses, "store", whole)
+
+
+async def test_an_answer_that_cannot_be_stored_is_a_503_without_the_servers_paths(proxy: Proxy) -> None:
+    with failing(proxy, "add_response"):
+        answer = await ask(proxy, said("Hello."))
+    assert (answer.status, answer.error["code"]) == (503, "service_unavailable")
+    assert "Retry-After" in answer.headers
+    assert "/secret/path" not in answer.text
+    assert (await ask(proxy, said("Hello."))).status == 200
+
+
+async def test_a_stream_that_cannot_be_stored_ends_well_formed_and_failed(proxy: Proxy) -> None:
+    with failing(proxy, "add_response"):
+        events = events_of((await ask(proxy, said("one two three"), stream=True)).text)
+    assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+    failed = events[-1]["response"]
+    assert (failed["status"], failed["completed_at"]) == ("failed", None)
+    assert failed["output"] == [
+        event["item"] for event in events if event["type"] == "response.output_item.done"
+    ]
+    assert (await proxy.send("GET", f"/v1/responses/{failed['id']}")).status == 404
+
+
+async def test_store_false_needs_no_store(proxy: Proxy) -> None:
+    with failing(proxy, "add_response"):
+        assert (await ask(proxy, said("Hello."), store=False)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/responses/resp_1"),
+        ("DELETE", "/v1/responses/resp_1"),
+        ("GET", "/v1/responses/resp_1/input_items"),
+        ("GET", "/v1/conversations/conv_1"),
+        ("GET", "/v1/conversations/conv_1/items"),
+    ],
+)
+async def test_a_store_that_cannot_be_read_is_a_503(proxy: Proxy, method: str, path: str) -> None:
+    names = ("response", "delete_response", "input_items", "conversation", "items")
+    with failing(proxy, *names):
+        answer = await proxy.send(method, path)
+    assert (answer.status, answer.error["type"]) == (503, "server_error")
+
+
+async def test_a_background_end_that_cannot_be_written_is_written_when_it_can(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.http.responses.live_run.RETRY_SECONDS", 0.01)
+    with failing(proxy, "update_response"):
+        created = await ask(proxy, said("Hello."), background=True)
+        live = proxy.server.background.find("local", created.body["id"])
+        assert live is not None
+        await until(lambda: proxy.server.manager.running == 0)
+        assert not live.ended
+    await until(lambda: live.ended)
+    response = (await proxy.send("GET", f"/v1/responses/{created.body['id']}")).body
+    assert response["status"] == "failed"
+    assert "store" in response["error"]["message"]
+
+
+async def test_a_client_that_leaves_ends_its_turn_and_leaves_a_cancelled_response(tmp_path: Path) -> None:
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    async with serving(tmp_path, environment) as (proxy, _):
+        body = {"model": "codex-5", "input": '[[fake:text say="one two" hold=1]]', "stream": True}
+        async with proxy.session.post(f"{proxy.url}/v1/responses", json=body) as reply:
+            found = re.search(rb"resp_[0-9a-f]{32}", await reply.content.readany())
+        assert found is not None
+        path = f"/v1/responses/{found[0].decode()}"
+        await proxy.settled()
+        assert (await proxy.send("GET", path)).body["status"] == "cancelled"
+
+
+async def test_a_conversation_deleted_meanwhile_fails_the_turn(tmp_path: Path) -> None:
+    release = tmp_path / "go"
+    async with serving(tmp_path, {"STREAM_RELEASE_FILE": str(release)}) as (proxy, client):
+        conversation = await client.conversations.create()
+        body = '[[fake:text say="one two" hold=1]]'
+        asking = asyncio.create_task(ask(proxy, body, conversation=conversation.id))
+        await until(lambda: proxy.server.manager.running == 1)
+        await client.conversations.delete(conversation.id)
+        release.write_text("go")
+        answer = await asking
+    assert (answer.status, answer.error["code"]) == (404, "not_found")
