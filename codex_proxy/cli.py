@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from codex_proxy import __version__
+
+Result = TypeVar("Result")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -109,6 +111,51 @@ def doctor(config_file: Path | None, as_json: bool, every_setting: bool, **flags
     checkup = asyncio.run(examine(flags, config_file, os.environ))
     click.echo(checkup.as_json() if as_json else as_text(checkup, every_setting=every_setting))
     sys.exit(0 if checkup.ok else 1)
+
+
+@main.group(name="store", short_help="Look after stored responses and conversations.")
+def store_group() -> None:
+    """Look after the responses and conversations that a server has stored; it may run meanwhile."""
+
+
+@store_group.command(name="stats")
+@with_settings
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def store_stats(config_file: Path | None, as_json: bool, **flags: Any) -> None:
+    """Say how much there is of everything."""
+    from codex_proxy.commands.store import show_stats
+
+    click.echo(_of_store(show_stats(load_settings(flags, config_file), as_json=as_json)))
+
+
+@store_group.command(name="prune")
+@with_settings
+def store_prune(config_file: Path | None, **flags: Any) -> None:
+    """Remove what the PROXY_STORE_* settings no longer keep, and free the room on the disk."""
+    from codex_proxy.commands.store import prune
+
+    click.echo(_of_store(prune(load_settings(flags, config_file))))
+
+
+@store_group.command(name="export")
+@with_settings
+@click.option("--output", type=click.File("wb"), default="-", help="A file; default: standard output.")
+def store_export(config_file: Path | None, output: Any, **flags: Any) -> None:
+    """Write every response and conversation as one line of JSON each."""
+    from codex_proxy.commands.store import export
+
+    count = _of_store(export(load_settings(flags, config_file), output.write))
+    click.echo(f"{count} objects", err=True)
+
+
+def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
+    """Runs it; a store that cannot be opened is told as a sentence."""
+    from codex_proxy.keeping import KeepingError
+
+    try:
+        return asyncio.run(work)
+    except KeepingError as error:
+        raise click.ClickException(str(error)) from error
 
 
 async def _serve(settings: Any) -> int:

@@ -1,0 +1,58 @@
+"""`codex-proxy store`: what is in the store, what is too old in it, and all of it as lines of JSON.
+
+In: settings. Out: text, or lines to a file. It opens the file beside a server that runs: both write, one after the
+other. Raises `KeepingError` with what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from codex_proxy.app import SystemClock
+from codex_proxy.config import Settings
+from codex_proxy.keeping import KeepingError, open_store
+from codex_proxy.store.base import Store, StoreStats, StoreUnavailable
+
+
+async def show_stats(settings: Settings, *, as_json: bool) -> str:
+    """How much there is of everything."""
+    async with _existing(settings) as store:
+        found = await store.stats()
+    return msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else _as_text(found)
+
+
+async def prune(settings: Settings) -> str:
+    """Removes what the settings no longer keep, and gives the room back to the disk. Says what went."""
+    async with _existing(settings) as store:
+        gone = await store.prune()
+        freed = await store.vacuum()
+    return (
+        f"removed: {gone.responses} responses, {gone.conversations} conversations, {gone.frames} events, "
+        f"{gone.steps} tool steps; {freed} bytes freed"
+    )
+
+
+async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
+    """Gives `write` one line of JSON for each response and conversation. How many there were."""
+    async with _existing(settings) as store:
+        return await store.export(write)
+
+
+@asynccontextmanager
+async def _existing(settings: Settings) -> AsyncIterator[Store]:
+    if not settings.store_file.is_file():
+        raise KeepingError(f"there is no store at {settings.store_file}: a server makes it (PROXY_STATE_DIR)")
+    store = await open_store(settings, SystemClock())
+    try:
+        yield store
+    except StoreUnavailable as error:
+        raise KeepingError(str(error)) from error
+    finally:
+        await store.close()
+
+
+def _as_text(found: StoreStats) -> str:
+    return "\n".join(f"{name:<15} {value}" for name, value in msgspec.structs.asdict(found).items())

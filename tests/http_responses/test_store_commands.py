@@ -1,0 +1,61 @@
+"""`codex-proxy store`: over a store that a server has filled."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.http_responses.asking import ask, said, serving
+
+
+def store_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": os.defpath,
+        "HOME": str(folder),
+        "PROXY_STATE_DIR": str(folder / "state"),
+        "PROXY_STORE_MAX_AGE": "60",
+    }
+    return subprocess.run(
+        (sys.executable, "-m", "codex_proxy", "store", *arguments),
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+async def test_stats_and_export_tell_what_a_server_has_stored(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (proxy, client):
+        response = (await ask(proxy, said("Hello."))).body
+        conversation = await client.conversations.create()
+        stats = store_command(tmp_path, "stats", "--json")  # while the server runs
+    assert json.loads(stats.stdout)["responses"] == 1
+    exported = store_command(tmp_path, "export")
+    lines = [json.loads(line) for line in exported.stdout.splitlines()]
+    assert "2 objects" in exported.stderr
+    assert response["id"] in json.dumps(lines[0])
+    assert conversation.id in json.dumps(lines[1])
+
+
+async def test_prune_removes_what_is_too_old(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (proxy, _):
+        await ask(proxy)
+    database = sqlite3.connect(tmp_path / "state" / "store.sqlite3")
+    database.execute("UPDATE responses SET created = created - 3600")
+    database.commit()
+    database.close()
+    assert "removed: 1 responses" in store_command(tmp_path, "prune").stdout
+    assert json.loads(store_command(tmp_path, "stats", "--json").stdout)["responses"] == 0
+
+
+def test_without_a_store_every_command_says_where_it_looked(tmp_path: Path) -> None:
+    for command in ("stats", "prune", "export"):
+        done = store_command(tmp_path, command)
+        assert done.returncode == 1
+        assert str(tmp_path / "state" / "store.sqlite3") in done.stderr
+    assert not (tmp_path / "state").exists()
