@@ -22,6 +22,14 @@ def main() -> None:
     """A local coding agent as an OpenAI endpoint on localhost."""
 
 
+CONFIG_OPTION = click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A TOML file with settings.",
+)
+
 SETTING_OPTIONS = (
     click.option(
         "--agent",
@@ -43,13 +51,7 @@ SETTING_OPTIONS = (
     click.option(
         "--api-key", metavar="KEY", help="Key that clients must send. PROXY_API_KEY keeps it out of `ps`."
     ),
-    click.option(
-        "--config",
-        "config_file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="A TOML file with settings.",
-    ),
+    CONFIG_OPTION,
     click.option(
         "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default: info."
     ),
@@ -111,6 +113,51 @@ def doctor(config_file: Path | None, as_json: bool, every_setting: bool, **flags
     checkup = asyncio.run(examine(flags, config_file, os.environ))
     click.echo(checkup.as_json() if as_json else as_text(checkup, every_setting=every_setting))
     sys.exit(0 if checkup.ok else 1)
+
+
+@main.command(short_help="Tell a client (an editor, an SDK) where this server is.")
+@click.argument("client", required=False)
+@click.option("--write", is_flag=True, help="Change the client's file; the old one is kept beside it.")
+@click.option(
+    "--file", metavar="FILE", default="", help="The client's file, if it is not where it usually is."
+)
+@click.option("--base-url", metavar="URL", help="Address of the server (default: that of the settings).")
+@click.option(
+    "--model", metavar="NAME", default="codex-5", show_default=True, help="Model the client asks for."
+)
+@click.option("--key", metavar="KEY", help="Key the client sends, where the server wants one.")
+@CONFIG_OPTION
+def connect(
+    client: str | None,
+    write: bool,
+    file: str,
+    base_url: str | None,
+    model: str,
+    key: str | None,
+    config_file: Path | None,
+) -> None:
+    """Print what to put where, so that CLIENT finds this server. Without CLIENT: list those there are."""
+    from codex_proxy.commands.connect import command
+
+    if client is None:
+        click.echo(command.listing())
+        return
+    settings = load_settings({}, config_file)
+    known_key = key or (command.KEY_TO_BE_GIVEN if settings.api_key else command.NO_KEY)
+    target = command.Target(base_url=base_url or f"{settings.server_url}/v1", model=model, key=known_key)
+    try:
+        found = command.client_named(client)
+    except command.ConnectError as error:
+        raise click.UsageError(str(error)) from error
+    if not write:
+        click.echo(command.instructions(found, target, file))
+        return
+    try:
+        click.echo(command.write_into(found, target, file))
+    except command.ConnectError as error:
+        click.echo(f"codex-proxy: {error}\n", err=True)
+        click.echo(command.instructions(found, target, file))
+        sys.exit(1)
 
 
 @main.group(name="store", short_help="Look after stored responses and conversations.")

@@ -191,6 +191,12 @@ class Settings(BaseSettings):
         return path.expanduser().absolute()
 
     @property
+    def server_url(self) -> str:
+        """Where somebody on this machine finds the server."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
     def store_file(self) -> Path:
         """The file of the store."""
         return (self.store_path or self.state_dir / "store.sqlite3").expanduser().absolute()

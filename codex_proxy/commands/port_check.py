@@ -13,16 +13,13 @@ from codex_proxy.config import Settings
 ANSWER_SECONDS = 3.0
 """How long whoever listens there may take: ours answers in a millisecond."""
 
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
-"""Addresses that mean all of them, and where to knock then."""
-
 
 async def port_check(settings: Settings) -> Check:
     """Whether a server could listen there, or does so already."""
     facts: dict[str, Fact] = {"host": settings.host, "port": settings.port, "ours": False}
     if settings.port == 0:
         return Check(name="port", status="ok", message="Any free one is taken (port 0).", facts=facts)
-    health = await health_of(settings.host, settings.port)
+    health = await health_of(settings.server_url)
     if health is not None:
         facts |= {
             "ours": True,
@@ -51,13 +48,14 @@ def _running(settings: Settings, health: dict[str, Any], facts: dict[str, Fact])
     )
 
 
-async def health_of(host: str, port: int) -> dict[str, Any] | None:
+async def health_of(server_url: str) -> dict[str, Any] | None:
     """What the server there says of itself; None where none of ours is."""
-    name = EVERYWHERE.get(host, host)
-    url = f"http://[{name}]:{port}/healthz" if ":" in name else f"http://{name}:{port}/healthz"
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as reply:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{server_url}/healthz") as reply,
+        ):
             body = await reply.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None

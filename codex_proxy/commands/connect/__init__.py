@@ -1,0 +1,1 @@
+"""`codex-proxy connect CLIENT`: what to put where, so that a client finds this server."""

@@ -1,0 +1,115 @@
+"""What `codex-proxy connect` prints and writes, from the table."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from codex_proxy.commands.connect.documents import DocumentError, changed
+from codex_proxy.commands.connect.files import difference, write
+from codex_proxy.commands.connect.table import BY_NAME, CLIENTS, Client, Entry
+
+NO_KEY = "none"
+"""What a client sends that wants to send something, to a server that wants nothing."""
+
+KEY_TO_BE_GIVEN = "YOUR-KEY"
+
+
+class ConnectError(Exception):
+    """Nothing was done. The text says why, and what to do."""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """The server, as a client has to be told of it."""
+
+    base_url: str
+    model: str
+    key: str
+
+    def filled(self, value: Any) -> Any:
+        """A value of the table, with ours in the place of `{{...}}`."""
+        if isinstance(value, str):
+            for name in ("base_url", "model", "key"):
+                value = value.replace("{{" + name + "}}", getattr(self, name))
+            return value
+        if isinstance(value, dict):
+            return {key: self.filled(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self.filled(each) for each in value]
+        return value
+
+
+def client_named(name: str) -> Client:
+    """The entry of this name. Raises `ConnectError`."""
+    client = BY_NAME.get(name.lower())
+    if client is None:
+        near = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.4)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ConnectError(f"There is no client `{name}`.{hint} `codex-proxy connect` lists them.")
+    return client
+
+
+def listing() -> str:
+    """Every client there is."""
+    width = max(len(client.name) for client in CLIENTS)
+    lines = [f"  {client.name:{width}}  {client.title}: {client.about}" for client in CLIENTS]
+    return "\n".join(
+        [
+            "Clients:",
+            *lines,
+            "",
+            "`codex-proxy connect CLIENT` prints what to put where; with --write it changes the file and keeps a copy.",
+        ]
+    )
+
+
+def entries_of(client: Client, target: Target) -> tuple[Entry, ...]:
+    """What goes into the client's file, filled in."""
+    assert client.file is not None
+    return tuple(
+        msgspec.structs.replace(entry, value=target.filled(entry.value))
+        for entry in client.file.entries
+        if target.key != NO_KEY or not entry.only_with_key
+    )
+
+
+def snippet(client: Client, target: Target) -> str:
+    """The file's content for somebody who has none yet; empty where the client has no file."""
+    return changed("", client.file.format, entries_of(client, target)) if client.file is not None else ""
+
+
+def instructions(client: Client, target: Target, file: str = "") -> str:
+    """Everything there is to say of a client."""
+    parts = []
+    if client.file is not None:
+        where = file or client.file.path or f"the {client.file.format.upper()} file of {client.title}"
+        parts.append(f"# In {where}:\n\n{snippet(client, target)}")
+    if client.text:
+        parts.append(target.filled(client.text))
+    parts += [f"Note: {note}\n" for note in client.notes]
+    return "\n".join(parts).rstrip("\n")
+
+
+def write_into(client: Client, target: Target, file: str) -> str:
+    """Changes the client's file. Gives what to tell: the diff, and where the old one is. Raises `ConnectError`."""
+    if client.file is None:
+        raise ConnectError(f"{client.title} has no file that could be changed from outside.")
+    if target.key == KEY_TO_BE_GIVEN:
+        raise ConnectError("This server wants a key: give the one that this client is to use with --key.")
+    path = file or client.file.path
+    if not path:
+        raise ConnectError(f"Name the file of {client.title} with --file.")
+    place = Path(path).expanduser()
+    try:
+        before = place.read_bytes().decode("utf-8") if place.exists() else ""
+        after = changed(before, client.file.format, entries_of(client, target))
+        if after == before:
+            return f"{place} says all of this already."
+        backup = write(place, after)
+    except (DocumentError, OSError, UnicodeDecodeError) as error:
+        raise ConnectError(f"{place} was left as it is: {error}.") from error
+    kept = f"The old one is {backup}." if backup else "It is new."
+    return f"{difference(before, after, str(place))}\n{place} was written. {kept}"

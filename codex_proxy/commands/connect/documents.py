@@ -1,0 +1,149 @@
+"""Settings files as text: values go in, and whatever else is there stays, comments and order included.
+
+In: a text, its format, and values. Out: the new text, or `DocumentError` where that cannot be done without a loss.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import re
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+import tomlkit
+import tomlkit.exceptions
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from codex_proxy.commands.connect.table import Entry, Format
+
+
+class DocumentError(Exception):
+    """The text cannot be changed without harm. The message says why."""
+
+
+def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
+    """The text with these values in it."""
+    document = _parsed(text, format)
+    wanted = _plain(document)
+    _put_all(wanted, entries)
+    if wanted == _plain(document):
+        return text
+    _put_all(document, entries)
+    new = _written(document, format, text)
+    if _plain(_parsed(new, format)) != wanted:
+        raise DocumentError("it could not be changed without a change of something else in it")
+    return new
+
+
+def _parsed(text: str, format: Format) -> Any:
+    try:
+        document = _PARSERS[format](text)
+    except (tomlkit.exceptions.TOMLKitError, YAMLError, json.JSONDecodeError) as error:
+        more = " (comments are not JSON, and would be lost)" if format == "json" else ""
+        raise DocumentError(f"it is not {format.upper()}{more}: {_first_line(error)}") from error
+    if not isinstance(document, MutableMapping):
+        raise DocumentError("it does not hold settings by name")
+    return document
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _parse_yaml(text: str) -> Any:
+    yaml = _yaml(text)
+    document = yaml.load(text)
+    return yaml.map() if document is None else document
+
+
+def _parse_json(text: str) -> Any:
+    return json.loads(text) if text.strip() else {}
+
+
+_PARSERS = {"toml": tomlkit.parse, "yaml": _parse_yaml, "json": _parse_json}
+
+
+def _written(document: Any, format: Format, before: str) -> str:
+    if format == "toml":
+        return tomlkit.dumps(document)
+    if format == "yaml":
+        out = io.StringIO()
+        _yaml(before).dump(document, out)
+        return out.getvalue()
+    return json.dumps(document, indent=_indent(before), ensure_ascii=False) + "\n"
+
+
+def _yaml(text: str) -> YAML:
+    """A reader and writer that keeps to how this text is written."""
+    yaml = YAML(typ="rt")
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    yaml.allow_duplicate_keys = False
+    offset = _dash_offset(text)
+    yaml.indent(mapping=2, sequence=offset + 2, offset=offset)
+    return yaml
+
+
+def _dash_offset(text: str) -> int:
+    """How far the dashes of a list stand behind the name of it; 2 where there is none to learn from."""
+    found = re.search(
+        r"^( *)[^\s#-][^\n]*:[ ]*(?:#[^\n]*)?\n(?:[ ]*(?:#[^\n]*)?\n)*( *)- ", text, re.MULTILINE
+    )
+    return max(0, len(found[2]) - len(found[1])) if found else 2
+
+
+def _indent(text: str) -> int | str:
+    """What the first nested line is indented by."""
+    found = re.search(r"^[{\[]\s*\n([ \t]+)", text)
+    if found is None:
+        return 2
+    return "\t" if "\t" in found[1] else len(found[1])
+
+
+def _plain(document: Any) -> dict[str, Any]:
+    """The data alone, as Python has it."""
+    unwrapped = document.unwrap() if isinstance(document, tomlkit.TOMLDocument) else document
+    plain: dict[str, Any] = _data(unwrapped)
+    return plain
+
+
+def _data(value: Any) -> Any:
+    if isinstance(value, MutableMapping):
+        return {str(key): _data(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_data(each) for each in value]
+    return copy.copy(value)
+
+
+def _put_all(document: MutableMapping[str, Any], entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        *way, last = entry.path
+        place = document
+        for name in way:
+            if place.get(name) is None:
+                place[name] = {}
+            place = place[name]
+            if not isinstance(place, MutableMapping):
+                raise DocumentError(f"`{name}` in it is not what this client has there")
+        if entry.list_key:
+            _put_item(place, last, entry)
+        elif not (entry.only_if_missing and last in place):
+            place[last] = copy.deepcopy(entry.value)
+
+
+def _put_item(place: MutableMapping[str, Any], name: str, entry: Entry) -> None:
+    if place.get(name) is None:
+        place[name] = []
+    items = place[name]
+    if not isinstance(items, list):
+        raise DocumentError(f"`{name}` in it is not a list")
+    for index, item in enumerate(items):
+        if isinstance(item, MutableMapping) and item.get(entry.list_key) == entry.value[entry.list_key]:
+            for key, value in entry.value.items():
+                if item.get(key) != value:
+                    items[index][key] = copy.deepcopy(value)
+            return
+    items.append(copy.deepcopy(entry.value))

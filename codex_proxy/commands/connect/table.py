@@ -1,0 +1,321 @@
+"""The clients, as data: one entry each. Everything that is printed, written or documented of a client is here.
+
+`{{base_url}}`, `{{model}}` and `{{key}}` stand for what the user has. Sources: each client's own documentation, and
+what was seen of it against this server.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+Format: TypeAlias = Literal["toml", "json", "yaml"]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of a file. `path` leads to it; every other value of the file stays as it is."""
+
+    path: tuple[str, ...]
+    value: Any
+    list_key: str = ""
+    """The value is an item of a list: it takes the place of the item with the same value under this key."""
+    only_if_missing: bool = False
+    """What the client wants to be there, whatever it is."""
+    only_with_key: bool = False
+
+
+class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a client's settings. `path` is empty where it can be anywhere."""
+
+    path: str
+    format: Format
+    entries: tuple[Entry, ...]
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """How one client is told of this server: by a file, by code, or by hand."""
+
+    name: str
+    title: str
+    about: str
+    file: ConfigFile | None = None
+    language: str = "text"
+    """Of `text`, for its fence in the documentation."""
+    text: str = ""
+    """Code to copy, or steps to take; behind the file where there is one."""
+    notes: tuple[str, ...] = ()
+
+
+CONTEXT_TOKENS = 272_000
+"""The input of Codex's current models; `GET /v1/models` tells each one's own."""
+
+IN_A_CONTAINER = (
+    "From a container, loopback is the container itself. Start the server with `--host 0.0.0.0 --api-key KEY` and "
+    "`PROXY_ALLOWED_HOSTS=host.docker.internal`, and name `http://host.docker.internal:11435/v1` with that key."
+)
+
+CLIENTS: tuple[Client, ...] = (
+    Client(
+        name="continue",
+        title="Continue",
+        about="VS Code and JetBrains",
+        file=ConfigFile(
+            path="~/.continue/config.yaml",
+            format="yaml",
+            entries=(
+                Entry(path=("name",), value="Local assistant", only_if_missing=True),
+                Entry(path=("version",), value="1.0.0", only_if_missing=True),
+                Entry(path=("schema",), value="v1", only_if_missing=True),
+                Entry(
+                    path=("models",),
+                    list_key="name",
+                    value={
+                        "name": "Codex",
+                        "provider": "openai",
+                        "model": "{{model}}",
+                        "apiBase": "{{base_url}}",
+                        "apiKey": "{{key}}",
+                        "roles": ["chat", "edit", "apply"],
+                        "capabilities": ["tool_use", "image_input"],
+                    },
+                ),
+            ),
+        ),
+        notes=(
+            "Autocompletion wants answers within a few hundred milliseconds: leave it to a smaller model.",
+        ),
+    ),
+    Client(
+        name="cline",
+        title="Cline",
+        about="VS Code; Roo Code and Kilo Code have the same fields",
+        text="""\
+In the settings of Cline (the gear):
+  API Provider     OpenAI Compatible
+  Base URL         {{base_url}}
+  API Key          {{key}}
+  Model ID         {{model}}:model
+  Context Window   272000
+  Supports Images  on
+""",
+        notes=(
+            "Cline is the agent here, so it gets the plain model: the suffix `:model` says so. Its settings are in the "
+            "editor's own secret storage, which no other program should write.",
+        ),
+    ),
+    Client(
+        name="zed",
+        title="Zed",
+        about="the editor's agent panel",
+        file=ConfigFile(
+            path="~/.config/zed/settings.json",
+            format="json",
+            entries=(
+                Entry(
+                    path=("language_models", "openai_compatible", "codex-proxy", "api_url"),
+                    value="{{base_url}}",
+                ),
+                Entry(
+                    path=("language_models", "openai_compatible", "codex-proxy", "available_models"),
+                    list_key="name",
+                    value={
+                        "name": "{{model}}",
+                        "display_name": "Codex",
+                        "max_tokens": CONTEXT_TOKENS,
+                        "capabilities": {
+                            "tools": True,
+                            "images": True,
+                            "parallel_tool_calls": True,
+                            "prompt_cache_key": False,
+                        },
+                    },
+                ),
+            ),
+        ),
+        language="sh",
+        text="""\
+# Zed takes the key from its settings panel, or from the environment that starts it:
+export CODEX_PROXY_API_KEY='{{key}}'
+""",
+        notes=(
+            "Zed writes comments into a new settings file; where there are any, nothing is written by us.",
+        ),
+    ),
+    Client(
+        name="aider",
+        title="Aider",
+        about="pair programming in the terminal",
+        file=ConfigFile(
+            path="~/.aider.conf.yml",
+            format="yaml",
+            entries=(
+                Entry(path=("openai-api-base",), value="{{base_url}}"),
+                Entry(path=("openai-api-key",), value="{{key}}"),
+                Entry(path=("model",), value="openai/{{model}}"),
+                Entry(path=("show-model-warnings",), value=False, only_if_missing=True),
+            ),
+        ),
+        notes=("`openai/` in front of the model's name is Aider's mark for an OpenAI-compatible server.",),
+    ),
+    Client(
+        name="open-webui",
+        title="Open WebUI",
+        about="chat in the browser",
+        language="sh",
+        text="""\
+export OPENAI_API_BASE_URL='{{base_url}}'
+export OPENAI_API_KEY='{{key}}'
+open-webui serve
+""",
+        notes=(
+            "Or in its admin panel: Settings, Connections, OpenAI API, with the same two values.",
+            "It asks for titles, tags and follow-ups beside each chat; turn them off under Settings, Interface to save "
+            "turns.",
+            IN_A_CONTAINER,
+        ),
+    ),
+    Client(
+        name="librechat",
+        title="LibreChat",
+        about="chat in the browser; `--file` names its librechat.yaml",
+        file=ConfigFile(
+            path="",
+            format="yaml",
+            entries=(
+                Entry(path=("version",), value="1.2.1", only_if_missing=True),
+                Entry(
+                    path=("endpoints", "custom"),
+                    list_key="name",
+                    value={
+                        "name": "Codex",
+                        "apiKey": "{{key}}",
+                        "baseURL": "{{base_url}}",
+                        "models": {"default": ["{{model}}"], "fetch": True},
+                        "titleConvo": True,
+                        "titleModel": "{{model}}",
+                        "modelDisplayLabel": "Codex",
+                    },
+                ),
+            ),
+        ),
+        notes=(IN_A_CONTAINER,),
+    ),
+    Client(
+        name="obsidian-copilot",
+        title="Obsidian Copilot",
+        about="chat over your notes",
+        text="""\
+In Obsidian: Settings, Copilot, Model, Add Custom Model:
+  Model Name   {{model}}
+  Provider     3rd party (openai-format)
+  Base URL     {{base_url}}
+  API Key      {{key}}
+  Enable CORS  on
+""",
+        notes=(
+            "With `Enable CORS` the plugin's requests go through Obsidian itself, not through its page, and carry no "
+            "origin of one.",
+        ),
+    ),
+    Client(
+        name="langchain",
+        title="LangChain",
+        about="Python (`pip install langchain-openai`)",
+        language="python",
+        text="""\
+from langchain_openai import ChatOpenAI
+
+model = ChatOpenAI(base_url="{{base_url}}", api_key="{{key}}", model="{{model}}", stream_usage=True)
+for chunk in model.stream("Say hello."):
+    print(chunk.text, end="", flush=True)
+print()
+""",
+    ),
+    Client(
+        name="openai-python",
+        title="openai-python",
+        about="the official SDK (`pip install openai`)",
+        language="python",
+        text="""\
+from openai import OpenAI
+
+client = OpenAI(base_url="{{base_url}}", api_key="{{key}}")
+answer = client.chat.completions.create(
+    model="{{model}}", messages=[{"role": "user", "content": "Say hello."}]
+)
+print(answer.choices[0].message.content)
+""",
+        notes=("`client.responses.create(...)` works as well.",),
+    ),
+    Client(
+        name="openai-node",
+        title="openai-node",
+        about="the official SDK (`npm install openai`)",
+        language="js",
+        text="""\
+import OpenAI from "openai";
+
+const client = new OpenAI({ baseURL: "{{base_url}}", apiKey: "{{key}}" });
+const answer = await client.chat.completions.create({
+  model: "{{model}}",
+  messages: [{ role: "user", content: "Say hello." }],
+});
+console.log(answer.choices[0].message.content);
+""",
+    ),
+    Client(
+        name="ai-sdk",
+        title="Vercel AI SDK",
+        about="TypeScript (`npm install ai @ai-sdk/openai-compatible`)",
+        language="js",
+        text="""\
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { streamText } from "ai";
+
+const codex = createOpenAICompatible({
+  name: "codex-proxy",
+  baseURL: "{{base_url}}",
+  apiKey: "{{key}}",
+  includeUsage: true,
+});
+const { textStream } = streamText({ model: codex("{{model}}"), prompt: "Say hello." });
+for await (const text of textStream) process.stdout.write(text);
+""",
+        notes=("`createOpenAI` of `@ai-sdk/openai` works as well; it speaks Responses.",),
+    ),
+    Client(
+        name="codex",
+        title="Codex",
+        about="another Codex, 0.134 or newer, with this server as its model",
+        file=ConfigFile(
+            path="~/.codex/codex-proxy.config.toml",
+            format="toml",
+            entries=(
+                Entry(path=("model",), value="{{model}}"),
+                Entry(path=("model_provider",), value="codex-proxy"),
+                Entry(path=("agents", "enabled"), value=False),
+                Entry(path=("model_providers", "codex-proxy", "name"), value="codex-proxy"),
+                Entry(path=("model_providers", "codex-proxy", "base_url"), value="{{base_url}}"),
+                Entry(path=("model_providers", "codex-proxy", "wire_api"), value="responses"),
+                Entry(
+                    path=("model_providers", "codex-proxy", "env_key"),
+                    value="CODEX_PROXY_KEY",
+                    only_with_key=True,
+                ),
+            ),
+        ),
+        language="sh",
+        text="""\
+export CODEX_PROXY_KEY='{{key}}'   # only where the server wants a key
+codex --profile codex-proxy
+""",
+        notes=(
+            "It is a profile, a file of its own: as the default provider it would also be that of the Codex behind "
+            "this server, which would then ask itself.",
+            "Its sub-agents are off: their tools are of a kind (`namespace`) that this server does not take.",
+        ),
+    ),
+)
+
+BY_NAME = {client.name: client for client in CLIENTS}
