@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -12,6 +11,7 @@ from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.faults import UNFORESEEN, log_unforeseen
 from codex_proxy.http.observed import Observed
+from codex_proxy.http.silence import Silence
 from codex_proxy.http.sources import Source
 from codex_proxy.http.sse import EventStream
 
@@ -57,9 +57,10 @@ async def streamed(
 
     `keepalive`: seconds of silence until a `comment` is sent; 0 for never.
     """
+    silence = Silence(keepalive)
     try:
         while not source.finished:
-            if await _something(source, keepalive):
+            if await silence.broken_by(source.wait()):
                 events = source.take()
                 observed.see(events)
                 data = renderer.feed(events)
@@ -80,18 +81,6 @@ async def streamed(
         await stream.write(renderer.feed([TurnEnded(Stop.FAILED, "provider", UNFORESEEN)]))
         return await stream.close()
     finally:
+        silence.stop()
         stream.stop()
         source.close()
-
-
-async def _something(source: Source, keepalive: float) -> bool:
-    """Waits for news; False when `keepalive` seconds passed without."""
-    if not keepalive:
-        await source.wait()
-        return True
-    try:
-        async with asyncio.timeout(keepalive):
-            await source.wait()
-    except TimeoutError:
-        return False
-    return True
