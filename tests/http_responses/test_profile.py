@@ -1,0 +1,95 @@
+"""PROXY_RESPONSES_PROFILE=open-responses-server through the port: the five scenarios of seed 004."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.serving import Proxy, fake_proxy, frames_of
+from tests.http_responses.asking import WEATHER, ask
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
+    async with fake_proxy(tmp_path, responses_profile="open-responses-server") as running:
+        yield running
+
+
+async def stream_of(proxy: Proxy, prompt: str, **fields: Any) -> tuple[list[str], list[dict[str, Any]]]:
+    """The types, each run of deltas once, and the events."""
+    *events, done = frames_of((await ask(proxy, prompt, stream=True, **fields)).text)
+    assert done == "[DONE]"
+    types: list[str] = []
+    for event in events:
+        if not (types and types[-1] == event["type"] and types[-1].endswith(".delta")):
+            types.append(event["type"])
+    return types, events
+
+
+BEGIN = ["response.created", "response.in_progress"]
+
+
+async def test_scenario_1_plain_text(proxy: Proxy) -> None:
+    types, events = await stream_of(proxy, '[[fake:text say="Hello there."]]')
+    assert types == [*BEGIN, "response.output_text.delta", "response.completed"]
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == "Hello there."
+
+
+async def test_scenario_2_tool_calls(proxy: Proxy) -> None:
+    types, events = await stream_of(proxy, "[[fake:tool_call name=get_weather]]", tools=[WEATHER])
+    assert types == [
+        *BEGIN,
+        "response.in_progress",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.completed",
+    ]
+    assert events[-1]["response"]["output"][0]["status"] == "ready"
+
+
+async def test_scenario_3_legacy_function_call(proxy: Proxy) -> None:
+    types, _ = await stream_of(proxy, "[[fake:function_call name=get_weather]]", tools=[WEATHER])
+    assert types == [
+        *BEGIN,
+        "response.tool_calls.created",
+        "response.function_call_arguments.delta",
+        "response.completed",
+    ]
+
+
+async def test_scenario_4_an_end_without_anything(proxy: Proxy) -> None:
+    types, events = await stream_of(proxy, "[[fake:empty]]")
+    assert (types[:2], types[-1]) == (BEGIN, "response.completed")
+    assert events[-1]["response"]["status"] == "completed"
+
+
+async def test_scenario_5_an_error_is_a_completed_event_with_the_error(proxy: Proxy) -> None:
+    types, events = await stream_of(proxy, "[[fake:error_mid_text]]")
+    assert types[-1] == "response.completed"
+    assert events[-1]["response"]["error"]["message"]
+
+
+async def test_the_output_of_a_ready_call_is_taken_in_the_next_request(proxy: Proxy) -> None:
+    prompt = """[[fake:tool_call name=get_weather say="{outputs}"]]"""
+    first = (await ask(proxy, prompt, tools=[WEATHER])).body
+    output = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "sunny"}
+    second = await ask(proxy, [output], previous_response_id=first["id"], tools=[WEATHER])
+    assert "sunny" in json.dumps(second.body["output"])
+
+
+async def test_a_background_stream_has_these_events_too(proxy: Proxy) -> None:
+    types, events = await stream_of(proxy, '[[fake:text say="Hello."]]', background=True)
+    assert types[-1] == "response.completed"
+    id = events[0]["response"]["id"]
+    again = await proxy.send("GET", f"/v1/responses/{id}?stream=true")
+    assert frames_of(again.text) == [*events, "[DONE]"]
+
+
+async def test_a_silent_stream_gets_heartbeats(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, heartbeat_interval=0.02) as proxy:
+        answer = await ask(proxy, '[[fake:text say="Hello." first=200]]', stream=True)
+    assert answer.text.count(": heartbeat\n\n") > 1

@@ -1,0 +1,126 @@
+"""Ends of background responses, told to a receiver on a port: signed, again when it fails, and only those."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from openai import OpenAI
+
+from codex_proxy.app import StartError, make_server
+from tests.http.serving import PATIENCE, settings_of
+from tests.http_responses.asking import ask, said, serving
+
+SECRET = "whsec_c2VjcmV0IGZvciB0ZXN0cw=="
+
+
+@dataclass
+class Receiver:
+    """Answers with these statuses in turn, then with 200."""
+
+    statuses: list[int]
+    url: str = ""
+    got: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def take(self, request: web.Request) -> web.Response:
+        async with self.arrived:
+            self.got.append((await request.text(), dict(request.headers)))
+            self.arrived.notify_all()
+        return web.Response(status=self.statuses.pop(0) if self.statuses else 200)
+
+    async def deliveries(self, count: int) -> list[tuple[str, dict[str, str]]]:
+        async with asyncio.timeout(PATIENCE), self.arrived:
+            await self.arrived.wait_for(lambda: len(self.got) >= count)
+        return self.got
+
+
+@asynccontextmanager
+async def receiver(*statuses: int) -> AsyncIterator[Receiver]:
+    receiving = Receiver(list(statuses))
+    application = web.Application()
+    application.router.add_post("/hook", receiving.take)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    receiving.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    try:
+        yield receiving
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "event"),
+    [
+        (said("Hello."), "response.completed"),
+        ("[[fake:error_500]]", "response.failed"),
+        ("[[fake:truncation]]", "response.incomplete"),
+    ],
+)
+async def test_the_end_of_a_background_response_is_told_as_the_sdk_unwraps_it(
+    tmp_path: Path, prompt: str, event: str
+) -> None:
+    async with (
+        receiver() as target,
+        serving(tmp_path, webhook_urls=target.url, webhook_secret=SECRET) as (proxy, _),
+    ):
+        created = await ask(proxy, prompt, background=True)
+        ((body, headers),) = await target.deliveries(1)
+    told = OpenAI(api_key="no key").webhooks.unwrap(body, headers, secret=SECRET)
+    assert (told.type, told.data.id) == (event, created.body["id"])  # type: ignore[union-attr]
+
+
+async def test_a_cancelled_response_is_told_too(tmp_path: Path) -> None:
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    async with receiver() as target:
+        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        async with serving(tmp_path, environment, **settings) as (proxy, client):
+            created = await ask(proxy, '[[fake:text say="one two" hold=1]]', background=True)
+            await client.responses.cancel(created.body["id"])
+            ((body, _),) = await target.deliveries(1)
+    assert '"response.cancelled"' in body
+
+
+async def test_a_receiver_that_fails_is_asked_again_with_the_same_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with receiver(500, 302) as target:
+        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        async with serving(tmp_path, **settings) as (proxy, _):
+            assert proxy.server.webhooks is not None
+            monkeypatch.setattr(proxy.server.webhooks, "_delays", (0.01, 0.01, 0.01))
+            await ask(proxy, background=True)
+            got = await target.deliveries(3)
+    assert len({body for body, _ in got}) == 1
+    assert len({headers["webhook-id"] for _, headers in got}) == 1
+
+
+async def test_a_response_in_front_of_its_client_is_told_to_nobody(tmp_path: Path) -> None:
+    async with receiver() as target:
+        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        async with serving(tmp_path, **settings) as (proxy, _):
+            await ask(proxy)
+            created = await ask(proxy, background=True)
+            await target.deliveries(1)
+    assert len(target.got) == 1
+    assert created.body["id"] in target.got[0][0]
+
+
+@pytest.mark.parametrize("secret", [None, "whsec_not base64"])
+async def test_targets_without_a_good_secret_are_refused_at_the_start(
+    tmp_path: Path, secret: str | None
+) -> None:
+    settings = settings_of(tmp_path, webhook_urls="http://127.0.0.1:1/hook", webhook_secret=secret)
+    server = await make_server(settings, {})
+    try:
+        with pytest.raises(StartError, match="PROXY_WEBHOOK_SECRET"):
+            await server.start()
+    finally:
+        await server.stop()
