@@ -98,6 +98,8 @@ class Connection:
         if task is None:
             return
         self._stop.set()
+        if not self._ready.is_set():
+            task.cancel()
         if not (await asyncio.wait((task,), timeout=self._limits.close))[0]:
             task.cancel()
             await asyncio.wait((task,), timeout=self._limits.close)

@@ -1,0 +1,229 @@
+"""A real MCP server, written with the official package: over stdio, Streamable HTTP or SSE, and as bad as it is told.
+
+    python program.py stdio|http|sse [--tools N] [--until FILE] [--garbage] [--need TOKEN] [--elsewhere URL]
+
+Over HTTP it prints its port first. `--until` holds the start back until the file is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+from mcp.server import Server
+from mcp.server.sse import SseServerTransport
+from mcp.server.stdio import stdio_server
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 16).decode()
+PAGE = 100
+STDOUT = os.dup(1)
+"""The package gives its own servers another stdout to print to; programs in other languages have but this one."""
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+
+def text(value: str, *, is_error: bool = False) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=value)], is_error=is_error)
+
+
+def write_all(data: bytes) -> None:
+    while data:
+        data = data[os.write(STDOUT, data) :]
+
+
+class Program:
+    """The tools, by name; each gets the arguments."""
+
+    def __init__(self, extra: int, *, endless: bool) -> None:
+        names = [name.removeprefix("tool_") for name in dir(self) if name.startswith("tool_")]
+        self.names = names + [f"extra_{number}" for number in range(extra)]
+        self.endless = endless
+        self.met = 0
+        self.all_met = asyncio.Event()
+
+    async def list_tools(
+        self, ctx: Any, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        start = int(params.cursor) if params is not None and params.cursor else 0
+        names = self.names[start : start + PAGE]
+        tools = [
+            types.Tool(
+                name=name,
+                description=f"Does {name}.",
+                input_schema=SCHEMA,
+                annotations=types.ToolAnnotations(read_only_hint=name == "echo"),
+            )
+            for name in names
+        ]
+        more = self.endless or start + PAGE < len(self.names)
+        return types.ListToolsResult(tools=tools, next_cursor=str(start + PAGE) if more else None)
+
+    async def call(self, ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        tool = getattr(self, f"tool_{params.name}", None)
+        if tool is None:
+            raise ValueError(f"no tool {params.name} for {os.environ.get('SECRET', '')}")
+        answer: types.CallToolResult = await tool(ctx, params.arguments or {})
+        return answer
+
+    async def tool_echo(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        return text(given["text"])
+
+    async def tool_mixed(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        return types.CallToolResult(
+            content=[
+                types.TextContent(type="text", text="one"),
+                types.ImageContent(type="image", data=PNG, mime_type="image/png"),
+                types.TextContent(type="text", text="two"),
+            ],
+            structured_content={"sum": 3},
+        )
+
+    async def tool_big(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        return text("x" * int(given["size"]))
+
+    async def tool_refuse(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        return text("not today", is_error=True)
+
+    async def tool_hang(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        folder = Path(given["folder"])
+        (folder / "called").touch()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            (folder / "cancelled").touch()
+            raise
+        return text("never")
+
+    async def tool_die(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        print("last words", os.environ.get("SECRET", ""), file=sys.stderr, flush=True)
+        os._exit(3)
+
+    async def tool_pid(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        return text(str(os.getpid()))
+
+    async def tool_meet(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        self.met += 1
+        if self.met == int(given["count"]):
+            self.all_met.set()
+        await self.all_met.wait()
+        return text(given["text"])
+
+    async def tool_change(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        self.names.append("new")
+        await ctx.session.send_tool_list_changed()
+        return text("changed")
+
+    async def tool_noise(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        os.write(STDOUT, b"not json\n{not json either}\n\n" + b"\xff" * 100_000 + b"\n")
+        for _ in range(100):
+            os.write(2, b"e" * 65_536)
+        return text("through")
+
+    async def tool_endless_line(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        write_all(b"x" * int(given["size"]))
+        await asyncio.Event().wait()
+        return text("never")
+
+    async def tool_header(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        return text(ctx.request.headers.get(given["text"], "none"))
+
+    async def tool_stray(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        """Leaves a process in a session of its own."""
+        stray = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
+        return text(str(stray.pid))
+
+
+class Door:
+    """In front of a server over HTTP: wants a token, and redirects."""
+
+    def __init__(self, app: Any, need: str | None, elsewhere: str) -> None:
+        self.app, self.need, self.elsewhere = app, need, elsewhere
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            path = scope["path"]
+            if self.need is not None and headers.get(b"authorization") != f"Bearer {self.need}".encode():
+                await answer(send, 401)
+                return
+            if path == "/same":
+                await answer(send, 307, "/mcp")
+                return
+            if path == "/away":
+                await answer(send, 307, self.elsewhere)
+                return
+        await self.app(scope, receive, send)
+
+
+async def answer(send: Any, status: int, location: str = "") -> None:
+    await send(
+        {"type": "http.response.start", "status": status, "headers": [(b"location", location.encode())]}
+    )
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def over_stdio(server: Server[Any]) -> None:
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+def sse_app(server: Server[Any]) -> Any:
+    transport = SseServerTransport("/messages/")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["path"] == "/messages/":
+            await transport.handle_post_message(scope, receive, send)
+        elif scope["method"] == "GET":
+            async with transport.connect_sse(scope, receive, send) as (read, write):
+                await server.run(read, write, server.create_initialization_options())
+        else:
+            await answer(send, 405)
+
+    return app
+
+
+def over_http(app: Any) -> None:
+    import uvicorn
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)).run(
+        sockets=[listening]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("transport")
+    parser.add_argument("--tools", type=int, default=0)
+    parser.add_argument("--endless", action="store_true")
+    parser.add_argument("--until")
+    parser.add_argument("--garbage", action="store_true")
+    parser.add_argument("--need")
+    parser.add_argument("--elsewhere", default="")
+    told = parser.parse_args()
+    program = Program(told.tools, endless=told.endless)
+    server: Server[Any] = Server("tests", on_list_tools=program.list_tools, on_call_tool=program.call)
+    if told.garbage:
+        print("Starting up ...\n{}\n[1, 2]", flush=True)
+    while told.until is not None and not os.path.exists(told.until):
+        time.sleep(0.01)
+    if told.transport == "stdio":
+        asyncio.run(over_stdio(server))
+        return
+    app = sse_app(server) if told.transport == "sse" else server.streamable_http_app()
+    over_http(Door(app, told.need, told.elsewhere))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Servers for these tests, a clock that a test turns, and processes under the warden as `app` will give them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from codex_proxy.core.items import TextPart
+from codex_proxy.mcp.config import StdioServer
+from codex_proxy.mcp.ports import Output, Process, StartError
+from codex_proxy.mcp.values import McpResult
+from codex_proxy.process.child import Command, SpawnError, spawn
+
+PROGRAM = str(Path(__file__).with_name("program.py"))
+LONG = 30.0
+"""A deadline that no call here reaches, however busy the machine."""
+
+
+class HandClock:
+    """Stands still until it is turned."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def epoch(self) -> float:
+        return self.now
+
+
+async def start_child(
+    argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, output: Output
+) -> Process:
+    """A process under the warden."""
+    base = {"PATH": os.environ["PATH"]}
+    command = Command(argv=argv, env={**base, **env}, cwd=cwd or "/", eof_grace=0.5, term_grace=0.2)
+    try:
+        return await spawn(command, output)
+    except SpawnError as error:
+        raise StartError(str(error)) from error
+
+
+def stdio(label: str, *options: str, env: dict[str, str] | None = None) -> StdioServer:
+    """The server of these tests as a program."""
+    return StdioServer(label=label, command=sys.executable, args=(PROGRAM, "stdio", *options), env=env or {})
+
+
+@contextmanager
+def web_server(transport: str, *options: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """The server of these tests behind a port of this machine."""
+    process = subprocess.Popen(
+        [sys.executable, PROGRAM, transport, *options], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield int(process.stdout.readline()), process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def arguments(**given: object) -> str:
+    return msgspec.json.encode(given).decode()
+
+
+def texts(result: McpResult) -> list[str]:
+    return [part.text for part in result.parts if isinstance(part, TextPart)]
+
+
+async def eventually(condition: Callable[[], bool], *, within: float = LONG) -> None:
+    """Return as soon as the condition holds; fail when it does not within these seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within} s"
+        await asyncio.sleep(0.005)

@@ -1,0 +1,296 @@
+"""The operator's servers: real ones over stdio, under the warden."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from codex_proxy.core.items import ImagePart, TextPart
+from codex_proxy.mcp.config import Definition, StdioServer
+from codex_proxy.mcp.servers import McpServers
+from codex_proxy.mcp.values import McpFaultKind, McpLimits
+from tests.mcp.serving import LONG, HandClock, arguments, eventually, start_child, stdio, texts
+from tests.process.children import gone
+
+Make = Callable[..., McpServers]
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+async def make(clock: HandClock) -> AsyncIterator[Make]:
+    """Makes servers, and closes them."""
+    made: list[McpServers] = []
+
+    def make_one(*definitions: Definition, **limits: float) -> McpServers:
+        by_label = {definition.label: definition for definition in definitions}
+        given = msgspec.structs.replace(McpLimits(wait=LONG), **limits)
+        made.append(McpServers(by_label, start_child, clock=clock, limits=given))
+        return made[-1]
+
+    yield make_one
+    for servers in made:
+        await servers.close()
+
+
+def test_the_package_of_the_protocol_is_loaded_only_when_a_server_is_used() -> None:
+    source = (
+        "import sys, codex_proxy.mcp.servers, codex_proxy.mcp.remote\n"
+        "print([name for name in ('mcp', 'mcp_types', 'httpx2', 'anyio') if name in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"
+
+
+async def test_tools_are_listed_with_schema_and_annotations(make: Make) -> None:
+    listing = await make(stdio("files")).tools()
+    echo = next(tool for tool in listing.tools if tool.name == "echo")
+    assert listing.faults == ()
+    assert (echo.server_label, echo.description) == ("files", "Does echo.")
+    assert msgspec.json.decode(echo.input_schema)["properties"] == {"text": {"type": "string"}}
+    assert echo.annotations is not None
+    assert msgspec.json.decode(echo.annotations) == {"readOnlyHint": True}
+
+
+async def test_a_server_is_started_when_it_is_first_needed_and_then_kept(make: Make) -> None:
+    servers = make(stdio("files"))
+    first = await servers.call("files", "pid", "", LONG)
+    second = await servers.call("files", "pid", "{}", LONG)
+    assert texts(first) == texts(second)
+    assert first.fault is None
+
+
+async def test_a_result_is_a_json_array_of_its_texts_and_keeps_images_and_structure(make: Make) -> None:
+    result = await make(stdio("files")).call("files", "mixed", "{}", LONG)
+    assert result.text == '["one","two"]'
+    assert [type(part) for part in result.parts] == [TextPart, ImagePart, TextPart]
+    assert isinstance(result.parts[1], ImagePart)
+    assert result.parts[1].url.startswith("data:image/png;base64,iVBOR")
+    assert (result.structured, result.is_error, result.truncated) == (b'{"sum":3}', False, False)
+
+
+async def test_500_tools_are_listed_page_by_page(make: Make) -> None:
+    listing = await make(stdio("many", "--tools", "500")).tools()
+    names = [tool.name for tool in listing.tools]
+    assert [name for name in names if name.startswith("extra_")] == [f"extra_{n}" for n in range(500)]
+    assert listing.faults == ()
+
+
+async def test_of_too_many_tools_the_first_are_offered_and_the_rest_is_named_as_a_fault(make: Make) -> None:
+    listing = await make(stdio("many", "--tools", "500"), tools=120).tools()
+    assert len(listing.tools) == 120
+    assert "all but the first 120 are left out" in listing.faults[0].message
+
+
+async def test_a_list_whose_pages_never_end_is_left_after_some(make: Make) -> None:
+    listing = await make(stdio("endless", "--endless"), pages=7).tools()
+    assert [tool.name for tool in listing.tools if tool.name == "echo"] == ["echo"]
+    assert listing.faults[0].kind == McpFaultKind.PROTOCOL
+
+
+async def test_a_result_of_20_mb_is_cut_and_says_so(make: Make) -> None:
+    result = await make(stdio("files")).call("files", "big", arguments(size=20_000_000), LONG)
+    assert texts(result)[0] == "x" * McpLimits().text_bytes
+    assert texts(result)[1] == "[This result was too large: its text was cut to 1 MiB.]"
+    assert (result.truncated, result.is_error) == (True, False)
+
+
+async def test_a_message_above_the_limit_ends_the_server_and_not_the_proxy(make: Make) -> None:
+    servers = make(stdio("files"), message_bytes=1_000_000)
+    result = await servers.call("files", "endless_line", arguments(size=2_000_000), LONG)
+    assert texts(result) == ["MCP server 'files' sent a line that is too long."]
+    assert texts(await servers.call("files", "echo", arguments(text="again"), LONG)) == ["again"]
+
+
+async def test_an_error_of_the_tool_is_its_answer(make: Make) -> None:
+    result = await make(stdio("files")).call("files", "refuse", "{}", LONG)
+    assert (texts(result), result.is_error, result.fault) == (["not today"], True, None)
+
+
+async def test_a_tool_that_does_not_exist_is_an_error_result_without_the_servers_secrets(make: Make) -> None:
+    servers = make(stdio("files", env={"SECRET": "sk-very-secret"}))
+    result = await servers.call("files", "nothing", "{}", LONG)
+    assert result.is_error
+    assert result.fault is not None
+    assert result.fault.kind == McpFaultKind.TOOL_ERROR
+    assert "sk-very-secret" not in result.text
+
+
+@pytest.mark.parametrize("given", ["[]", "nonsense", '{"a":', '"text"'])
+async def test_arguments_that_are_no_object_do_not_reach_the_server(make: Make, given: str) -> None:
+    result = await make(stdio("files")).call("files", "echo", given, LONG)
+    assert result.fault is not None
+    assert result.fault.kind == McpFaultKind.BAD_ARGUMENTS
+
+
+async def test_a_server_that_nobody_has_is_an_error_result(make: Make) -> None:
+    result = await make().call("nobody", "echo", "{}", LONG)
+    assert texts(result) == ["There is no MCP server 'nobody'."]
+
+
+async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_told(
+    make: Make, tmp_path: Path
+) -> None:
+    servers = make(stdio("files"))
+    await servers.tools()
+    result = await servers.call("files", "hang", arguments(folder=str(tmp_path)), 0.3)
+    assert result.fault is not None
+    assert result.fault.kind == McpFaultKind.TIMED_OUT
+    assert "'hang' within 0.3 s" in result.text
+    await eventually((tmp_path / "cancelled").exists)
+    assert texts(await servers.call("files", "echo", arguments(text="well"), LONG)) == ["well"]
+
+
+async def test_a_caller_that_leaves_has_the_server_told(make: Make, tmp_path: Path) -> None:
+    servers = make(stdio("files"))
+    call = asyncio.create_task(servers.call("files", "hang", arguments(folder=str(tmp_path)), LONG))
+    await eventually((tmp_path / "called").exists)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await eventually((tmp_path / "cancelled").exists)
+    assert texts(await servers.call("files", "echo", arguments(text="well"), LONG)) == ["well"]
+
+
+async def test_calls_run_side_by_side(make: Make) -> None:
+    servers = make(stdio("files"))
+    calls = [servers.call("files", "meet", arguments(count=5, text=str(n)), LONG) for n in range(5)]
+    assert [texts(result) for result in await asyncio.gather(*calls)] == [[str(n)] for n in range(5)]
+
+
+async def test_a_server_that_dies_in_a_call_gives_an_error_result_and_is_started_again(make: Make) -> None:
+    servers = make(stdio("files", env={"SECRET": "sk-very-secret"}))
+    result = await servers.call("files", "die", "{}", LONG)
+    assert texts(result) == ["MCP server 'files' ended with code 3."]
+    assert result.fault is not None
+    assert (result.is_error, result.fault.kind) == (True, McpFaultKind.DIED)
+    assert result.fault.detail == "last words [...]\n"
+    assert texts(await servers.call("files", "echo", arguments(text="again"), LONG)) == ["again"]
+
+
+async def test_a_server_that_keeps_dying_is_started_again_later_each_time(
+    make: Make, clock: HandClock
+) -> None:
+    servers = make(stdio("files"))
+    for wait in (0.0, 0.0, 1.0, 2.0, 4.0):
+        if wait:
+            clock.now += wait - 0.1
+            held = await servers.call("files", "die", "{}", LONG)
+            assert "It is tried again in" in held.text
+            clock.now += 0.2
+        result = await servers.call("files", "die", "{}", LONG)
+        assert texts(result) == ["MCP server 'files' ended with code 3."]
+
+
+async def test_a_server_that_ran_long_before_it_died_is_started_at_once(make: Make, clock: HandClock) -> None:
+    servers = make(stdio("files"))
+    for _ in range(3):
+        await servers.tools()
+        clock.now += McpLimits().steady
+        assert texts(await servers.call("files", "die", "{}", LONG)) == [
+            "MCP server 'files' ended with code 3."
+        ]
+
+
+async def test_the_tools_of_the_others_are_there_when_one_server_cannot_be_started(make: Make) -> None:
+    missing = StdioServer(label="missing", command="no-such-program-here")
+    listing = await make(missing, stdio("files")).tools()
+    assert {tool.server_label for tool in listing.tools} == {"files"}
+    assert [(fault.server_label, fault.kind) for fault in listing.faults] == [
+        ("missing", McpFaultKind.UNREACHABLE)
+    ]
+    assert "no-such-program-here" in listing.faults[0].message
+
+
+async def test_a_program_that_ends_at_once_is_a_fault_with_its_last_words_for_the_log(make: Make) -> None:
+    loud = StdioServer(label="loud", command="/bin/sh", args=("-c", "echo my key is $KEY >&2; exit 7"))
+    loud = msgspec.structs.replace(loud, env={"KEY": "sk-very-secret"})
+    fault = (await make(loud).tools()).faults[0]
+    assert fault.message == "MCP server 'loud' ended with code 7."
+    assert fault.detail == "my key is [...]\n"
+
+
+async def test_a_slow_server_is_not_waited_for_and_there_once_it_is_ready(make: Make, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    servers = make(stdio("slow", "--until", str(ready)), wait=0.2)
+    early = await servers.tools()
+    assert (early.tools, early.faults[0].kind) == ((), McpFaultKind.STARTING)
+    ready.touch()
+    result = await servers.call("slow", "echo", arguments(text="at last"), LONG)
+    assert texts(result) == ["at last"]
+
+
+async def test_a_server_that_never_answers_is_given_up_and_ended(make: Make, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    deaf = StdioServer(label="deaf", command="/bin/sh", args=("-c", f"echo $$ > {pid_file}; exec sleep 600"))
+    fault = (await make(deaf, start=0.5).tools()).faults[0]
+    assert (fault.kind, fault.message) == (
+        McpFaultKind.TIMED_OUT,
+        "MCP server 'deaf' was not ready within 0.5 s.",
+    )
+    assert gone([int(pid_file.read_text())])
+
+
+async def test_what_is_no_protocol_on_stdout_and_a_flood_on_stderr_are_passed_over(make: Make) -> None:
+    servers = make(stdio("files", "--garbage"))
+    assert texts(await servers.call("files", "noise", "{}", LONG)) == ["through"]
+    assert texts(await servers.call("files", "echo", arguments(text="still"), LONG)) == ["still"]
+
+
+async def test_tools_that_change_are_seen_without_waiting_for_the_interval(make: Make) -> None:
+    servers = make(stdio("files"))
+    assert "new" not in {tool.name for tool in (await servers.tools()).tools}
+    await servers.call("files", "change", "{}", LONG)
+    assert "new" in {tool.name for tool in (await servers.tools()).tools}
+
+
+async def test_a_list_is_kept_for_the_interval_and_then_asked_for_again(make: Make, clock: HandClock) -> None:
+    servers = make(stdio("files"))
+    first = (await servers.tools()).tools
+    assert all(a is b for a, b in zip(first, (await servers.tools()).tools, strict=True))
+    clock.now += 10
+    assert not any(a is b for a, b in zip(first, (await servers.tools()).tools, strict=True))
+
+
+async def test_close_ends_the_servers_and_calls_after_it_are_refused(make: Make) -> None:
+    servers = make(stdio("files"))
+    pid = int(texts(await servers.call("files", "pid", "{}", LONG))[0])
+    stray = int(texts(await servers.call("files", "stray", "{}", LONG))[0])
+    await servers.close()
+    assert gone([pid, stray])
+    late = await servers.call("files", "pid", "{}", LONG)
+    assert late.fault is not None
+    assert late.fault.kind == McpFaultKind.CLOSED
+
+
+async def test_close_during_a_start_ends_it(make: Make, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    deaf = StdioServer(label="deaf", command="/bin/sh", args=("-c", f"echo $$ > {pid_file}; exec sleep 600"))
+    servers = make(deaf)
+    asking = asyncio.create_task(servers.tools())
+    await eventually(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+    await servers.close()
+    assert (await asking).faults[0].kind == McpFaultKind.CLOSED
+    assert gone([int(pid_file.read_text())])
+
+
+async def test_when_the_proxy_is_killed_no_process_of_a_server_is_left() -> None:
+    parent = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("parent.py"))], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert len(pids) == 2
+    await eventually(lambda: gone(pids))
