@@ -1,0 +1,209 @@
+"""`GET /v1/responses` as a WebSocket: turns one after the other, their events as frames. Source: Open Responses.
+
+In: frames `{"type": "response.create", ...}`. Out: the events of a stream, each as one frame, without `[DONE]`; what
+would be a status elsewhere is `{"type": "error", "status", "error"}`. The newest response stays in the connection's
+memory, so that it can be continued with `store: false`; a continuation that fails makes it forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.http.faults import UNFORESEEN, log_unforeseen
+from codex_proxy.http.middleware.frame import OWNER
+from codex_proxy.http.responses.answer import Answer
+from codex_proxy.http.responses.context import Context, ContextItem, context_item, context_of
+from codex_proxy.http.responses.create import hints_of
+from codex_proxy.http.responses.places import place_of
+from codex_proxy.http.responses.prepare import (
+    Prepared,
+    SaveOnce,
+    answer_of,
+    begin,
+    check_request,
+    output_of,
+    prepare,
+    prepared_with,
+)
+from codex_proxy.http.service import SERVICE, Service
+from codex_proxy.surfaces.items import ItemDict
+from codex_proxy.surfaces.responses.events import payload_of, socket_error
+from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
+
+LONGEST_SECONDS = 3600.0
+"""Open Responses' limit for one connection."""
+PING_SECONDS = 30.0
+MAX_WAITING = 16
+"""Turns that may wait for the one that runs."""
+
+TOO_LONG = Failure(
+    kind=FaultKind.INVALID_REQUEST,
+    code="websocket_connection_limit_reached",
+    message="A connection lasts 60 minutes at most. Open a new one.",
+)
+
+
+async def responses_socket(request: web.Request) -> web.StreamResponse:
+    """The whole connection."""
+    socket = web.WebSocketResponse(max_msg_size=request.app[SERVICE].body_limit, heartbeat=PING_SECONDS)
+    if not socket.can_prepare(request):
+        message = "GET of this path is for WebSockets; send a POST."
+        raise Fault(Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message))
+    if "Origin" in request.headers:
+        # A page of whatever site can open a socket to this machine; a program sends no Origin.
+        message = "A WebSocket may not be opened from a web page."
+        raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
+    await socket.prepare(request)
+    connection = _Connection(request, socket)
+    try:
+        async with asyncio.timeout(LONGEST_SECONDS):
+            await connection.serve()
+    except TimeoutError:
+        await socket.send_str(socket_error(TOO_LONG).decode())
+    await socket.close()
+    return socket
+
+
+class _Remembered(msgspec.Struct, frozen=True):
+    """The newest response: all that its continuation goes on from."""
+
+    id: str
+    items: tuple[ContextItem, ...]
+    stored: bool
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A request whose context is in the connection's memory."""
+
+    input_items: tuple[ItemDict, ...]
+    previous_response_id: str | None = None
+    conversation: str | None = None
+
+
+class _Connection:
+    """One client, one turn at a time."""
+
+    def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:
+        self._request = request
+        self._socket = socket
+        self._service: Service = request.app[SERVICE]
+        self._owner = request[OWNER]
+        self._waiting: asyncio.Queue[str | bytes] = asyncio.Queue(MAX_WAITING)
+        self._last: _Remembered | None = None
+
+    async def serve(self) -> None:
+        """Until the client closes; then a turn that runs ends too."""
+        answering = asyncio.ensure_future(self._answer())
+        try:
+            async for message in self._socket:
+                if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+                    await self._waiting.put(message.data)
+        finally:
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
+
+    async def _answer(self) -> None:
+        while True:
+            frame = await self._waiting.get()
+            place = None
+            try:
+                place = place_of(self._request)
+                await self._turn(frame)
+            except Fault as fault:
+                await self._send(socket_error(fault.failure))
+            except ConnectionError:
+                return
+            except Exception as error:  # noqa: BLE001 - the connection outlives it
+                log_unforeseen(error)
+                await self._send(socket_error(UNFORESEEN))
+            finally:
+                if place is not None:
+                    place.release("finish")
+
+    async def _turn(self, frame: str | bytes) -> None:
+        parsed = self._parsed(frame)
+        previous = parsed.previous_response_id
+        try:
+            prepared = await self._prepared(parsed)
+            answer = answer_of(self._service, prepared, SaveOnce(self._service, prepared), stream=False)
+            run = await begin(self._service, prepared, answer)
+            await self._send_events(answer)
+            assert answer.final is not None
+            if answer.failure is not None:
+                self._forget(previous)
+                return
+        except Fault:
+            self._forget(previous)
+            raise
+        output = tuple(context_item(item) for item in output_of(self._service, answer.final, run))
+        items = (*prepared.context.earlier, *prepared.context.fresh, *output)
+        self._last = _Remembered(prepared.id, items, parsed.store)
+
+    def _forget(self, id: str | None) -> None:
+        if self._last is not None and self._last.id == id:
+            self._last = None
+
+    async def _send_events(self, answer: Answer) -> None:
+        try:
+            while not answer.finished:
+                await answer.wait()
+                answer.take()
+                if answer.ended and answer.failure is not None and not answer.visible:
+                    raise Fault(answer.failure)
+                for _, frame in answer.frames():
+                    await self._send(payload_of(frame))
+        finally:
+            answer.close()
+
+    async def _send(self, payload: bytes) -> None:
+        await self._socket.send_str(payload.decode())
+
+    # --- from a frame to a turn -----------------------------------------------------------------
+
+    def _parsed(self, frame: str | bytes) -> ParsedResponse:
+        body = _body_of(frame)
+        if body.get("background"):
+            raise bad_request("A WebSocket's turns are not in the background: use POST.", "background")
+        if body.get("generate") is False:
+            raise bad_request("'generate': false is not supported: every turn is answered.", "generate")
+        body["stream"] = True
+        return parse(
+            msgspec.json.encode(body),
+            settings=self._service.responses.settings,
+            catalog=self._service.catalog,
+            headers=hints_of(self._request),
+        )
+
+    async def _prepared(self, parsed: ParsedResponse) -> Prepared:
+        service = self._service
+        id, now = service.ids.new("resp_"), service.clock.epoch()
+        last = self._last
+        if last is None or parsed.previous_response_id != last.id:
+            wait = service.responses.conversation_wait
+            return await prepare(service, parsed, self._owner, id=id, created=now, wait=wait)
+        if parsed.store and not last.stored:
+            raise bad_request(
+                "This response cannot be stored, since the one that it continues was not: send 'store': false.",
+                "store",
+            )
+        check_request(parsed)
+        asked = _Asked(parsed.input_items)
+        fresh = await context_of(asked, service.responses.store, self._owner, service.ids, now)
+        context = Context(last.items, fresh.fresh, fresh.input)
+        return prepared_with(service, parsed, context, self._owner, id=id, created=now)
+
+
+def _body_of(frame: str | bytes) -> dict[str, Any]:
+    """The body of a `response.create`. Raises `Fault`."""
+    try:
+        given = msgspec.json.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise bad_request("The frame is no JSON.") from None
+    if not isinstance(given, dict) or given.pop("type", None) != "response.create":
+        raise bad_request("A frame has to be an object of type 'response.create'.", "type")
+    return given

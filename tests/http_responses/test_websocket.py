@@ -1,0 +1,147 @@
+"""The WebSocket of `/v1/responses`: events as frames, turns in order, chains without a store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.http.serving import Proxy, fake_proxy, until
+from tests.http_responses.asking import EVENT, checked, said
+
+Socket = aiohttp.ClientWebSocketResponse
+LAST = ("response.completed", "response.incomplete", "response.failed")
+
+
+def open_socket(proxy: Proxy, **headers: str) -> Any:
+    return proxy.session.ws_connect(f"{proxy.url}/v1/responses", headers=headers)
+
+
+async def send(socket: Socket, input: Any, **fields: Any) -> None:
+    await socket.send_json({"type": "response.create", "model": "codex-5", "input": input, **fields})
+
+
+async def events_of(socket: Socket) -> list[dict[str, Any]]:
+    """The events of one turn."""
+    events: list[dict[str, Any]] = []
+    while not (events and events[-1]["type"] in LAST):
+        events.append(await socket.receive_json(timeout=20))
+    return checked(events)
+
+
+async def answer_to(socket: Socket, input: Any, **fields: Any) -> dict[str, Any]:
+    """The final object."""
+    await send(socket, input, **fields)
+    response: dict[str, Any] = (await events_of(socket))[-1]["response"]
+    return response
+
+
+async def error_of(socket: Socket) -> dict[str, Any]:
+    frame = await socket.receive_json(timeout=20)
+    assert (frame["type"], set(frame)) == ("error", {"type", "status", "error"})
+    return {"status": frame["status"], **frame["error"]}
+
+
+async def test_a_turn_is_told_in_the_events_of_a_stream(proxy: Proxy) -> None:
+    async with open_socket(proxy) as socket:
+        await send(socket, said("one two"))
+        events = await events_of(socket)
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == "one two"
+    stored = await proxy.send("GET", f"/v1/responses/{events[-1]['response']['id']}")
+    assert stored.body == events[-1]["response"]
+
+
+async def test_the_newest_response_is_continued_from_the_connections_memory(proxy: Proxy) -> None:
+    async with open_socket(proxy) as socket:
+        first = await answer_to(socket, said("Blue."), store=False)
+        second = await answer_to(socket, said("Red."), store=False, previous_response_id=first["id"])
+        third = await answer_to(socket, "[[fake:echo]]", store=False, previous_response_id=second["id"])
+        echo = json.dumps(third["output"])
+        assert "Blue." in echo
+        assert "Red." in echo
+        await send(socket, "Again.", store=False, previous_response_id=first["id"])
+        assert (await error_of(socket))["code"] == "previous_response_not_found"
+
+
+async def test_memory_ends_with_the_connection(proxy: Proxy) -> None:
+    async with open_socket(proxy) as socket:
+        first = await answer_to(socket, said("Blue."), store=False)
+    async with open_socket(proxy) as socket:
+        await send(socket, "Go on.", previous_response_id=first["id"])
+        assert (await error_of(socket))["status"] == 400
+
+
+async def test_a_continuation_that_fails_makes_the_response_forgotten(proxy: Proxy) -> None:
+    async with open_socket(proxy) as socket:
+        first = await answer_to(socket, said("Blue."), store=False)
+        failed = await answer_to(
+            socket, "[[fake:error_mid_text]]", store=False, previous_response_id=first["id"]
+        )
+        assert failed["status"] == "failed"
+        await send(socket, "Again.", store=False, previous_response_id=first["id"])
+        assert (await error_of(socket))["code"] == "previous_response_not_found"
+
+
+async def test_what_continues_nothing_stored_cannot_be_stored(proxy: Proxy) -> None:
+    async with open_socket(proxy) as socket:
+        first = await answer_to(socket, said("Blue."), store=False)
+        await send(socket, "Go on.", previous_response_id=first["id"])
+        assert (await error_of(socket))["param"] == "store"
+
+
+async def test_turns_are_answered_one_after_the_other(proxy: Proxy) -> None:
+    async with open_socket(proxy) as socket:
+        await send(socket, said("One."))
+        await send(socket, said("Two."))
+        texts = [(await events_of(socket))[-1]["response"]["output"][0]["content"][0]["text"] for _ in "12"]
+    assert texts == ["One.", "Two."]
+
+
+@pytest.mark.parametrize(
+    "frame", ["no json", "[]", '{"type": "response.cancel"}', '{"type": "response.create"}']
+)
+async def test_a_wrong_frame_is_an_error_and_the_connection_goes_on(proxy: Proxy, frame: str) -> None:
+    async with open_socket(proxy) as socket:
+        await socket.send_str(frame)
+        assert (await error_of(socket))["status"] == 400
+        assert (await answer_to(socket, said("Hi.")))["status"] == "completed"
+
+
+async def test_a_fault_before_the_first_event_is_an_error_frame(proxy: Proxy) -> None:
+    async with open_socket(proxy) as socket:
+        await send(socket, "[[fake:error_500]]")
+        assert (await error_of(socket))["status"] >= 500
+
+
+async def test_a_client_that_leaves_ends_its_turn(tmp_path: Path) -> None:
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    async with fake_proxy(tmp_path, environment) as proxy:
+        async with open_socket(proxy) as socket:
+            await send(socket, '[[fake:text say="one two" hold=1]]')
+            EVENT.validate_python(await socket.receive_json(timeout=20))
+        await until(lambda: proxy.server.manager.running == 0)
+
+
+async def test_a_web_page_cannot_open_one(proxy: Proxy) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        async with open_socket(proxy, Origin="https://example.com"):
+            pass
+    assert refused.value.status == 403
+
+
+async def test_it_wants_the_key(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, api_key="secret") as proxy:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with open_socket(proxy):
+                pass
+        assert refused.value.status == 401
+        async with open_socket(proxy, Authorization="Bearer secret") as socket:
+            assert (await answer_to(socket, said("Hi.")))["status"] == "completed"
+
+
+async def test_a_plain_get_is_told_what_the_path_takes(proxy: Proxy) -> None:
+    assert (await proxy.send("GET", "/v1/responses")).status == 405
