@@ -205,6 +205,33 @@ def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
         raise click.ClickException(str(error)) from error
 
 
+@main.command(short_help="Chat in the terminal with the server that runs.")
+@click.option("--base-url", metavar="URL", help="Address of the server (default: that of the settings).")
+@click.option("--model", metavar="NAME", default="codex-5", show_default=True, help="Model to ask.")
+@click.option(
+    "--key", metavar="KEY", help="Key of the server, where it wants one (default: that of the settings)."
+)
+@CONFIG_OPTION
+def chat(base_url: str | None, model: str, key: str | None, config_file: Path | None) -> None:
+    """Chat with the server that runs. Ctrl-C ends an answer, /quit leaves, /help tells more.
+
+    In a pipe the input is one question: echo "What does this folder hold?" | codex-proxy chat
+    """
+    from rich.console import Console
+
+    from codex_proxy.commands.chat.conversation import Conversation
+    from codex_proxy.commands.chat.terminal import Chat, answer_once
+
+    settings = load_settings({}, config_file)
+    if key is None and base_url is None and settings.api_key is not None:
+        key = settings.api_key.get_secret_value()  # it is for no other server than this one
+    conversation = Conversation(base_url or f"{settings.server_url}/v1", model, key)
+    console = Console(highlight=False)
+    if sys.stdin.isatty() and console.is_terminal:
+        sys.exit(Chat(conversation, console).run())
+    sys.exit(answer_once(conversation, sys.stdin, console, Console(stderr=True)))
+
+
 async def _serve(settings: Any) -> int:
     """Runs the server to its end. Returns the exit status."""
     from codex_proxy.agent_choice import NoAgentError

@@ -1,0 +1,1 @@
+"""`codex-proxy chat`: a small chat in the terminal with a server that runs."""

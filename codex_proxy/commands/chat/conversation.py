@@ -1,0 +1,139 @@
+"""One conversation with a server, over HTTP as any client has it: what was said, and the answer as it comes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import aiohttp
+import msgspec
+
+CONNECT_SECONDS = 5.0
+"""The server is on this machine, as a rule: then it takes a millisecond."""
+
+SILENCE_SECONDS = 900.0
+"""Longer than the longest silence of a turn that a server allows by default; after that the line is dead."""
+
+
+class ChatError(Exception):
+    """There is no answer, or no more of it. The text is for the person at the terminal."""
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A piece of an answer. A thought may be a line of what the agent does: `[command] ls`."""
+
+    kind: Literal["text", "thought"]
+    text: str
+
+
+class _Delta(msgspec.Struct, frozen=True):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    delta: _Delta = _Delta()
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str = "The server failed."
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    choices: list[_Choice] = []
+    error: _Error | None = None
+
+
+class Conversation:
+    """What was said so far, to the model that is asked next."""
+
+    def __init__(self, base_url: str, model: str, key: str | None) -> None:
+        self.base_url = base_url.rstrip("/")
+        self.model = model
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._messages: list[dict[str, str]] = []
+
+    def forget(self) -> None:
+        """Begins anew."""
+        self._messages.clear()
+
+    async def ask(self, text: str) -> AsyncGenerator[Piece, None]:
+        """The answer, piece by piece. Raises `ChatError`.
+
+        Whoever leaves in the middle ends the turn: its connection is closed. What was heard until then is remembered;
+        where nothing was, it is as if nobody had asked.
+        """
+        self._messages.append({"role": "user", "content": text})
+        said: list[str] = []
+        body = {"model": self.model, "messages": self._messages, "stream": True}
+        try:
+            async with self._request("POST", "/chat/completions", json=body) as reply:
+                async for piece in _pieces(reply):
+                    if piece.kind == "text":
+                        said.append(piece.text)
+                    yield piece
+        finally:
+            if said:
+                self._messages.append({"role": "assistant", "content": "".join(said)})
+            else:
+                self._messages.pop()
+
+    async def models(self) -> list[str]:
+        """The names that can be asked for. Raises `ChatError`."""
+        async with self._request("GET", "/models") as reply:
+            body = await reply.json(content_type=None)
+        return [str(entry["id"]) for entry in body["data"]]
+
+    @asynccontextmanager
+    async def _request(self, method: str, path: str, **more: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout, headers=self._headers) as session,
+                session.request(method, self.base_url + path, **more) as reply,
+            ):
+                if reply.status != 200:
+                    raise ChatError(_refusal(reply.status, await reply.text()))
+                yield reply
+        except aiohttp.ClientConnectorError as error:
+            raise ChatError(
+                f"No server answers at {self.base_url}. Start one with `codex-proxy serve`, or give --base-url."
+            ) from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ChatError(f"The connection broke: {error or 'nothing came for too long'}.") from error
+
+
+async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
+    """The pieces of a stream. Raises `ChatError` where it ends with a fault, or without an end."""
+    rest = b""
+    async for chunk in reply.content.iter_any():
+        *blocks, rest = (rest + chunk).split(b"\n\n")
+        for block in blocks:
+            if not block.startswith(b"data: "):
+                continue  # a comment that keeps the line alive
+            if block == b"data: [DONE]":
+                return
+            try:
+                frame = msgspec.json.decode(block.removeprefix(b"data: "), type=_Frame)
+            except msgspec.DecodeError as error:
+                raise ChatError("This is not a stream of chat completions: is the address right?") from error
+            if frame.error is not None:
+                raise ChatError(frame.error.message)
+            for choice in frame.choices:
+                if choice.delta.reasoning_content:
+                    yield Piece("thought", choice.delta.reasoning_content)
+                text = choice.delta.content or choice.delta.refusal
+                if text:
+                    yield Piece("text", text)
+    raise ChatError("The answer was cut off.")
+
+
+def _refusal(status: int, text: str) -> str:
+    """What a server says that does not answer."""
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"The server answered {status}: is the address right?"

@@ -1,0 +1,153 @@
+"""The terminal's side of a chat: what is typed, and how answers look. A pipe gets the plain text of one answer.
+
+Ctrl-C ends the turn and not the program; at the prompt it empties the line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import IO, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from codex_proxy.commands.chat.conversation import ChatError, Conversation, Piece
+
+HELP = """\
+/new          begin a new conversation
+/model        list the models; /model NAME asks that one from now on
+/quit         leave (so does Ctrl-D)
+Ctrl-C ends the answer that is coming."""
+
+STYLES = {"text": "", "thought": "dim", "activity": "cyan"}
+ACTIVITY = re.compile(r"\[\w+\] ")
+CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
+"""What no answer may send to a terminal: among them the escapes that move its cursor or rename its window."""
+
+
+class Screen:
+    """Pieces of an answer, each kind in its style, on a line of its own where the kind changes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._kind = ""
+        self._at_line_start = True
+
+    def show(self, piece: Piece) -> None:
+        """Shows a piece at once."""
+        text = piece.text.translate(CONTROLS)
+        if self._kind not in ("", piece.kind) and not self._at_line_start:
+            text = "\n" + text
+        self._kind = piece.kind
+        for part, is_activity in self._parts(text, piece.kind == "thought"):
+            style = STYLES["activity" if is_activity else piece.kind]
+            self._console.print(Text(part, style=style), end="", soft_wrap=True)
+
+    def end(self) -> None:
+        """The answer is over: what follows begins on a new line."""
+        if not self._at_line_start:
+            self._console.print()
+        self._kind, self._at_line_start = "", True
+
+    def _parts(self, text: str, thought: bool) -> Iterator[tuple[str, bool]]:
+        """The lines of a text, and of each whether it tells of something that the agent did."""
+        for line in text.splitlines(keepends=True):
+            yield line, thought and self._at_line_start and ACTIVITY.match(line) is not None
+            self._at_line_start = line.endswith("\n")
+
+
+async def show_answer(conversation: Conversation, text: str, screen: Screen) -> None:
+    """Asks, and shows what comes. Raises `ChatError`."""
+    try:
+        async with contextlib.aclosing(conversation.ask(text)) as pieces:
+            async for piece in pieces:
+                screen.show(piece)
+    finally:
+        screen.end()
+
+
+class Chat:
+    """A chat with a person at a terminal."""
+
+    def __init__(self, conversation: Conversation, console: Console) -> None:
+        self._conversation = conversation
+        self._console = console
+        self._screen = Screen(console)
+
+    def run(self) -> int:
+        """Until the person leaves. Returns the exit status."""
+        self._tell(f"{self._conversation.model} at {self._conversation.base_url}; /help tells more.")
+        while True:
+            try:
+                line = self._console.input("[bold]> [/bold]").strip()
+            except EOFError:
+                self._console.print()
+                return 0
+            except KeyboardInterrupt:
+                self._tell("\n/quit leaves.")
+                continue
+            if line == "/quit":
+                return 0
+            if line:
+                self._take(line)
+
+    def _take(self, line: str) -> None:
+        """A line that is not the last one. What goes wrong is told, and the next line may go better."""
+        try:
+            if line.startswith("/"):
+                self._command(*line.split(maxsplit=1))
+            else:
+                asyncio.run(show_answer(self._conversation, line, self._screen))
+        except ChatError as error:
+            self._console.print(Text(str(error), style="red"))
+        except KeyboardInterrupt:
+            self._tell("(interrupted)")
+
+    def _command(self, name: str, argument: str = "") -> None:
+        if name == "/new":
+            self._conversation.forget()
+            self._tell("A new conversation.")
+        elif name == "/model" and argument:
+            self._conversation.model = argument.strip()
+            self._tell(f"From now on {self._conversation.model}.")
+        elif name == "/model":
+            self._tell("\n".join(asyncio.run(self._conversation.models())))
+        else:
+            self._tell(HELP)
+
+    def _tell(self, text: str) -> None:
+        self._console.print(Text(text, style="dim"))
+
+
+def answer_once(conversation: Conversation, stdin: TextIO, console: Console, errors: Console) -> int:
+    """For a pipe: all of it is one question, and into a pipe goes the text of the answer alone. Returns the status."""
+    question = stdin.read().strip()
+    if not question:
+        errors.print("codex-proxy: nothing was asked: the input is empty.", markup=False)
+        return 1
+    try:
+        if console.is_terminal:
+            asyncio.run(show_answer(conversation, question, Screen(console)))
+        else:
+            asyncio.run(_print_text(conversation, question, console.file))
+    except ChatError as error:
+        errors.print(f"codex-proxy: {error}", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+async def _print_text(conversation: Conversation, question: str, out: IO[str]) -> None:
+    """The text as it is, since a program reads it; with an end of line, as programs have it."""
+    last = "\n"
+    async with contextlib.aclosing(conversation.ask(question)) as pieces:
+        async for piece in pieces:
+            if piece.kind == "text":
+                last = piece.text
+                print(piece.text, end="", flush=True, file=out)
+    if not last.endswith("\n"):
+        print(file=out)

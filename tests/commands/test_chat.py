@@ -1,0 +1,240 @@
+"""codex-proxy chat: in a pipe, and at a terminal with a person who changes their mind."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from rich.console import Console
+
+from codex_proxy.commands.chat.conversation import ChatError, Conversation, Piece
+from codex_proxy.commands.chat.terminal import Screen
+from tests.commands.codexes import PATIENCE, Done, command, environment
+from tests.http.serving import Proxy, fake_proxy, until
+
+SAYS = "Hello from the deterministic fake agent."
+
+
+async def piped(proxy: Proxy, home: Path, text: str, *arguments: str, **more: str) -> Done:
+    """`echo TEXT | codex-proxy chat`, with the port in the settings."""
+    variables = {"PROXY_PORT": str(proxy.server.port)} | more
+    return await command(home, "chat", *arguments, stdin=text.encode(), more=variables)
+
+
+async def test_a_pipe_gets_the_answer_and_nothing_else(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        done = await piped(proxy, tmp_path, "hi\n")
+        assert (done.status, done.out, done.err) == (0, f"{SAYS}\n", "")
+        done = await piped(proxy, tmp_path, "[[fake:reasoning]]")
+        assert "thinking" not in done.out.lower()
+        done = await piped(proxy, tmp_path, '[[fake:text say="[bold]\\u001b[31m{x}"]]')
+        assert done.out == "[bold]\x1b[31m{x}\n"
+
+
+async def test_an_empty_pipe_asks_nothing(tmp_path: Path) -> None:
+    done = await command(tmp_path, "chat")
+    assert (done.status, done.out) == (1, "")
+    assert "nothing was asked" in done.err
+
+
+async def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
+    done = await command(tmp_path, "chat", "--base-url", "http://127.0.0.1:9/v1", stdin=b"hi")
+    assert (done.status, done.out) == (1, "")
+    assert "codex-proxy serve" in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[fake:auth_401]]", "credentials"),
+        ("[[fake:count n=9 misbehave=crash at=6]]", "agent"),
+        ("[[fake:refusal]]", ""),
+    ],
+)
+async def test_a_fault_before_or_in_the_answer_is_told_with_the_servers_own_words(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        done = await piped(proxy, tmp_path, text)
+        assert done.status == (1 if says else 0)
+        assert says in done.err.lower()
+        assert bool(done.err) == bool(says)
+
+
+async def test_the_key_of_the_settings_goes_to_the_server_of_the_settings_only(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, api_key="mine") as proxy:
+        assert (await piped(proxy, tmp_path, "hi", PROXY_API_KEY="mine")).status == 0
+        assert (await piped(proxy, tmp_path, "hi", "--key", "mine")).status == 0
+        assert (await piped(proxy, tmp_path, "hi")).status == 1
+        url = ("--base-url", f"{proxy.url}/v1")
+        assert (await piped(proxy, tmp_path, "hi", *url, PROXY_API_KEY="mine")).status == 1
+
+
+async def test_a_conversation_remembers_what_was_said_until_it_is_forgotten(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
+        conversation = Conversation(f"{proxy.url}/v1", "codex-5", None)
+        await said(conversation, '[[fake:text say="first answer"]]')
+        assert "first answer" in await said(conversation, "[[fake:echo]]")
+        conversation.forget()
+        assert "first answer" not in await said(conversation, "[[fake:echo]]")
+
+
+async def said(conversation: Conversation, text: str) -> str:
+    return "".join([piece.text async for piece in conversation.ask(text) if piece.kind == "text"])
+
+
+async def test_a_question_that_failed_is_not_part_of_the_next(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
+        conversation = Conversation(f"{proxy.url}/v1", "codex-5", None)
+        with pytest.raises(ChatError):
+            await said(conversation, "[[fake:auth_401]] the failed question")
+        assert "the failed question" not in await said(conversation, "[[fake:echo]]")
+
+
+@asynccontextmanager
+async def other_server(body: bytes, status: int = 200) -> AsyncIterator[str]:
+    """A server that is not ours."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body, status=status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b"<html>", 404, "404"),
+        (b'{"error": {"message": "no such thing"}}', 404, "no such thing"),
+        (b"data: <html>\n\n", 200, "not a stream"),
+        (b'data: {"choices": [{"delta": {"content": "half"}}]}\n\n', 200, "cut off"),
+        (b"", 200, "cut off"),
+    ],
+)
+async def test_what_is_no_answer_is_a_fault_in_words(body: bytes, status: int, says: str) -> None:
+    async with other_server(body, status) as url:
+        with pytest.raises(ChatError, match=says):
+            await said(Conversation(url, "codex-5", None), "hi")
+
+
+# --- at a terminal --------------------------------------------------------------------------------
+
+
+@dataclass
+class Terminal:
+    """A chat at a terminal of 80 columns; what it has shown so far is in `shown`."""
+
+    process: asyncio.subprocess.Process
+    master: int
+    shown: bytearray
+
+    def type(self, line: str) -> None:
+        os.write(self.master, line.encode() + b"\n")
+
+    async def shows(self, text: str, times: int = 1) -> None:
+        await until(lambda: self.shown.count(text.encode()) >= times)
+
+
+@asynccontextmanager
+async def terminal(proxy: Proxy, home: Path) -> AsyncIterator[Terminal]:
+    master, slave = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "codex_proxy", "chat"),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        cwd=home,
+        env=environment(home, {"PROXY_PORT": str(proxy.server.port), "TERM": "xterm", "COLUMNS": "200"}),
+    )
+    os.close(slave)
+    shown = bytearray()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        try:
+            shown.extend(os.read(master, 65536))
+        except OSError:  # the other side is closed
+            loop.remove_reader(master)
+
+    loop.add_reader(master, read)
+    try:
+        yield Terminal(process, master, shown)
+        async with asyncio.timeout(PATIENCE):
+            await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        loop.remove_reader(master)
+        os.close(master)
+
+
+async def test_a_person_asks_changes_the_model_begins_anew_and_leaves(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy, terminal(proxy, tmp_path) as chat:
+        await chat.shows("codex-5 at http://127.0.0.1")
+        chat.type("hello")
+        await chat.shows(SAYS)
+        chat.type("/model")
+        await chat.shows("codex-5-minimal")
+        chat.type("/model codex-5-high")
+        await chat.shows("From now on codex-5-high.")
+        chat.type("/new")
+        await chat.shows("A new conversation.")
+        chat.type("/what")
+        await chat.shows("Ctrl-C ends the answer")
+        chat.type("[[fake:auth_401]]")
+        await chat.shows("credentials")
+        chat.type("/quit")
+    assert chat.process.returncode == 0
+
+
+async def test_ctrl_c_ends_the_turn_and_not_the_program(tmp_path: Path) -> None:
+    release = {"STREAM_RELEASE_FILE": str(tmp_path / "never")}
+    async with fake_proxy(tmp_path, release) as proxy, terminal(proxy, tmp_path) as chat:
+        await chat.shows("> ")
+        chat.type("[[fake:count n=5 hold=1]]")
+        await chat.shows("..0")
+        assert proxy.server.manager.running == 1
+        chat.process.send_signal(signal.SIGINT)
+        await chat.shows("(interrupted)")
+        await proxy.settled()
+        chat.type("hello")
+        await chat.shows(SAYS)
+        chat.process.send_signal(signal.SIGINT)
+        await chat.shows("/quit leaves.")
+        os.write(chat.master, b"\x04")
+    assert chat.process.returncode == 0
+
+
+def test_thoughts_are_dim_activity_is_coloured_and_each_kind_has_its_own_lines() -> None:
+    out = io.StringIO()
+    screen = Screen(Console(file=out, force_terminal=True, color_system="standard", width=200))
+    for piece in (
+        Piece("thought", "I see [now] "),
+        Piece("thought", "what\n[command] ls\n"),
+        Piece("text", "It is "),
+        Piece("text", "[this]\x1b]0;owned\x07\x1b[2J."),
+    ):
+        screen.show(piece)
+    screen.end()
+    shown = out.getvalue()
+    assert "\x1b[2mI see [now] \x1b[0m\x1b[2mwhat\x1b[0m\n\x1b[36m[command] ls\x1b[0m\n" in shown
+    assert shown.endswith("It is [this]]0;owned[2J.\n")
+    assert "\x07" not in shown
