@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
@@ -93,3 +94,83 @@ async def test_a_failure_behind_the_first_event_is_an_error_and_a_failed_respons
     events = events_of(answer.text)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     assert events[-1]["response"]["status"] == "failed"
+
+
+async def test_what_is_accepted_and_changes_nothing_is_named_in_a_header(proxy: Proxy) -> None:
+    namespace = {"type": "namespace", "name": "agents", "description": "", "tools": []}
+    answer = await ask(
+        proxy, said("Hi."), tools=[namespace, {"type": "web_search"}], top_k=4, min_p=0.1, temperature=0.2
+    )
+    assert answer.status == 200
+    named = answer.headers["x-codex-ignored-params"].split(", ")
+    assert named == ["temperature", "top_k", "min_p", "tools[namespace]", "tools[web_search]"]
+    assert [tool["type"] for tool in answer.body["tools"]] == ["web_search"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"model": None}, "model"),
+        ({"input": None}, "input"),
+        ({"input": []}, "input"),
+        ({"metadata": {f"key{number}": "x" for number in range(17)}}, "metadata"),
+        ({"temperature": 3}, "temperature"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"min_p": 2}, "min_p"),
+        ({"truncation": "sometimes"}, "truncation"),
+        ({"tools": [{"type": "code_interpreter"}]}, "tools[0]"),
+        ({"tools": [{"type": "mcp", "server_label": "a", "server_url": "http://localhost:1"}]}, "tools[0]"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "call_1", "output": "x"}]},
+            "input[0].call_id",
+        ),
+    ],
+)
+async def test_a_wrong_field_is_a_400_that_names_it(proxy: Proxy, fields: dict[str, Any], param: str) -> None:
+    answer = await proxy.send("POST", "/v1/responses", {"model": "codex-5", "input": "Hi.", **fields})
+    assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
+    assert answer.error["param"] == param
+
+
+async def test_an_unknown_output_that_brings_its_call_is_made_whole(proxy: Proxy) -> None:
+    output = {
+        "type": "function_call_output",
+        "call_id": "call_9",
+        "output": "sunny",
+        "name": "get_weather",
+        "arguments": "{}",
+    }
+    user = {"role": "user", "content": "[[fake:echo]]"}
+    answer = await ask(proxy, [output, user], tools=[WEATHER])
+    echo = answer.body["output"][0]["content"][0]["text"]
+    assert "get_weather" in echo
+    assert "sunny" in echo
+
+
+async def test_unanswered_calls_of_the_previous_response_are_a_400(proxy: Proxy) -> None:
+    first = await ask(proxy, "[[fake:tool_call name=get_weather]]", tools=[WEATHER])
+    answer = await ask(proxy, "Never mind.", previous_response_id=first.body["id"])
+    assert answer.status == 400
+    assert answer.error["message"].startswith("No tool output found for function call")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_every_reply_names_its_request_and_agent(proxy: Proxy, stream: bool) -> None:
+    answer = await ask(proxy, said("Hi."), stream=stream)
+    assert answer.headers["x-request-id"]
+    assert answer.headers["x-codex-agent"] == "fake"
+
+
+async def test_parallel_calls_reasoning_and_activity_are_streamed_as_the_sdk_wants_them(proxy: Proxy) -> None:
+    for scenario, type in (
+        ("tool_calls", "response.function_call_arguments.delta"),
+        ("reasoning", "response.reasoning_summary_text.delta"),
+        ("activity", "response.reasoning_summary_text.delta"),
+        ("content_filter", "response.incomplete"),
+        ("multi_message", "response.output_text.delta"),
+    ):
+        events = events_of((await ask(proxy, f"[[fake:{scenario}]]", stream=True, tools=[WEATHER])).text)
+        assert type in types_of(events), scenario
+        final = events[-1]["response"]
+        done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+        assert final["output"] == done

@@ -150,7 +150,7 @@ def parse(
         json_object=wanted.kind == "json_object",
         activity=_activity(headers.activity, settings),
         echo=echo_of(request, offered, effort=effort, metadata=metadata, conversation=conversation),
-        ignored=tuple(name for name in IGNORED if getattr(request, name) is not None),
+        ignored=(*(name for name in IGNORED if getattr(request, name) is not None), *offered.left_out),
         metadata=metadata,
         user=request.user or request.safety_identifier,
         workdir_param=workdir_param,

@@ -21,6 +21,9 @@ from codex_proxy.surfaces.offers import grammar_words, known_tool, refuse_duplic
 from codex_proxy.surfaces.responses import wire_tools as wire
 
 UNSUPPORTED: Final = "unsupported_tool"
+LEFT_OUT: Final = frozenset({"namespace", "tool_search"})
+"""Codex as a client brings these for extras of its own in every request: it works without them, and a refusal would
+shut it out. They are not offered, and the answer says so."""
 
 
 class McpFilter(msgspec.Struct, frozen=True):
@@ -66,14 +69,17 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     web_search: bool
     shown: list[Any]
     shown_choice: Any
+    left_out: tuple[str, ...] = ()
+    """Kinds of tools that were given and are not offered, as the header names them."""
 
 
 def offered_by(given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None) -> Offered:
     """What the request offers to the model."""
     given = given or ()
     for index, tool in enumerate(given):
-        if isinstance(tool, wire.HostedTool):
+        if isinstance(tool, wire.HostedTool) and tool.type not in LEFT_OUT:
             raise _hosted(tool.type, f"tools[{index}]")
+    left_out = [tool.type for tool in given if isinstance(tool, wire.HostedTool)]
     named = [
         (_tool(tool), f"tools[{index}].name")
         for index, tool in enumerate(given)
@@ -92,8 +98,9 @@ def offered_by(given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | N
         mcp=mcp,
         mcp_choice=mcp_choice,
         web_search=searching and search_too,
-        shown=[_shown(tool) for tool in given],
+        shown=[_shown(tool) for tool in given if not isinstance(tool, wire.HostedTool)],
         shown_choice=_shown_choice(choice),
+        left_out=tuple(f"tools[{kind}]" for kind in dict.fromkeys(left_out)),
     )
 
 

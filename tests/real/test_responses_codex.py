@@ -1,0 +1,50 @@
+"""Codex itself as a client of the proxy: its own `exec`, with every request as it makes them, and its tools."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from tests.http.serving import Proxy, fake_proxy
+from tests.real.codex_home import codex_path, make_codex_home
+
+PATIENCE = 50.0
+
+
+async def codex_says(proxy: Proxy, folder: Path, prompt: str) -> str:
+    """What `codex exec` prints as its answer, with the proxy as its only provider."""
+    home = make_codex_home(folder, f"{proxy.url}/v1")
+    process = await asyncio.create_subprocess_exec(
+        *(str(codex_path()), "exec", "--skip-git-repo-check", "--sandbox", "read-only", prompt),
+        cwd=home.workdir,
+        env=home.environment(),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(PATIENCE):
+        answer, _ = await process.communicate()
+    assert process.returncode == 0
+    return answer.decode()
+
+
+async def test_codex_is_answered_through_the_proxy_and_nothing_is_stored(tmp_path: Path) -> None:
+    (tmp_path / "server").mkdir()
+    async with fake_proxy(tmp_path / "server") as proxy:
+        answer = await codex_says(proxy, tmp_path / "client", '[[fake:text say="Hi there."]]')
+        assert proxy.server.keeping is not None
+        stats = await proxy.server.keeping.store.stats()
+    assert "Hi there." in answer
+    assert (stats.responses, stats.items, stats.steps) == (0, 0, 0)
+
+
+async def test_codex_runs_a_command_that_the_model_calls_for_and_gives_its_output_back(
+    tmp_path: Path,
+) -> None:
+    arguments = json.dumps({"cmd": "echo made-by-codex"})
+    prompt = f"""[[fake:tool_call name=exec_command args='{arguments}' say="Seen: {{outputs}}"]]"""
+    (tmp_path / "server").mkdir()
+    async with fake_proxy(tmp_path / "server") as proxy:
+        answer = await codex_says(proxy, tmp_path / "client", prompt)
+    assert "made-by-codex" in answer.rpartition("Seen:")[2]
