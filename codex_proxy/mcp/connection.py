@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, TypeAlias
 
@@ -47,8 +47,7 @@ NO_SUCH_TRANSPORT: Final = frozenset({400, 404, 405, 406, 415})
 
 # Their loggers tell addresses, session names and whole messages; what matters is in our faults.
 for _name in ("mcp", "client", "httpx2", "httpcore2"):
-    logging.getLogger(_name).addHandler(logging.NullHandler())
-    logging.getLogger(_name).propagate = False
+    logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 
 class Connection:
@@ -83,6 +82,7 @@ class Connection:
     async def start(self) -> None:
         """Connects. Raises `McpError`, and has then ended."""
         self._task = asyncio.create_task(self._run(), name=f"mcp {self._label}")
+        self._task.add_done_callback(_looked_at)
         ready = asyncio.create_task(self._ready.wait())
         try:
             await asyncio.wait((self._task, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -186,9 +186,9 @@ class Connection:
     async def _refusal(self, error: MCPError) -> McpFault:
         """What an error of the protocol means: the end of the connection, or an answer."""
         if error.code == CONNECTION_CLOSED or self._report.ended.is_set():
+            self._report.ended.set()
             if self._task is not None:
                 await asyncio.wait((self._task,), timeout=self._limits.close)  # by then it is known why
-            self._report.ended.set()
             return self.fault()
         if self._report.fault is not None and self._report.refused is not None:
             return self._report.fault
@@ -215,20 +215,25 @@ class Connection:
                 way(self._report) as (read, write),
                 ClientSession(read, write, message_handler=self._heard, client_info=CLIENT) as session,
             ):
-                await session.initialize()
+                await self._until_over(session.initialize())
                 self._session = session
                 self._ready.set()
-                await self._until_over()
+                await self._until_over(self._stop.wait())
         finally:
             self._session = None
 
-    async def _until_over(self) -> None:
-        waits = [asyncio.create_task(each.wait()) for each in (self._stop, self._report.ended)]
+    async def _until_over(self, awaited: Coroutine[Any, Any, object]) -> None:
+        """Waits for it, or for the end of the transport. Raises what it raises, and `McpError` for the end."""
+        done = asyncio.create_task(awaited)
+        ended = asyncio.create_task(self._report.ended.wait())
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((done, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not done.done():
+                raise McpError(self.fault())
+            done.result()
         finally:
-            for each in waits:
-                each.cancel()
+            done.cancel()
+            ended.cancel()
 
     async def _heard(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -255,6 +260,12 @@ class Connection:
 
     def _fault(self, kind: McpFaultKind, what: str) -> McpFault:
         return McpFault(kind=kind, server_label=self._label, message=f"MCP server '{self._label}' {what}")
+
+
+def _looked_at(task: asyncio.Task[None]) -> None:
+    """The task's fault is asked for by `fault` when somebody wants to know: until then nobody misses it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _leaf(error: BaseException | None) -> BaseException | None:

@@ -147,6 +147,11 @@ class RemoteServers:
         finally:
             self._leave(session)
 
+    @property
+    def open_sessions(self) -> int:
+        """How many sessions are kept now."""
+        return len(self._sessions)
+
     async def close(self) -> None:
         """Ends all sessions, and waits for them within the limits. May be called twice."""
         self._closed = True

@@ -50,8 +50,8 @@ async def stdio_transport(
                     async for line in lines:
                         if (message := _message(line)) is not None:
                             await heard.send(message)
-                report.fault = _ended(server, lines)
-                report.ended.set()
+                    report.fault = _ended(server, lines)  # before those who wait learn of the end
+                    report.ended.set()
 
             async def speak() -> None:
                 async for message in said:

@@ -93,7 +93,7 @@ class _Guard(httpx2.AsyncBaseTransport):
         self._inner = httpx2.AsyncHTTPTransport(trust_env=False)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if request.method == "POST" and _NOTICE in request.content[:200]:
+        if request.method == "POST" and _NOTICE in (await request.aread())[:200]:
             request.extensions["timeout"]["read"] = NOTICE_SECONDS
         try:
             response = await self._sent(request)
@@ -102,6 +102,8 @@ class _Guard(httpx2.AsyncBaseTransport):
                 self._note(
                     McpFaultKind.UNREACHABLE, "could not be reached. Check its address, and that it runs."
                 )
+            if request.method == "POST":  # what sends, in the package, stops at a fault and tells nobody
+                self._report.ended.set()
             raise
         self._judge(request, response)
         return self._bounded(request, response)

@@ -46,6 +46,7 @@ class Program:
         names = [name.removeprefix("tool_") for name in dir(self) if name.startswith("tool_")]
         self.names = names + [f"extra_{number}" for number in range(extra)]
         self.endless = endless
+        self.forgets = False
         self.met = 0
         self.all_met = asyncio.Event()
 
@@ -135,6 +136,11 @@ class Program:
     async def tool_header(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
         return text(ctx.request.headers.get(given["text"], "none"))
 
+    async def tool_forget(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        """The next message of a session finds that the server knows none."""
+        self.forgets = True
+        return text("forgotten")
+
     async def tool_stray(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
         """Leaves a process in a session of its own."""
         stray = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
@@ -144,8 +150,8 @@ class Program:
 class Door:
     """In front of a server over HTTP: wants a token, and redirects."""
 
-    def __init__(self, app: Any, need: str | None, elsewhere: str) -> None:
-        self.app, self.need, self.elsewhere = app, need, elsewhere
+    def __init__(self, app: Any, program: Program, need: str | None, elsewhere: str) -> None:
+        self.app, self.program, self.need, self.elsewhere = app, program, need, elsewhere
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -153,6 +159,10 @@ class Door:
             path = scope["path"]
             if self.need is not None and headers.get(b"authorization") != f"Bearer {self.need}".encode():
                 await answer(send, 401)
+                return
+            if self.program.forgets and scope["method"] == "POST" and b"mcp-session-id" in headers:
+                self.program.forgets = False
+                await answer(send, 404)
                 return
             if path == "/same":
                 await answer(send, 307, "/mcp")
@@ -222,7 +232,7 @@ def main() -> None:
         asyncio.run(over_stdio(server))
         return
     app = sse_app(server) if told.transport == "sse" else server.streamable_http_app()
-    over_http(Door(app, told.need, told.elsewhere))
+    over_http(Door(app, program, told.need, told.elsewhere))
 
 
 if __name__ == "__main__":

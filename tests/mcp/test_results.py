@@ -1,0 +1,104 @@
+"""A server's answer, as a model can take it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from mcp_types import CallToolResult
+
+from codex_proxy.core.items import ImagePart
+from codex_proxy.mcp.redaction import redacted
+from codex_proxy.mcp.results import result_of
+from codex_proxy.mcp.values import McpLimits, McpResult
+from tests.mcp.serving import texts
+
+IMAGE = base64.b64encode(b"\x89PNG").decode()
+
+
+def result(*content: dict[str, Any], limits: McpLimits | None = None, **more: Any) -> McpResult:
+    answer = CallToolResult.model_validate({"content": list(content), **more})
+    return result_of(answer, limits or McpLimits())
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
+
+
+def image(data: str = IMAGE, type: str = "image/png") -> dict[str, Any]:
+    return {"type": "image", "data": data, "mimeType": type}
+
+
+def test_texts_are_serialised_as_a_json_array_and_images_are_not_in_it() -> None:
+    assert result(text('a "b"\n'), image(), text("ä")).text == '["a \\"b\\"\\n","ä"]'
+
+
+def test_an_answer_without_content_is_an_empty_array() -> None:
+    assert (result().text, result().parts) == ("[]", ())
+
+
+def test_structured_content_without_a_text_is_given_to_the_model_as_text() -> None:
+    given = result(structuredContent={"a": [1, 2]})
+    assert (texts(given), given.structured) == (['{"a":[1,2]}'], b'{"a":[1,2]}')
+
+
+def test_the_text_of_a_resource_is_text_and_its_image_an_image() -> None:
+    given = result(
+        {"type": "resource", "resource": {"uri": "file:///a", "text": "inside"}},
+        {"type": "resource", "resource": {"uri": "file:///b", "blob": IMAGE, "mimeType": "image/webp"}},
+    )
+    assert texts(given) == ["inside"]
+    assert given.parts[1] == ImagePart(f"data:image/webp;base64,{IMAGE}")
+
+
+@pytest.mark.parametrize(
+    ("block", "line"),
+    [
+        ({"type": "audio", "data": IMAGE, "mimeType": "audio/wav"}, "[content that cannot be shown: audio]"),
+        ({"type": "resource_link", "uri": "file:///a", "name": "a"}, "[a link to a resource: a, file:///a]"),
+        (
+            {
+                "type": "resource",
+                "resource": {"uri": "file:///z", "blob": IMAGE, "mimeType": "application/zip"},
+            },
+            "[a file that cannot be shown: application/zip, file:///z]",
+        ),
+        (image(type="image/tiff"), "[an image that is no PNG, JPEG, GIF or WebP: image/tiff]"),
+        (image(data="no base64!"), "[an image that is no PNG, JPEG, GIF or WebP: image/png]"),
+    ],
+)
+def test_what_a_model_cannot_take_is_named(block: dict[str, Any], line: str) -> None:
+    assert texts(result(block)) == [line]
+
+
+def test_texts_are_cut_together_and_between_letters() -> None:
+    given = result(text("abc"), text("ää"), text("more"), limits=McpLimits(text_bytes=6))
+    assert texts(given) == ["abc", "ä", "[This result was too large: its text was cut to 6 bytes.]"]
+    assert given.truncated
+
+
+def test_a_text_of_just_the_limit_is_whole() -> None:
+    given = result(text("abc"), text("def"), limits=McpLimits(text_bytes=6))
+    assert (texts(given), given.truncated) == (["abc", "def"], False)
+
+
+def test_images_above_the_limit_are_left_out_and_the_rest_kept() -> None:
+    given = result(image(), image(), text("a"), limits=McpLimits(image_bytes=len(IMAGE)))
+    assert [type(part).__name__ for part in given.parts] == ["ImagePart", "TextPart", "TextPart"]
+    assert given.truncated
+
+
+def test_of_too_many_parts_the_first_are_kept() -> None:
+    given = result(*(text(str(n)) for n in range(5)), limits=McpLimits(parts=2))
+    assert texts(given) == ["0", "1", "[This result was too large: only its first 2 parts were kept.]"]
+
+
+def test_structured_content_above_the_limit_is_left_out() -> None:
+    given = result(text("a"), structuredContent={"a": "b" * 50}, limits=McpLimits(text_bytes=20))
+    assert (given.structured, given.truncated) == (None, True)
+
+
+def test_secrets_are_taken_out_also_behind_their_scheme_and_short_ones_stay() -> None:
+    secrets = ("Bearer abcdef", "1", "abcdefgh")
+    assert redacted("abcdefgh, Bearer abcdef, abcdef, 1", secrets) == "[...], [...], [...], 1"
