@@ -157,3 +157,13 @@ def test_the_output_of_a_call_is_seen_by_the_turn_that_continues_it() -> None:
     transcript = committed("nonstream-previous-response")
     assert transcript["response"]["previous_response_id"] == transcript["earlier"]["response"]["id"]
     assert "sunny" in transcript["response"]["output"][-1]["content"][0]["text"]
+
+
+# --- docs/responses.md ------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "responses.md").read_text()
+
+
+@pytest.mark.parametrize(("file", "name"), re.findall(r"`(tests/\S+\.py)::(\w+)`", PAGE))
+def test_a_test_that_the_page_names_exists(file: str, name: str) -> None:
+    assert f"def {name}(" in (Path(__file__).parents[2] / file).read_text()
