@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -237,3 +238,65 @@ async def test_a_compacted_chain_goes_on_from_the_model_s_own_summary(
     assert "my secret" in asked
     assert "Summary.of.all." in gone_on
     assert "my secret" not in gone_on
+
+
+async def test_cancelling_a_background_response_stops_the_real_agent(
+    proxy: Proxy, model_server: ModelServer
+) -> None:
+    created = await proxy.client.responses.create(
+        model=MODEL, instructions="Be brief.", input="[[model:stall n=3]]", background=True
+    )
+    asked = await model_server.call(0)
+    cancelled = await proxy.client.responses.cancel(created.id)
+    assert cancelled.status == "cancelled"
+    assert await asked.ending() == "client_gone"
+    assert (await proxy.client.responses.retrieve(created.id)).status == "cancelled"
+
+
+async def test_a_background_stream_of_the_real_agent_is_resumed(
+    proxy: Proxy, model_server: ModelServer
+) -> None:
+    stream = await proxy.client.responses.create(
+        model=MODEL,
+        instructions="Be brief.",
+        input="[[model:stall n=3 gate=go]]",
+        background=True,
+        stream=True,
+    )
+    seen = []
+    async for event in stream:
+        seen.append(event)
+        if event.type == "response.output_text.delta":
+            break
+    await stream.close()
+    model_server.open_gate("go")
+    id = seen[0].response.id  # type: ignore[union-attr]
+    rest = await proxy.client.responses.retrieve(id, stream=True, starting_after=seen[-1].sequence_number)
+    events = [*seen, *[event async for event in rest]]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == "response.completed"
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == (await proxy.client.responses.retrieve(id)).output_text
+
+
+async def test_the_stream_helper_reads_a_whole_answer_of_the_real_agent(proxy: Proxy) -> None:
+    async with proxy.client.responses.stream(
+        model=MODEL, input="[[model:reasoning parts=2]]", reasoning={"summary": "auto"}
+    ) as stream:
+        types = {event.type async for event in stream}
+        response = await stream.get_final_response()
+    assert "response.reasoning_summary_text.delta" in types
+    assert response.status == "completed"
+
+
+async def test_a_client_that_leaves_stops_the_real_agent(proxy: Proxy, model_server: ModelServer) -> None:
+    stream = await proxy.client.responses.create(
+        model=MODEL, instructions="Be brief.", input="[[model:stall n=3]]", stream=True
+    )
+    id = (await anext(aiter(stream))).response.id  # type: ignore[union-attr]
+    await stream.close()
+    assert await model_server.calls[0].ending() == "client_gone"
+    async with asyncio.timeout(20):
+        while not proxy.idle:
+            await asyncio.sleep(0.01)
+    assert (await proxy.client.responses.retrieve(id)).status == "cancelled"
