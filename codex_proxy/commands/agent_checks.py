@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import tempfile
 import tomllib
@@ -155,11 +156,19 @@ async def sign_in(
         await hub.end()
     if not signed_in:
         message = f"Nobody is signed in to Codex ({home})."
-        return Check(
-            name="sign-in", status="failed", message=message, advice="Run `codex login`.", facts=facts
-        )
+        advice = f"Run `{login_command(program, settings, environ)}`."
+        return Check(name="sign-in", status="failed", message=message, advice=advice, facts=facts)
     message = f"The provider {provider.id} has what it needs." if provider.custom else "Codex is signed in."
     return Check(name="sign-in", status="ok", message=message, facts=facts)
+
+
+def login_command(program: str, settings: Settings, environ: Mapping[str, str]) -> str:
+    """What to type to sign in to the home that the server uses, with the Codex that it uses."""
+    on_path = shutil.which("codex", path=environ.get("PATH", os.defpath)) is not None
+    home = ""
+    if "codex_home" in settings.model_fields_set and not environ.get("CODEX_HOME"):
+        home = f"CODEX_HOME={shlex.quote(str(settings.codex_home))} "
+    return f"{home}{'codex' if on_path and not settings.codex_bin else shlex.quote(program)} login"
 
 
 async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:

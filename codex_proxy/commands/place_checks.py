@@ -53,9 +53,7 @@ def home_check(settings: Settings) -> Check:
             message, advice = f"{folder} is not there.", f"Make {folder} and run `codex login`."
             return Check(name="codex home", status="failed", message=message, advice=advice, facts=facts)
         message = f"{folder} is not there: Codex has not been used here yet."
-        return Check(
-            name="codex home", status="warning", message=message, advice="Run `codex login`.", facts=facts
-        )
+        return Check(name="codex home", status="warning", message=message, facts=facts)
     if not os.access(folder, os.R_OK | os.X_OK):
         advice = f"Run `chmod u+rx {folder}`."
         message = f"{folder} is not ours to read."

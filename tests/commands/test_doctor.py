@@ -119,7 +119,14 @@ async def test_somebody_who_is_not_signed_in_is_told_the_command(tmp_path: Path)
     program = codex(tmp_path)
     done = await doctor(tmp_path, "--codex-bin", str(program), more={"FAKE_CODEX_ACCOUNT": "none"})
     assert (done.status, done.check("sign-in")["status"]) == (1, "failed")
-    assert "Run `codex login`." in done.json["next"]
+    assert done.json["next"][0] == f"Run `{program} login`."
+    home = tmp_path / "a home"
+    home.mkdir()
+    named = ("--codex-bin", str(program), "--codex-home", str(home))
+    done = await doctor(tmp_path, *named, more={"FAKE_CODEX_ACCOUNT": "none"})
+    assert done.json["next"][0] == f"Run `CODEX_HOME='{home}' {program} login`."
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin", "FAKE_CODEX_ACCOUNT": "none"}
+    assert (await doctor(tmp_path, more=path)).json["next"][0] == "Run `codex login`."
 
 
 async def test_a_provider_whose_key_is_not_set_is_told_by_the_name_of_its_variable(tmp_path: Path) -> None:
@@ -316,12 +323,13 @@ async def test_the_real_binary_is_found_asked_and_ended(tmp_path: Path) -> None:
 async def test_the_real_binary_says_itself_that_nobody_is_signed_in(tmp_path: Path) -> None:
     home = make_codex_home(tmp_path, "http://127.0.0.1:9/v1")
     home.config.write_text("")
+    environ = {name: value for name, value in home.environment().items() if name != "CODEX_HOME"}
     flags = {"port": 0, "codex_bin": str(codex_path()), "codex_home": home.path, "workdir": home.workdir}
-    checkup = await examine(flags | {"state_dir": tmp_path / "state"}, None, home.environment())
+    checkup = await examine(flags | {"state_dir": tmp_path / "state"}, None, environ)
     [found] = [check for check in checkup.checks if check.name == "sign-in"]
     assert found.status == "failed"
-    assert "Run `codex login`." in checkup.next_steps
+    assert checkup.next_steps[0] == f"Run `CODEX_HOME={home.path} {codex_path()} login`."
     (home.path / "auth.json").write_text('{"OPENAI_API_KEY": "sk-nothing"}')
     (home.path / "auth.json").chmod(0o600)
-    checkup = await examine(flags | {"state_dir": tmp_path / "state"}, None, home.environment())
+    checkup = await examine(flags | {"state_dir": tmp_path / "state"}, None, environ)
     assert [check.status for check in checkup.checks if check.name == "sign-in"] == ["ok"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,6 +16,7 @@ from codex_proxy.http.observed import TALLY, Observed, Tally
 from tests.http.serving import Hands, Proxy, fake_agent, fake_proxy, proxy_of, until, user
 
 CHAT = "/v1/chat/completions"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
@@ -97,7 +100,7 @@ async def test_deltas_and_times_are_counted(measured: Proxy) -> None:
 
 async def test_an_open_stream_is_seen_with_its_turn_and_its_child(tmp_path: Path) -> None:
     release = tmp_path / "release"
-    settings = {"metrics": True, "sse_max_concurrency": 7}
+    settings: dict[str, Any] = {"metrics": True, "sse_max_concurrency": 7}
     async with fake_proxy(tmp_path, {"STREAM_RELEASE_FILE": str(release)}, **settings) as proxy:
         async with proxy.open(user("[[fake:text hold=1]]", stream=True)) as reply:
             await reply.content.readany()
@@ -144,7 +147,7 @@ async def test_without_a_store_it_has_no_size(tmp_path: Path) -> None:
 
 
 async def test_two_servers_in_one_process_count_apart(tmp_path: Path) -> None:
-    settings = {"metrics": True, "store": "off"}
+    settings: dict[str, Any] = {"metrics": True, "store": "off"}
     async with fake_proxy(tmp_path, **settings) as one, fake_proxy(tmp_path, **settings) as two:
         await one.send("GET", "/livez")
         labels = {"route": "/livez", "method": "GET", "status": "200", "error": ""}
@@ -179,7 +182,7 @@ async def test_a_foreign_host_name_does_not_read_them(measured: Proxy) -> None:
 
 async def test_without_one_another_machine_does_not_read_them(tmp_path: Path) -> None:
     other = own_address()
-    settings = {"metrics": True, "host": "0.0.0.0", "api_key": "api"}
+    settings: dict[str, Any] = {"metrics": True, "host": "0.0.0.0", "api_key": "api"}
     async with proxy_of(fake_agent(), tmp_path, **settings) as proxy:
         url = f"http://{other}:{proxy.server.port}/metrics"
         async with proxy.session.get(url) as reply:
@@ -197,6 +200,19 @@ def own_address() -> str:
     if address.startswith("127."):
         pytest.skip("this machine has no address but loopback")
     return address
+
+
+async def test_the_dashboard_and_the_document_name_the_metrics_that_there_are(measured: Proxy) -> None:
+    await measured.ask(user(stream=True))
+    there_are = {name for name, _ in await samples(measured) if not name.endswith("_created")}
+    ours = {name for name in there_are if name.startswith("codex_proxy_")}
+    dashboard = (DOCS / "grafana-dashboard.json").read_text("utf-8")
+    asked = set(re.findall(r"\b(?:codex_proxy|process)_\w+", dashboard))
+    assert asked - there_are == set()
+    document = (DOCS / "operations.md").read_text("utf-8")
+    told = set(re.findall(r"\bcodex_proxy_\w+", document))
+    families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in ours}
+    assert told == families
 
 
 def test_a_tally_counts_deltas_and_keeps_the_newest_usage() -> None:
