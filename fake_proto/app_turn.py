@@ -8,6 +8,7 @@ from collections import deque
 from fake_proto import app_shapes as shapes
 from fake_proto.app_activity import ACTIVITIES
 from fake_proto.faults import Faults
+from fake_proto.request import output_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -346,7 +347,7 @@ class AppTurn:
         """What the model is told as the output of a call."""
         item = shapes.raw_output(call["id"], output)
         self._thread.items.append(item)
-        self._outputs.append(output if isinstance(output, str) else str(output))
+        self._outputs.append(output_text(output))
         self.raw(item)
 
     def _retry(self, action: Action) -> Waits:

@@ -79,7 +79,7 @@ class Request:
             if item.get("type") == "message" and item.get("role") == "user":
                 break
             if item.get("type") == "function_call_output":
-                found.append(text_of(item.get("output")))
+                found.append(output_text(item.get("output")))
         return found[::-1]
 
     def described(self) -> dict[str, Any]:
@@ -102,6 +102,17 @@ def text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "".join(str(part.get("text") or "") for part in content or ())
+
+
+def output_text(output: Any) -> str:
+    """What a model can say of a tool's output: its text, and that there is an image."""
+    if isinstance(output, str):
+        return output
+    shown = (
+        "[image]" if "image" in str(part.get("type")) else str(part.get("text") or "")
+        for part in output or ()
+    )
+    return " ".join(shown)
 
 
 def _described_item(item: dict[str, Any]) -> dict[str, Any]:
