@@ -61,12 +61,18 @@ class Keeper:
 
     async def tools(self) -> McpListing:
         """The server's tools, or why there are none. Waits for a start or a list as long as the limit says."""
-        try:
-            connection = await self._connected(self._limits.wait)
-            if self._changed or self._clock.monotonic() - self._listed_at >= self._refresh_interval:
-                await self._refreshed(connection)
-        except McpError as error:
-            return McpListing((), (error.fault,))
+        for last in (False, True):  # a server that died since, or has forgotten us, is well after a start
+            try:
+                connection = await self._connected(self._limits.wait)
+            except McpError as error:
+                return McpListing((), (error.fault,))
+            if not self._changed and self._clock.monotonic() - self._listed_at < self._refresh_interval:
+                break
+            await self._refreshed(connection)
+            if connection.alive:
+                break
+            if last:
+                return McpListing((), (connection.fault(),))
         return self._known
 
     async def call(self, tool: str, arguments: str, within: float) -> McpResult:
@@ -210,18 +216,16 @@ class Keeper:
         self._changed = True
 
     async def _refreshed(self, connection: Connection) -> None:
-        """Asks for the tools again. A list that we have does for a server that takes its time. Raises `McpError`."""
+        """Asks for the tools again. The list that we have does for a server that is busy, or answers wrongly."""
         if self._listing is None:
             self._listing = asyncio.create_task(self._list(connection), name=f"mcp tools {self._label}")
             self._listing.add_done_callback(self._listed)
-        listing = self._listing
-        if (await asyncio.wait((listing,), timeout=self._limits.refresh))[0] and not listing.cancelled():
-            listing.result()
+        await asyncio.wait((self._listing,), timeout=self._limits.refresh)
 
     def _listed(self, listing: asyncio.Task[None]) -> None:
         self._listing = None
         if not listing.cancelled():
-            listing.exception()  # whoever waited has it, and whoever did not asks again
+            listing.exception()  # the connection knows whether it lives; the list is asked for again
 
     async def _list(self, connection: Connection) -> None:
         self._changed = False  # before the question: what changes meanwhile is asked for again

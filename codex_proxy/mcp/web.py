@@ -90,7 +90,7 @@ class _Guard(httpx2.AsyncBaseTransport):
         self._limits = limits
         self._report = report
         self._sse = events_are_the_connection
-        self._inner = httpx2.AsyncHTTPTransport(trust_env=False)
+        self._inner = httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "POST" and _NOTICE in (await request.aread())[:200]:

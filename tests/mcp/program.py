@@ -136,6 +136,14 @@ class Program:
     async def tool_header(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
         return text(ctx.request.headers.get(given["text"], "none"))
 
+    async def tool_block(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        """Does nothing else meanwhile, as servers do that know no concurrency."""
+        folder = Path(given["folder"])
+        (folder / "called").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+        return text("done")
+
     async def tool_forget(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
         """The next message of a session finds that the server knows none."""
         self.forgets = True
@@ -202,14 +210,14 @@ def sse_app(server: Server[Any]) -> Any:
     return app
 
 
-def over_http(app: Any) -> None:
+def over_http(app: Any, certificate: str | None) -> None:
     import uvicorn
 
     listening = socket.create_server(("127.0.0.1", 0))
     print(listening.getsockname()[1], flush=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)).run(
-        sockets=[listening]
-    )
+    uvicorn.Server(
+        uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, ssl_certfile=certificate)
+    ).run(sockets=[listening])
 
 
 def main() -> None:
@@ -220,6 +228,7 @@ def main() -> None:
     parser.add_argument("--until")
     parser.add_argument("--garbage", action="store_true")
     parser.add_argument("--need")
+    parser.add_argument("--certificate")
     parser.add_argument("--elsewhere", default="")
     told = parser.parse_args()
     program = Program(told.tools, endless=told.endless)
@@ -232,7 +241,7 @@ def main() -> None:
         asyncio.run(over_stdio(server))
         return
     app = sse_app(server) if told.transport == "sse" else server.streamable_http_app()
-    over_http(Door(app, program, told.need, told.elsewhere))
+    over_http(Door(app, program, told.need, told.elsewhere), told.certificate)
 
 
 if __name__ == "__main__":

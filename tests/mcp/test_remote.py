@@ -16,7 +16,16 @@ from codex_proxy.mcp.places import SETTING
 from codex_proxy.mcp.remote import NamedServer, RemoteServers
 from codex_proxy.mcp.servers import McpServers
 from codex_proxy.mcp.values import McpFaultKind, McpLimits, McpListing
-from tests.mcp.serving import LONG, HandClock, arguments, eventually, start_child, texts, web_server
+from tests.mcp.serving import (
+    LONG,
+    HandClock,
+    arguments,
+    certificate,
+    eventually,
+    start_child,
+    texts,
+    web_server,
+)
 
 Make = Callable[..., RemoteServers]
 
@@ -200,6 +209,19 @@ async def test_what_was_resolved_and_checked_is_what_is_connected_to(make: Make,
     assert listing.faults[0].kind == McpFaultKind.FORBIDDEN
 
 
+@pytest.mark.parametrize(("certified", "reached"), [("localhost", True), ("127.0.0.1", False)])
+async def test_a_certificate_is_checked_for_the_name_though_the_address_is_connected_to(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certified: str, reached: bool
+) -> None:
+    file = certificate(tmp_path, certified)
+    monkeypatch.setenv("SSL_CERT_FILE", file)
+    with web_server("http", "--certificate", file) as (port, _):
+        url = f"https://localhost:{port}/mcp"
+        listing = await make(url).tools(NamedServer(server_label="tests", server_url=url), "me")
+        assert ("echo" in names(listing)) == reached
+        assert [fault.kind for fault in listing.faults] == ([] if reached else [McpFaultKind.UNREACHABLE])
+
+
 async def test_a_server_that_is_not_there_is_a_fault_without_its_address(make: Make) -> None:
     url = "http://127.0.0.1:9/mcp?key=sk-secret"
     listing = await make("http://127.0.0.1:9/").tools(NamedServer(server_label="gone", server_url=url), "me")
@@ -232,6 +254,16 @@ async def test_a_call_to_a_server_that_has_forgotten_the_session_is_made_in_a_ne
     after = await session()
     assert len(after[0]) == len(before[0])
     assert after != before
+
+
+async def test_a_server_that_has_forgotten_the_session_is_asked_for_its_tools_in_a_new_one(
+    make: Make, streamable: int, clock: HandClock
+) -> None:
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp"), named(streamable)
+    await servers.call(server, "me", "forget", "{}", LONG)
+    clock.now += 10
+    listing = await servers.tools(server, "me")
+    assert (listing.faults, "echo" in names(listing)) == ((), True)
 
 
 async def test_a_session_that_nobody_uses_is_closed_after_a_while(make: Make, streamable: int) -> None:

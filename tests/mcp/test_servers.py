@@ -261,6 +261,20 @@ async def test_a_list_is_kept_for_the_interval_and_then_asked_for_again(make: Ma
     assert not any(a is b for a, b in zip(first, (await servers.tools()).tools, strict=True))
 
 
+async def test_the_list_that_there_is_does_for_a_server_that_is_busy(
+    make: Make, clock: HandClock, tmp_path: Path
+) -> None:
+    servers = make(stdio("files"), refresh=0.1, wait=1.0)
+    call = asyncio.create_task(servers.call("files", "block", arguments(folder=str(tmp_path)), LONG))
+    await eventually((tmp_path / "called").exists)
+    for _ in range(15):  # some of these are there when the question is given up
+        clock.now += 10
+        listing = await servers.tools()
+        assert (listing.faults, len(listing.tools) > 5) == ((), True)
+    (tmp_path / "go").touch()
+    assert texts(await call) == ["done"]
+
+
 async def test_close_ends_the_servers_and_calls_after_it_are_refused(make: Make) -> None:
     servers = make(stdio("files"))
     pid = int(texts(await servers.call("files", "pid", "{}", LONG))[0])
