@@ -195,7 +195,7 @@ class _Connection:
         asked = _Asked(parsed.input_items)
         fresh = await context_of(asked, service.responses.store, self._owner, service.ids, now)
         context = Context(last.items, fresh.fresh, fresh.input)
-        return prepared_with(service, parsed, context, self._owner, id=id, created=now)
+        return await prepared_with(service, parsed, context, self._owner, id=id, created=now)
 
 
 def _body_of(frame: str | bytes) -> dict[str, Any]:

@@ -57,7 +57,7 @@ async def create_in_background(
     now = service.clock.epoch()
     owner = request[OWNER]
     context = await context_of(parsed, store, owner, service.ids, now)
-    prepared = prepared_with(service, parsed, context, owner, id=service.ids.new("resp_"), created=now)
+    prepared = await prepared_with(service, parsed, context, owner, id=service.ids.new("resp_"), created=now)
     await _store_queued(service, store, prepared, body, hints)
     service.responses.background.begin(
         owner, prepared.id, LiveRun(service, prepared, store, service.responses.background.place)
@@ -145,7 +145,9 @@ async def _run_again(service: Service, store: Store, found: StoredResponse) -> b
             headers=hints,
         )
         context = await context_of(parsed, store, found.owner, service.ids, found.created)
-        prepared = prepared_with(service, parsed, context, found.owner, id=found.id, created=found.created)
+        prepared = await prepared_with(
+            service, parsed, context, found.owner, id=found.id, created=found.created
+        )
     except Fault as fault:
         log.warning("background_not_run_again", id=found.id, reason=fault.failure.kind.value)
         return False

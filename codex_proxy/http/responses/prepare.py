@@ -60,16 +60,14 @@ async def prepare(
         held = await service.responses.turns.enter(owner, parsed.conversation, wait)
     try:
         context = await context_of(parsed, service.responses.store, owner, service.ids, created)
-        prepared = prepared_with(service, parsed, context, owner, id=id, created=created, held=held)
-        turn = await with_images(prepared.turn, service, "input")
-        return msgspec.structs.replace(prepared, turn=turn)
+        return await prepared_with(service, parsed, context, owner, id=id, created=created, held=held)
     except BaseException:
         if held is not None:
             held.release()
         raise
 
 
-def prepared_with(
+async def prepared_with(
     service: Service,
     parsed: ParsedResponse,
     context: Context,
@@ -84,6 +82,7 @@ def prepared_with(
     _check_agent(service, turn)
     check_schemas(turn, answer="text.format.schema", tool="tools[{}].parameters")
     turn = in_workspace(turn, parsed.workdir_param, service)
+    turn, replay = await _with_images(service, turn, replay)
     return Prepared(
         id=id,
         owner=owner,
@@ -100,6 +99,17 @@ def check_request(parsed: ParsedResponse) -> None:
     """What no agent can do. Raises `Fault`."""
     if parsed.mcp:
         raise bad_request(NO_MCP, parsed.mcp[0].param, "unsupported_tool")
+
+
+async def _with_images(
+    service: Service, turn: Turn, replay: tuple[HistoryItem, ...] | None
+) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
+    """Both histories with their images at hand; each is fetched once."""
+    whole = await with_images(turn, service, "input")
+    if whole is turn or replay is None:
+        return whole, replay
+    fetched = {old: new for old, new in zip(turn.history, whole.history, strict=True) if old is not new}
+    return whole, tuple(fetched.get(item, item) for item in replay)
 
 
 def _check_agent(service: Service, turn: Turn) -> None:
