@@ -10,7 +10,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.http.body import read_body
 from codex_proxy.http.exchange import streamed, whole
 from codex_proxy.http.guard import ConcurrencyFault, Place, Release
-from codex_proxy.http.middleware.frame import NOTES, REPLY_HEADERS, REQUEST_ID
+from codex_proxy.http.middleware.frame import NOTES, OWNER, REPLY_HEADERS, REQUEST_ID
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import Source, start, start_samples
@@ -52,7 +52,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     try:
         if parsed.stream:
             return await _stream(request, parsed, turn, renderer, observed)
-        source = await _start(service, parsed, turn)
+        source = await _start(request, parsed, turn)
         return await whole(source, renderer, observed, _headers(service, parsed))
     finally:
         request[NOTES] |= _ending(renderer, observed)
@@ -66,7 +66,7 @@ async def _stream(
     place = _place(request)
     ending: Release = "aborted"
     try:
-        source = await _start(service, parsed, turn)
+        source = await _start(request, parsed, turn)
         response = await streamed(
             source,
             renderer,
@@ -99,10 +99,12 @@ def _place(request: web.Request) -> Place:
     return place
 
 
-async def _start(service: Service, parsed: ParsedChat, turn: Turn) -> Source:
+async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source:
+    service = request.app[SERVICE]
     if not _sampled(service, parsed):
-        return await start(service.manager, turn)
-    return await start_samples(service.manager, msgspec.structs.replace(turn, choices=1), parsed.choices)
+        return await start(service.manager, turn, request[OWNER])
+    one_choice = msgspec.structs.replace(turn, choices=1)
+    return await start_samples(service.manager, one_choice, parsed.choices, request[OWNER])
 
 
 def _sampled(service: Service, parsed: ParsedChat) -> bool:

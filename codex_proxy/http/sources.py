@@ -95,14 +95,14 @@ class SampledRuns:
             run.interrupt()
 
 
-async def start(manager: RunManager, turn: Turn) -> OneRun:
-    """One turn under way. Raises the `Fault` of a turn that cannot begin."""
-    return OneRun(await manager.start(turn))
+async def start(manager: RunManager, turn: Turn, owner: str) -> OneRun:
+    """One turn of this owner's under way. Raises the `Fault` of a turn that cannot begin."""
+    return OneRun(await manager.start(turn, owner))
 
 
-async def start_samples(manager: RunManager, turn: Turn, count: int) -> SampledRuns:
+async def start_samples(manager: RunManager, turn: Turn, count: int, owner: str) -> SampledRuns:
     """The same turn `count` times. Where one cannot begin, none goes on, and its `Fault` is raised."""
-    starting = [asyncio.ensure_future(manager.start(turn)) for _ in range(count)]
+    starting = [asyncio.ensure_future(manager.start(turn, owner)) for _ in range(count)]
     try:
         return SampledRuns(await asyncio.gather(*starting))
     except BaseException:
