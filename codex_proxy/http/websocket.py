@@ -131,8 +131,11 @@ class _Connection:
         try:
             prepared = await self._prepared(parsed)
             answer = answer_of(self._service, prepared, SaveOnce(self._service, prepared), stream=False)
-            run = await begin(self._service, prepared, answer)
-            await self._send_events(answer)
+            try:
+                run = await begin(self._service, prepared, answer)
+                await self._send_events(answer)
+            finally:
+                prepared.release()
             assert answer.final is not None
             if answer.failure is not None:
                 self._forget(previous)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, BadRequestError
 from openai.types.responses import Response, ResponseFunctionToolCall
 from pydantic import BaseModel
 
@@ -300,3 +300,36 @@ async def test_a_client_that_leaves_stops_the_real_agent(proxy: Proxy, model_ser
         while not proxy.idle:
             await asyncio.sleep(0.01)
     assert (await proxy.client.responses.retrieve(id)).status == "cancelled"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_truncation_auto_leaves_out_the_oldest_turns_once(
+    codex_home: CodexHome, model_server: ModelServer, stream: bool
+) -> None:
+    async with talk_of(codex_home, "replayed", truncation="auto") as talk:
+        first = await talk.ask("[[model:text say=One.]] the oldest " + "word " * 200)
+        second = await talk.ask("[[model:text say=Two.]] the newer", previous_response_id=first.id)
+        asked = "[[model:failed n=0 code=context_length_exceeded times=1]]"
+        fields: dict[str, Any] = {"previous_response_id": second.id, "stream": stream}
+        answer = await talk.ask(asked, **fields)
+        if stream:
+            events = [event async for event in answer]  # type: ignore[attr-defined]
+            answer = events[-1].response
+        assert answer.status == "completed"
+        stored = await (await talk.client()).responses.retrieve(answer.id)
+        assert stored.output_text == answer.output_text
+    whole, shorter = (json.dumps(input_of(each)) for each in model_server.calls[2:])
+    assert "the oldest" in whole
+    assert "the oldest" not in shorter
+    assert "the newer" in shorter
+
+
+async def test_without_truncation_a_context_that_is_too_long_fails(
+    codex_home: CodexHome, model_server: ModelServer
+) -> None:
+    async with talk_of(codex_home, "replayed") as talk:
+        first = await talk.ask("[[model:text say=One.]]")
+        with pytest.raises(BadRequestError) as refused:
+            await talk.ask("[[model:failed n=0 code=context_length_exceeded]]", previous_response_id=first.id)
+    assert refused.value.code == "context_length_exceeded"
+    assert len(model_server.calls) == 2

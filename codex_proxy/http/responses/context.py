@@ -44,6 +44,8 @@ class Context(msgspec.Struct, frozen=True):
     """The request's own items."""
     input: tuple[StoredItem, ...] = ()
     """The same, as they are kept."""
+    shortened: bool = False
+    """The oldest turns were left out."""
 
 
 class Continues(Protocol):

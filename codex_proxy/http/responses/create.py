@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from codex_proxy.core.faults import Fault
 from codex_proxy.http.body import read_body
 from codex_proxy.http.exchange import streamed, whole
 from codex_proxy.http.guard import Release
@@ -12,7 +13,15 @@ from codex_proxy.http.observed import Observed
 from codex_proxy.http.responses.answer import Answer
 from codex_proxy.http.responses.background import create_in_background, queued_reply
 from codex_proxy.http.responses.places import place_of
-from codex_proxy.http.responses.prepare import Prepared, SaveOnce, answer_of, begin, headers_of, prepare
+from codex_proxy.http.responses.prepare import (
+    Prepared,
+    SaveOnce,
+    answer_of,
+    begin,
+    headers_of,
+    prepare,
+    prepared_shorter,
+)
 from codex_proxy.http.responses.resumed import HEARTBEAT, follow
 from codex_proxy.http.responses.store_faults import opened
 from codex_proxy.http.service import SERVICE
@@ -50,10 +59,24 @@ async def _in_front(request: web.Request, parsed: ParsedResponse, observed: Obse
         created=service.clock.epoch(),
         wait=service.responses.conversation_wait,
     )
-    answer = answer_of(service, prepared, SaveOnce(service, prepared), stream=parsed.stream)
     request[NOTES]["response_id"] = prepared.id
     try:
-        if parsed.stream:
+        try:
+            return await _tried(request, prepared, observed)
+        except Fault as fault:
+            shorter = await prepared_shorter(service, prepared, fault.failure)
+            if shorter is None:
+                raise
+            return await _tried(request, shorter, observed)
+    finally:
+        prepared.release()
+
+
+async def _tried(request: web.Request, prepared: Prepared, observed: Observed) -> web.StreamResponse:
+    service, stream = request.app[SERVICE], prepared.parsed.stream
+    answer = answer_of(service, prepared, SaveOnce(service, prepared), stream=stream)
+    try:
+        if stream:
             return await _stream(request, prepared, answer, observed)
         await begin(service, prepared, answer)
         return await whole(answer, answer, observed, headers_of(service, prepared))

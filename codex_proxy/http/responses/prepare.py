@@ -13,6 +13,7 @@ from codex_proxy.http.responses.answer import Answer, Save
 from codex_proxy.http.responses.context import Context, context_of, turn_with
 from codex_proxy.http.responses.profiles import renderer_of_profile
 from codex_proxy.http.responses.saving import stored_output
+from codex_proxy.http.responses.shortening import may_shorten, shortened
 from codex_proxy.http.responses.store_faults import failure_of
 from codex_proxy.http.responses.turns import ConversationTurn
 from codex_proxy.http.service import Service
@@ -92,6 +93,22 @@ async def prepared_with(
         turn=turn,
         replay=replay,
         held=held,
+    )
+
+
+async def prepared_shorter(service: Service, prepared: Prepared, failure: Failure) -> Prepared | None:
+    """The same turn without its oldest turns, where that may help against this failure."""
+    context = shortened(prepared.context)
+    if context is None or not may_shorten(prepared.parsed, prepared.context, failure):
+        return None
+    return await prepared_with(
+        service,
+        prepared.parsed,
+        context,
+        prepared.owner,
+        id=prepared.id,
+        created=prepared.created,
+        held=prepared.held,
     )
 
 
@@ -189,6 +206,9 @@ class SaveOnce:
         self._prepared = prepared
 
     async def __call__(self, answer: Answer, run: Run) -> Failure | None:
+        failure = None if answer.ending is None else answer.ending.failure
+        if not answer.visible and may_shorten(self._prepared.parsed, self._prepared.context, failure):
+            return None  # it is tried again, under the same id
         try:
             return await self._save(answer, run)
         finally:
