@@ -229,10 +229,13 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     Raises `ValueError` (pydantic's, or a TOML error) that names the setting.
     """
     global _config_file
-    _config_file = config_file or default_config_file()
     if config_file is not None and not config_file.is_file():
         raise ValueError(f"there is no file {config_file}")
-    return Settings(**{name: value for name, value in flags.items() if value is not None})
+    _config_file = config_file or default_config_file()
+    try:
+        return Settings(**{name: value for name, value in flags.items() if value is not None})
+    finally:
+        _config_file = None  # settings that are made without this function read no file
 
 
 Source = Literal["flag", "variable", "file", "default"]

@@ -46,6 +46,12 @@ async def test_an_empty_pipe_asks_nothing(tmp_path: Path) -> None:
     assert "nothing was asked" in done.err
 
 
+async def test_input_that_is_no_text_asks_nothing(tmp_path: Path) -> None:
+    done = await command(tmp_path, "chat", stdin=b"\xff\xfe", more={"PYTHONIOENCODING": "utf-8:strict"})
+    assert (done.status, done.out) == (1, "")
+    assert "not text" in done.err
+
+
 async def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
     done = await command(tmp_path, "chat", "--base-url", "http://127.0.0.1:9/v1", stdin=b"hi")
     assert (done.status, done.out) == (1, "")

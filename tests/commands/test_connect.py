@@ -222,6 +222,38 @@ def test_what_is_not_as_it_should_be_is_refused(format: Any, text: str) -> None:
         changed(text, format, (entry,))
 
 
+KEPT = """\
+# above
+---
+# below
+a:   # beside
+- 1
+- two: "three"   # quoted
+b: &anchor {x: 0x1F}
+c: *anchor
+text: |
+  # not a comment
+  kept
+"""
+
+
+def test_yaml_keeps_its_document_mark_its_comments_and_how_its_lists_stand() -> None:
+    new = changed(KEPT, "yaml", (Entry(path=("model",), value="m"),))
+    assert new == KEPT + "model: m\n"
+
+
+def test_toml_keeps_its_comments_and_spaces() -> None:
+    before = "# above\nx   = 1 # beside\n\n[t.u]\ny = [ 1,\n  2 ]\n"
+    new = changed(before, "toml", (Entry(path=("t", "v", "z"), value=3),))
+    assert new.startswith(before)
+    assert tomllib.loads(new)["t"] == {"u": {"y": [1, 2]}, "v": {"z": 3}}
+
+
+def test_ends_of_line_stay_what_they_are() -> None:
+    new = changed("a: 1\r\nb: 2\r\n", "yaml", (Entry(path=("c",), value=3),))
+    assert new == "a: 1\r\nb: 2\r\nc: 3\r\n"
+
+
 NAMES_OF_KEYS = st.text(st.characters(categories=("Ll", "Nd")), min_size=1, max_size=6)
 VALUES = st.recursive(
     st.booleans()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import re
 from collections.abc import Iterator
 from typing import IO, TextIO
@@ -79,10 +80,12 @@ class Chat:
 
     def run(self) -> int:
         """Until the person leaves. Returns the exit status."""
+        with contextlib.suppress(ImportError):  # not every Python has it; lines can then not be edited
+            importlib.import_module("readline")
         self._tell(f"{self._conversation.model} at {self._conversation.base_url}; /help tells more.")
         while True:
             try:
-                line = self._console.input("[bold]> [/bold]").strip()
+                line = input("> ").strip()
             except EOFError:
                 self._console.print()
                 return 0
@@ -124,7 +127,11 @@ class Chat:
 
 def answer_once(conversation: Conversation, stdin: TextIO, console: Console, errors: Console) -> int:
     """For a pipe: all of it is one question, and into a pipe goes the text of the answer alone. Returns the status."""
-    question = stdin.read().strip()
+    try:
+        question = stdin.read().strip()
+    except UnicodeDecodeError:
+        errors.print("codex-proxy: the input is not text.", markup=False)
+        return 1
     if not question:
         errors.print("codex-proxy: nothing was asked: the input is empty.", markup=False)
         return 1

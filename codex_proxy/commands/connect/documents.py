@@ -25,7 +25,12 @@ class DocumentError(Exception):
 
 
 def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
-    """The text with these values in it."""
+    """The text with these values in it; its ends of line stay what they are."""
+    if "\r\n" in text:
+        return changed(text.replace("\r\n", "\n"), format, entries).replace("\n", "\r\n")
+    head = _HEAD.match(text) if format == "yaml" else None
+    if head is not None:
+        return head[0] + changed(text[head.end() :], format, entries)
     document = _parsed(text, format)
     wanted = _plain(document)
     _put_all(wanted, entries)
@@ -35,7 +40,18 @@ def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
     new = _written(document, format, text)
     if _plain(_parsed(new, format)) != wanted:
         raise DocumentError("it could not be changed without a change of something else in it")
+    if set(_comments(text)) - set(_comments(new)):
+        raise DocumentError("a comment in it would be lost")
     return new
+
+
+_HEAD = re.compile(r"(?:[ ]*(?:#[^\n]*)?\n)*---[ ]*(?:#[^\n]*)?\n")
+"""What stands above a YAML document, its mark included: the library would drop it."""
+
+
+def _comments(text: str) -> list[str]:
+    """The lines that are comments and nothing else."""
+    return [line.strip() for line in text.splitlines() if line.lstrip().startswith("#")]
 
 
 def _parsed(text: str, format: Format) -> Any:
