@@ -333,3 +333,32 @@ async def test_without_truncation_a_context_that_is_too_long_fails(
             await talk.ask("[[model:failed n=0 code=context_length_exceeded]]", previous_response_id=first.id)
     assert refused.value.code == "context_length_exceeded"
     assert len(model_server.calls) == 2
+
+
+async def test_of_an_answer_cut_at_a_stop_sequence_the_model_sees_what_its_client_saw(
+    codex_home: CodexHome, model_server: ModelServer
+) -> None:
+    async with talk_of(codex_home, "replayed") as talk:
+        first = await talk.ask("[[model:text say=before.STOP.after]]", extra_body={"stop": "STOP"})
+        assert first.output_text == "before."
+        await talk.ask("[[model:text say=Two.]]", previous_response_id=first.id)
+    seen = [item for item in input_of(model_server.calls[1]) if item.get("role") == "assistant"]
+    assert [part["text"] for item in seen for part in item["content"]] == ["before."]
+
+
+async def test_a_call_deleted_from_a_conversation_takes_its_hidden_half_along(
+    codex_home: CodexHome, model_server: ModelServer
+) -> None:
+    async with talk_of(codex_home, "replayed", tools=[WEATHER]) as talk:
+        client = await talk.client()
+        conversation = (await client.conversations.create()).id
+        first = await talk.ask(
+            plan([think(), call(city="Paris")], [say("Sunny.")]), conversation=conversation
+        )
+        await talk.ask(outputs_for(first), conversation=conversation)
+        for item in (await client.conversations.items.list(conversation)).data:
+            if item.type in ("function_call", "function_call_output"):
+                await client.conversations.items.delete(item.id or "", conversation_id=conversation)
+        last = await talk.ask("[[model:text say=Bye.]]", conversation=conversation)
+    assert last.output_text == "Bye."
+    assert not {"function_call", "function_call_output"} & set(types_of(model_server.calls[2]))
