@@ -271,6 +271,22 @@ CHOICES = (
         ),
     ),
     Case(
+        "tool-choice-allowed-tools",
+        "Only the allowed tools are offered, as the model says; it may answer with words.",
+        asked(
+            "What time is it in Paris?",
+            "echo",
+            *(WEATHER, TIME),
+            tool_choice={
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"type": "function", "function": {"name": "get_time"}}],
+                },
+            },
+        ),
+    ),
+    Case(
         "json-schema-outside-the-subset",
         "Beside calls: the model is told the schema in words, and its answer is checked.",
         asked(PARIS, """tool_call say='{"city": "Paris"}'""", response_format=schema(OPEN_SCHEMA)),

@@ -27,7 +27,12 @@ NAMES = (
     *("strict-violation-beside-a-valid-call", "one-call-at-a-time", "bad-json"),
     *("bad-json-never-learned", "tool-not-offered", "tool-not-offered-beside-a-valid-call"),
     *("tool-choice-none", "tool-choice-required", "tool-choice-required-not-honoured"),
-    *("tool-choice-named", "json-schema-outside-the-subset", "json-schema-not-kept"),
+    *(
+        "tool-choice-named",
+        "tool-choice-allowed-tools",
+        "json-schema-outside-the-subset",
+        "json-schema-not-kept",
+    ),
     *("output-of-an-unknown-call", "output-missing", "output-given-twice", "output-without-a-call"),
 )
 STREAMED = (
@@ -229,8 +234,9 @@ def test_a_custom_call_carries_its_input_and_the_image_of_an_output_reaches_the_
 
 
 @pytest.mark.parametrize("dialect", ["app-server", "proto"])
-def test_tool_choice_offers_no_tool_or_the_named_one_alone(dialect: str) -> None:
+def test_tool_choice_offers_no_tool_the_allowed_ones_or_the_named_one_alone(dialect: str) -> None:
     assert json.loads(messages("tool-choice-none", dialect)[0]["content"])["tools"] == []
+    assert json.loads(messages("tool-choice-allowed-tools", dialect)[0]["content"])["tools"] == ["get_time"]
     [call] = messages("tool-choice-named", dialect)[0]["tool_calls"]
     assert call["function"]["name"] == "get_time"
 
