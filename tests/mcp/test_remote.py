@@ -277,6 +277,26 @@ async def test_a_session_that_nobody_uses_is_closed_after_a_while(make: Make, st
     assert await session() != before
 
 
+async def test_a_session_in_use_outlives_the_time_of_those_that_nobody_uses(
+    make: Make, streamable: int
+) -> None:
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle=0.1), named(streamable)
+    first = asyncio.create_task(servers.call(server, "me", "meet", arguments(count=2, text="1"), LONG))
+    await eventually(lambda: servers.open_sessions == 1)
+    await servers.tools(server, "you")
+    await eventually(lambda: servers.open_sessions == 1)  # yours is closed, whose time began after mine
+    assert texts(await servers.call(server, "me", "meet", arguments(count=2, text="2"), LONG)) == ["2"]
+    assert texts(await first) == ["1"]
+
+
+async def test_the_package_logs_nothing_since_it_would_log_addresses_and_messages(
+    make: Make, streamable: int
+) -> None:
+    await make(f"http://127.0.0.1:{streamable}/mcp").tools(named(streamable), "me")
+    for name in ("mcp.client.sse", "mcp.client.streamable_http", "client", "httpx2", "httpcore2.http11"):
+        assert not logging.getLogger(name).isEnabledFor(logging.CRITICAL)
+
+
 async def test_a_session_in_use_is_not_closed_for_another(
     make: Make, streamable: int, tmp_path: Path
 ) -> None:
