@@ -80,10 +80,10 @@ class Answer:
         ended = isinstance(last, TurnEnded)
         self._renderer.feed(events[:-1] if ended else events)
         self._out += self._renderer.take_frames()
+        if self.ending is None:
+            self.visible = self._renderer.visible
         if isinstance(last, TurnEnded):
             self._end(last)
-        else:
-            self.visible = self._renderer.visible
 
     def _end(self, ended: TurnEnded) -> None:
         """The log has ended: what was kept back goes out, or the failure that it has become meanwhile."""
