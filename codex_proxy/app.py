@@ -21,6 +21,7 @@ from codex_proxy.http.application import application
 from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.image_fetch import ImageFetcher
 from codex_proxy.http.metrics import add_metrics
+from codex_proxy.http.middleware.origins import misspelt
 from codex_proxy.http.responses.background import take_up_again
 from codex_proxy.http.responses.background_runs import BackgroundRuns
 from codex_proxy.http.responses.service import ResponsesService
@@ -161,6 +162,7 @@ class Server:
             sandbox=settings.sandbox,
             api_key=settings.api_key.get_secret_value() if settings.api_key else None,
             hosts=allowed_hosts(settings),
+            origins=frozenset(origin.lower() for origin in split_list(settings.allowed_origins)),
             fake=settings.agent == "fake",
         )
 
@@ -252,6 +254,12 @@ def check(settings: Settings) -> None:
             f"--host {settings.host} opens a coding agent to other machines: give a key with --api-key or "
             "PROXY_API_KEY, or listen on 127.0.0.1."
         )
+    for origin in split_list(settings.allowed_origins):
+        if misspelt(origin.lower()):
+            raise StartError(
+                f"PROXY_ALLOWED_ORIGINS: {origin!r} is not an origin. Write each one out, like http://localhost:3000 "
+                "or app://obsidian.md, without a path or a star."
+            )
     if not settings.workdir.is_dir():
         raise StartError(f"--workdir {settings.workdir} is not a folder.")
 

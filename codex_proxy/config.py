@@ -55,6 +55,10 @@ class Settings(BaseSettings):
     port: int = Field(11435, ge=0, le=65535, description="port to listen on; 0 takes any free one")
     api_key: SecretStr | None = Field(None, description="key that clients must send as a bearer token")
     allowed_hosts: str = Field("", description="further Host names to answer to, separated by commas")
+    allowed_origins: str = Field(
+        "",
+        description="origins whose web pages may use this server (`app://obsidian.md`), separated by commas",
+    )
     body_limit: int = Field(32 << 20, gt=0, description="largest request body, in bytes")
 
     # The agent.

@@ -54,6 +54,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None
     hosts: frozenset[str]
     """Names (without port) that a Host header may have; empty: any."""
+    origins: frozenset[str]
+    """Origins, in small letters, whose pages may use this server."""
     fake: bool
 
 

@@ -1,7 +1,6 @@
-"""Who may come in: the Host header (against DNS rebinding), the key, and the type of the body.
+"""Who may come in: the Host header (against DNS rebinding), the page that asks, the key, and the type of the body.
 
-Browsers can send a form or plain text to any address without asking; JSON they may not. No CORS header is
-ever sent, so no page of another origin reads an answer.
+Browsers can send a form or plain text to any address without asking; JSON they may not.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.frame import OWNER, Handler
+from codex_proxy.http.middleware.origins import READS, admit
 from codex_proxy.http.service import SERVICE, Service
 
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/metrics"})
@@ -25,9 +25,12 @@ KEY_NAME = "default"
 async def doors(request: web.Request, handler: Handler) -> web.StreamResponse:
     service = request.app[SERVICE]
     _check_host(request, service)
+    answer = admit(request)
+    if answer is not None:
+        return answer
     if request.path not in OPEN_PATHS:
         _check_key(request, service)
-    if request.method in ("POST", "PUT", "PATCH") and request.can_read_body:
+    if request.method not in READS and request.can_read_body:
         _check_content_type(request)
     return await handler(request)
 

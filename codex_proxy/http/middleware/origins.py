@@ -1,0 +1,74 @@
+"""Which web pages may talk to this server: the exact list of the operator's, and nobody else's.
+
+A browser says with `Origin` (and `Sec-Fetch-Site`) whose page is asking, and lets a page read an answer only where the
+CORS headers allow it. Pages that are not listed get none of these headers; what could change something or start a
+turn is refused. Programs send neither header, and pass.
+"""
+
+from __future__ import annotations
+
+import re
+
+from aiohttp import web
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.http.middleware.frame import REPLY_HEADERS
+from codex_proxy.http.service import SERVICE
+
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing here."""
+
+PREFLIGHT_SECONDS = 600
+"""How long a browser may remember what it is allowed: a change of the list is in force after as long."""
+
+_HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
+"""A list of header names as browsers ask for it; whatever else is asked for is not echoed."""
+
+
+def admit(request: web.Request) -> web.Response | None:
+    """Looks at who asks. Gives the whole answer to a listed page's preflight, else None.
+
+    Raises `Fault` NOT_ALLOWED for a foreign page that wants more than to read.
+    """
+    service = request.app[SERVICE]
+    if service.origins:
+        request[REPLY_HEADERS]["Vary"] = "Origin"
+    origin = request.headers.get("Origin", "").lower()
+    if origin and origin in service.origins:
+        request[REPLY_HEADERS]["Access-Control-Allow-Origin"] = request.headers["Origin"]
+        request[REPLY_HEADERS]["Access-Control-Expose-Headers"] = "*"
+        return _preflight(request)
+    if _is_foreign(request, origin) and (request.method not in READS or "Upgrade" in request.headers):
+        message = "Web pages of other origins may not use this server; add theirs to PROXY_ALLOWED_ORIGINS."
+        raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
+    return None
+
+
+def _is_foreign(request: web.Request, origin: str) -> bool:
+    """Whether a page that this server did not give out is asking. `same-site` is another port or sub-domain."""
+    if origin:
+        host = request.headers.get("Host", "").lower()
+        return not host or origin not in (f"http://{host}", f"https://{host}")
+    return request.headers.get("Sec-Fetch-Site", "").lower() in ("cross-site", "same-site")
+
+
+def _preflight(request: web.Request) -> web.Response | None:
+    """What a browser asks before it sends. It carries no key, so it is answered before the key is looked at."""
+    method = request.headers.get("Access-Control-Request-Method")
+    if request.method != "OPTIONS" or method is None:
+        return None
+    headers = {
+        "Access-Control-Allow-Methods": "GET, POST, DELETE",
+        "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
+    }
+    asked = request.headers.get("Access-Control-Request-Headers", "")
+    if _HEADER_NAMES.fullmatch(asked):
+        headers["Access-Control-Allow-Headers"] = asked
+    if request.headers.get("Access-Control-Request-Private-Network") == "true":
+        headers["Access-Control-Allow-Private-Network"] = "true"
+    return web.Response(status=204, headers=headers)
+
+
+def misspelt(origin: str) -> bool:
+    """Whether this can be no origin of a page: `null` and `*` stand for many, and a path is never sent."""
+    return re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*?#\s]+", origin) is None

@@ -1,0 +1,140 @@
+"""What a web page may do: a listed one everything, any other one nothing that changes or tells anything."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codex_proxy.app import StartError, check
+from tests.http.serving import Answer, Proxy, fake_proxy, settings_of, user
+
+LISTED = ["app://obsidian.md", "http://localhost:3000", "chrome-extension://abcdef"]
+FOREIGN = [
+    *("https://evil.example", "null", "http://localhost:30000", "http://localhost"),
+    *("http://localhost:3000.evil.example", "https://localhost:3000", "app://obsidian.md.evil"),
+]
+ROUTES = [
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/chat/completions"),
+    ("POST", "/v1/responses"),
+    ("POST", "/responses"),
+    ("POST", "/v1/responses/compact"),
+    ("POST", "/v1/responses/resp_1/cancel"),
+    ("DELETE", "/v1/responses/resp_1"),
+    ("POST", "/v1/conversations"),
+    ("DELETE", "/v1/conversations/conv_1"),
+    ("POST", "/__test/conc/release"),
+    ("POST", "/nowhere"),
+]
+
+
+@pytest.fixture
+async def listing(tmp_path: Path) -> AsyncIterator[Proxy]:
+    """A proxy with a key and a list of origins."""
+    async with fake_proxy(
+        tmp_path, allowed_origins=",".join(LISTED), api_key="right", test_endpoints=True
+    ) as proxy:
+        yield proxy
+
+
+def cors(answer: Answer) -> dict[str, str]:
+    return {
+        name.lower(): value for name, value in answer.headers.items() if name.lower().startswith("access-")
+    }
+
+
+def page(origin: str, **more: str) -> dict[str, str]:
+    return {"Origin": origin, "Authorization": "Bearer right", **more}
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+async def test_a_page_that_is_not_listed_is_refused_and_reads_nothing(listing: Proxy, origin: str) -> None:
+    refused = await listing.ask(user(), headers=page(origin))
+    assert (refused.status, refused.error["code"], cors(refused)) == (403, "not_allowed", {})
+    assert cors(await listing.send("GET", "/v1/models", headers=page(origin))) == {}
+    asked = page(origin, **{"Access-Control-Request-Method": "POST"})
+    assert cors(await listing.send("OPTIONS", "/v1/chat/completions", headers=asked)) == {}
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_no_route_changes_anything_for_a_foreign_page(listing: Proxy, method: str, path: str) -> None:
+    answer = await listing.send(method, path, headers=page("https://evil.example"))
+    assert (answer.status, answer.error["code"]) == (403, "not_allowed")
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_a_page_that_hides_its_origin_is_known_by_its_site(listing: Proxy, site: str) -> None:
+    headers = {"Authorization": "Bearer right", "Sec-Fetch-Site": site}
+    assert (await listing.ask(user(), headers=headers)).status == 403
+
+
+@pytest.mark.parametrize("site", [None, "same-origin", "none"])
+async def test_programs_and_pages_of_this_server_pass(listing: Proxy, site: str | None) -> None:
+    own: dict[str, Any] = {} if site is None else {"Sec-Fetch-Site": site, "Origin": listing.url}
+    headers = {"Authorization": "Bearer right", **own}
+    assert (await listing.ask(user(), headers=headers)).status == 200
+
+
+@pytest.mark.parametrize("origin", LISTED)
+async def test_a_listed_page_is_told_that_it_may_send_what_it_asked_for(listing: Proxy, origin: str) -> None:
+    asked = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type,x-stainless-os",
+        "Access-Control-Request-Private-Network": "true",
+    }
+    answer = await listing.send("OPTIONS", "/v1/chat/completions", headers=asked)
+    assert answer.status == 204
+    assert answer.headers["Vary"] == "Origin"
+    told = cors(answer)
+    assert told["access-control-allow-origin"] == origin
+    assert told["access-control-allow-headers"] == "authorization,content-type,x-stainless-os"
+    assert told["access-control-allow-private-network"] == "true"
+    assert "access-control-allow-credentials" not in told
+
+
+@pytest.mark.parametrize("origin", LISTED)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_listed_page_reads_answers_and_faults(listing: Proxy, origin: str, stream: bool) -> None:
+    headers = page(origin, **{"Sec-Fetch-Site": "cross-site"})
+    good = await listing.ask(user(stream=stream), headers=headers)
+    bad = await listing.ask({"model": "codex-5"}, headers=headers)
+    keyless = await listing.ask(user(), headers={"Origin": origin})
+    assert [answer.status for answer in (good, bad, keyless)] == [200, 400, 401]
+    assert {cors(answer)["access-control-allow-origin"] for answer in (good, bad, keyless)} == {origin}
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/responses"])
+async def test_a_foreign_page_opens_no_websocket(listing: Proxy, path: str) -> None:
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    answer = await listing.send("GET", path, headers=page("https://evil.example", **upgrade))
+    assert (answer.status, answer.error["code"]) == (403, "not_allowed")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_no_route_takes_a_body_that_a_form_can_send(
+    listing: Proxy, method: str, path: str, kind: str
+) -> None:
+    headers = {"Authorization": "Bearer right", "Content-Type": kind}
+    assert (await listing.send(method, path, b"{}", headers=headers)).status == 415
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/conversations", "/v1/responses/resp_1/cancel"])
+async def test_what_changes_something_is_not_to_be_had_by_get(listing: Proxy, path: str) -> None:
+    answer = await listing.send("GET", path, headers={"Authorization": "Bearer right"})
+    assert answer.status == 405
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "http://localhost:3000/", "http://*.example", "obsidian.md"])
+def test_a_list_with_what_is_no_origin_stops_the_start(tmp_path: Path, origin: str) -> None:
+    with pytest.raises(StartError, match="PROXY_ALLOWED_ORIGINS"):
+        check(settings_of(tmp_path, allowed_origins=f"http://localhost:1,{origin}"))
