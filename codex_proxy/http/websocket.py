@@ -54,10 +54,6 @@ async def responses_socket(request: web.Request) -> web.StreamResponse:
     if not socket.can_prepare(request):
         message = "GET of this path is for WebSockets; send a POST."
         raise Fault(Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message))
-    if "Origin" in request.headers:
-        # A page of whatever site can open a socket to this machine; a program sends no Origin.
-        message = "A WebSocket may not be opened from a web page."
-        raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
     await socket.prepare(request)
     connection = _Connection(request, socket)
     try:

@@ -133,6 +133,14 @@ async def test_a_web_page_cannot_open_one(proxy: Proxy) -> None:
     assert refused.value.status == 403
 
 
+async def test_a_page_that_the_operator_lists_can(tmp_path: Path) -> None:
+    async with (
+        fake_proxy(tmp_path, allowed_origins="https://example.com") as proxy,
+        open_socket(proxy, Origin="https://example.com") as socket,
+    ):
+        assert (await answer_to(socket, said("Hi.")))["status"] == "completed"
+
+
 async def test_it_wants_the_key(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, api_key="secret") as proxy:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
