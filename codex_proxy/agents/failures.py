@@ -180,16 +180,17 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LOG_HEAD = re.compile(r"^\d{4}-\d\d-\d\dT\S+\s+(?:ERROR|WARN)\s+\S+\s+")
 _QUIET_LOG = re.compile(r"^\d{4}-\d\d-\d\dT\S+\s+(?:INFO|DEBUG|TRACE)\b")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+# Nothing unbounded stands in front: from every letter of a long word it would look to the word's end again.
 # In this order: whole phrases around an address or an id first, then every address that is left.
 _CUTS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"[\x00-\x08\x0b-\x1f\x7f]"), ""),
-    (re.compile(r"\s*Please include the request id \S+ in your \w+\.?", re.IGNORECASE), ""),
-    (re.compile(r"[,;]?\s*\(?\b(?:(?:x-)?request[ _-]?id|cf-ray)\b[:\s]+[\w.-]+\)?", re.IGNORECASE), ""),
+    (re.compile(r"\s{0,9}Please include the request id \S+ in your \w+\.?", re.IGNORECASE), ""),
+    (re.compile(r"[,;]?\s{0,9}\(?\b(?:(?:x-)?request[ _-]?id|cf-ray)\b[:\s]+[\w.-]+\)?", re.IGNORECASE), ""),
     (re.compile(r"\breq_\w+"), "[id]"),
     (re.compile(r"\bsk-[\w*.-]+"), "[key]"),
     (re.compile(r",\s*url:\s*\S+", re.IGNORECASE), ""),
-    (re.compile(r"\s*for url \([^)]*\)", re.IGNORECASE), ""),
-    (re.compile(r"[\w+.-]*://[^\s\"'<>)\]]*"), "[link]"),
+    (re.compile(r"\s{0,9}for url \([^)]*\)", re.IGNORECASE), ""),
+    (re.compile(r"[\w+.-]{0,40}://[^\s\"'<>)\]]*"), "[link]"),
 )
 
 
