@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ exec {python} -m fake_proto "$@"
 def codex(folder: Path, version: str = "0.163.0", sandbox: int = 0) -> Path:
     """A Codex of this release, that is the fake agent inside."""
     program = folder / "codex"
-    program.write_text(CODEX.format(version=version, sandbox=sandbox, python=sys.executable))
+    program.write_text(CODEX.format(version=version, sandbox=sandbox, python=shlex.quote(sys.executable)))
     program.chmod(0o755)
     return program
 

@@ -223,6 +223,7 @@ async def test_ctrl_c_ends_the_turn_and_not_the_program(tmp_path: Path) -> None:
         await proxy.settled()
         chat.type("hello")
         await chat.shows(SAYS)
+        await chat.shows("> ", times=3)  # not before: until then it would end the turn
         chat.process.send_signal(signal.SIGINT)
         await chat.shows("/quit leaves.")
         os.write(chat.master, b"\x04")

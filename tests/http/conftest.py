@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -38,6 +39,6 @@ exec {python} -m fake_proto "$@"
 def codex(tmp_path: Path) -> Path:
     """A Codex of the proto dialect that writes into `started` beside it how it was started."""
     program = tmp_path / "codex"
-    program.write_text(CODEX.format(log=tmp_path / "started", python=sys.executable))
+    program.write_text(CODEX.format(log=tmp_path / "started", python=shlex.quote(sys.executable)))
     program.chmod(0o755)
     return program
