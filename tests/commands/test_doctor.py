@@ -329,11 +329,8 @@ async def test_the_real_binary_says_itself_that_nobody_is_signed_in(tmp_path: Pa
     checkup = await examine(flags | {"state_dir": tmp_path / "state"}, None, environ)
     [found] = [check for check in checkup.checks if check.name == "sign-in"]
     assert found.status == "failed"
-    assert (
-        checkup.next_steps[0]
     place, program = (shlex.quote(str(path)) for path in (home.path, codex_path()))
     assert checkup.next_steps[0] == f"Run `CODEX_HOME={place} {program} login`."
-    )
     (home.path / "auth.json").write_text('{"OPENAI_API_KEY": "sk-nothing"}')
     (home.path / "auth.json").chmod(0o600)
     checkup = await examine(flags | {"state_dir": tmp_path / "state"}, None, environ)
