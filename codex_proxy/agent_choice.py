@@ -106,6 +106,7 @@ def _model(model: CatalogModel) -> AgentModel:
         efforts=model.efforts,
         default_effort=model.default_effort,
         hidden=not model.listed,
+        native=model.native,
     )
 
 

@@ -77,6 +77,7 @@ def catalog_of(
                 default_effort=model.default_effort,
                 is_default=model.is_default,
                 hidden=model.hidden,
+                native=msgspec.Raw(model.native) if model.native else None,
             )
             for model in models
         ),

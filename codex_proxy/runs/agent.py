@@ -37,6 +37,7 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     default_effort: str | None = None
     is_default: bool = False
     hidden: bool = False
+    native: bytes = b""
 
 
 class Agent(Protocol):

@@ -69,6 +69,8 @@ class CatalogModel(msgspec.Struct, frozen=True):
     efforts: tuple[str, ...]
     default_effort: str | None
     visibility: str
+    native: bytes = b""
+    """The entry itself, JSON: what Codex as a client wants to read."""
 
     @property
     def listed(self) -> bool:
@@ -87,6 +89,7 @@ def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...
             efforts=_efforts(entry),
             default_effort=entry["default_reasoning_level"],
             visibility=entry["visibility"],
+            native=msgspec.json.encode(entry),
         )
         for entry in _entries(bundled)
     )
