@@ -9,9 +9,10 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.body import read_body
 from codex_proxy.http.exchange import streamed, whole
-from codex_proxy.http.guard import ConcurrencyFault, Place, Release
-from codex_proxy.http.middleware.frame import NOTES, OWNER, REPLY_HEADERS, REQUEST_ID
+from codex_proxy.http.guard import Release
+from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
+from codex_proxy.http.places import place_of
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
@@ -63,7 +64,7 @@ async def _stream(
 ) -> web.StreamResponse:
     """A stream holds its place among the streams from before its agent starts until it has ended."""
     service = request.app[SERVICE]
-    place = _place(request)
+    place = place_of(request)
     ending: Release = "aborted"
     try:
         source = await _start(request, parsed, turn)
@@ -84,19 +85,6 @@ async def _stream(
         raise
     finally:
         place.release(ending)
-
-
-def _place(request: web.Request) -> Place:
-    service = request.app[SERVICE]
-    try:
-        place = service.guard.acquire(request[REQUEST_ID])
-    except ConcurrencyFault as fault:
-        if service.test_endpoints:
-            request[REPLY_HEADERS] |= fault.count.headers()
-        raise
-    if service.test_endpoints:
-        request[REPLY_HEADERS] |= place.count.headers()
-    return place
 
 
 async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source:

@@ -16,10 +16,10 @@ from aiohttp import WSMsgType, web
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.http.faults import UNFORESEEN, log_unforeseen
 from codex_proxy.http.middleware.frame import OWNER
+from codex_proxy.http.places import place_of
 from codex_proxy.http.responses.answer import Answer
 from codex_proxy.http.responses.context import Context, ContextItem, context_item, context_of
 from codex_proxy.http.responses.create import hints_of
-from codex_proxy.http.responses.places import place_of
 from codex_proxy.http.responses.prepare import (
     Prepared,
     SaveOnce,

@@ -10,9 +10,9 @@ from codex_proxy.http.exchange import streamed, whole
 from codex_proxy.http.guard import Release
 from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
+from codex_proxy.http.places import place_of
 from codex_proxy.http.responses.answer import Answer
 from codex_proxy.http.responses.background import create_in_background, queued_reply
-from codex_proxy.http.responses.places import place_of
 from codex_proxy.http.responses.prepare import (
     Prepared,
     SaveOnce,

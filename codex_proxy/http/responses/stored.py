@@ -9,9 +9,9 @@ from aiohttp import web
 
 from codex_proxy.http.listing import check_include, listed, shown
 from codex_proxy.http.middleware.frame import OWNER
+from codex_proxy.http.places import place_of
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.responses.background import cancel_in_background
-from codex_proxy.http.responses.places import place_of
 from codex_proxy.http.responses.resumed import check_resumable, follow, starting_after
 from codex_proxy.http.responses.store_faults import told_as_faults
 from codex_proxy.http.service import SERVICE

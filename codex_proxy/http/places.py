@@ -1,4 +1,4 @@
-"""A place among the streams, for those of responses."""
+"""A place among the streams for one request, told in headers where the test endpoints are on."""
 
 from __future__ import annotations
 
