@@ -8,6 +8,7 @@ through the proxy is the proxy's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 PATIENCE = 20.0
 READ_SIZE = 1 << 20
+LAST_WORDS_SECONDS = 5.0
 
 
 class RpcError(Exception):
@@ -44,6 +46,7 @@ class Codex:
         self.process = process
         self.messages: list[Message] = []
         self.stderr = b""
+        self._stderr_read = asyncio.Event()
         self.user_agent = ""
         self._answers: dict[Any, asyncio.Future[dict[str, Any]]] = {}
         self._changed = asyncio.Condition()
@@ -137,6 +140,9 @@ class Codex:
                 self._receive(json.loads(line))
             async with self._changed:
                 self._changed.notify_all()
+        with contextlib.suppress(TimeoutError):  # its last words are why; a grandchild may hold the pipe
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await self._stderr_read.wait()
         for future in self._answers.values():
             if not future.done():
                 future.set_exception(ConnectionError(f"the app-server ended: {self.stderr[-2000:]!r}"))
@@ -145,6 +151,7 @@ class Codex:
         assert self.process.stderr is not None
         while chunk := await self.process.stderr.read(READ_SIZE):
             self.stderr += chunk
+        self._stderr_read.set()
 
     def _receive(self, line: dict[str, Any]) -> None:
         if "method" in line:
