@@ -10,7 +10,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scripts.bench_lib import first_token, paced_streams, short_turns, startup, storing, stream
+from scripts.bench_lib import (
+    first_token,
+    lookup,
+    paced_streams,
+    short_turns,
+    startup,
+    steps,
+    storing,
+    stream,
+)
 from scripts.bench_lib.figures import Figure, table
 
 ROWS = {
@@ -20,6 +29,8 @@ ROWS = {
     "4": short_turns.rows,
     "5": startup.rows,
     "6": storing.rows,
+    "7": steps.rows,
+    "8": lookup.rows,
 }
 SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench.json"
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from codex_proxy.process.environment import child_environment
 from scripts.bench_lib import direct
 from scripts.bench_lib.figures import Figure, quantile
-from scripts.bench_lib.servers import PATIENCE, chat_request, clean_environment, first_delta, proxy
+from scripts.bench_lib.servers import chat_request, clean_environment, first_delta, provider, proxy
 from tests.real.codex_home import KEY, KEY_NAME, codex_path, make_codex_home
 
-ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "[[model:text n=3]]"
 MANY = 16
 PROCESSES = 2
@@ -46,7 +43,7 @@ def _proto(folder: Path, *, rounds: int, many: int) -> Iterator[Figure]:
 
 
 def _app_server(folder: Path, *, rounds: int, many: int) -> Iterator[Figure]:
-    with _provider() as base_url:
+    with provider() as base_url:
         home = make_codex_home(folder, base_url)
         flags = ("--agent", "codex-app-server", "--codex-bin", str(codex_path()))
         places = ("--workdir", str(home.workdir))
@@ -97,23 +94,3 @@ async def _compared(
             what = f"first token, {name}, {at_once} at once, {label}"
             figures.append(Figure("1", what, "the child driven directly", ratio, goal, len(mine)))
     return figures
-
-
-@contextmanager
-def _provider() -> Iterator[str]:
-    """The scripted model server's base URL."""
-    command = [sys.executable, "-m", "scripts.bench_lib.provider"]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        try:
-            yield server.stdout.readline().strip()
-        finally:
-            server.stdin.close()
-            try:
-                server.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                raise

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import psutil
 
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
 """Seconds for whatever should take at most a few; then the run fails."""
 
@@ -98,6 +99,26 @@ def proxy(root: Path, *flags: str, **variables: str) -> Iterator[Proxy]:
         yield Proxy(process, port)
 
 
+@contextmanager
+def provider() -> Iterator[str]:
+    """The scripted model server's base URL."""
+    command = [sys.executable, "-m", "scripts.bench_lib.provider"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.stdin.close()
+            try:
+                server.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                raise
+
+
 def port_in(banner: IO[bytes]) -> int | None:
     """The port that a banner tells; None where it ends before that."""
     for line in banner:
@@ -109,8 +130,12 @@ def port_in(banner: IO[bytes]) -> int | None:
 
 def chat_request(prompt: str, mode: str = "agent", *, stream: bool = True) -> bytes:
     """A chat request, ready to be written to a socket."""
-    messages = [{"role": "user", "content": prompt}]
-    return _request("chat/completions", mode, stream=stream, messages=messages)
+    return messages_request([{"role": "user", "content": prompt}], mode, stream=stream)
+
+
+def messages_request(messages: list[Any], mode: str, *, stream: bool, **fields: Any) -> bytes:
+    """A chat request with these messages and whatever else it says."""
+    return _request("chat/completions", mode, stream=stream, messages=messages, **fields)
 
 
 def responses_request(prompt: str, mode: str = "agent", *, stream: bool = True, store: bool = False) -> bytes:
@@ -129,6 +154,18 @@ def _request(path: str, mode: str, **fields: Any) -> bytes:
 
 async def whole(port: int, request: bytes) -> float:
     """Seconds of a request whose answer is given whole."""
+    took, _ = await _exchange(port, request)
+    return took
+
+
+async def answer_to(port: int, request: bytes) -> Any:
+    """What is answered to a request whose answer is given whole."""
+    _, answer = await _exchange(port, request)
+    return json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+async def _exchange(port: int, request: bytes) -> tuple[float, bytes]:
+    """Seconds, and the head and body of the answer."""
     clock = asyncio.get_running_loop().time
     async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -140,7 +177,7 @@ async def whole(port: int, request: bytes) -> float:
         await writer.wait_closed()
     if b" 200 " not in answer[:20]:
         raise BenchError(f"no answer: {answer[:500]!r}")
-    return took
+    return took, answer
 
 
 async def first_delta(port: int, request: bytes) -> float:
