@@ -21,7 +21,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Scheduler, TimerHandle
 from codex_proxy.runs.seat import Seat
 from codex_proxy.tools.broker import Answered
-from codex_proxy.tools.fingerprint import Prints, fresh_items
+from codex_proxy.tools.fingerprint import Prints, fresh_after, prints_of
 
 
 class KeptLimits(msgspec.Struct, frozen=True):
@@ -111,10 +111,12 @@ class KeptThreads:
 
     def take(self, key: bytes, history: Sequence[HistoryItem]) -> Hit | None:
         """The thread that this history goes on with. It is then no longer kept."""
+        printed: tuple[Prints, tuple[int, ...]] | None = None
         for kept in reversed(self._kept.values()):
             if kept.key != key or not kept.seat.resting:
                 continue
-            fresh = fresh_items(kept.prints, history)
+            printed = printed or prints_of(history)
+            fresh = fresh_after(kept.prints, history, printed)
             if fresh is None or not _fits(kept.parked, fresh):
                 continue
             self._forget(kept.seat)
