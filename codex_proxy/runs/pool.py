@@ -31,7 +31,8 @@ TEND_SECONDS = 30.0
 
 
 STRAY_SECONDS = 1.0
-"""How long after a turn what it has left running is looked for: the agent ends its own commands in less."""
+"""How long after a turn what it has left running is looked for: the agent ends its own commands in less. Nor are
+two looks closer together, however many turns end: each reads several files of the system's."""
 
 
 class _Place:
@@ -71,6 +72,8 @@ class Pool:
         self._next_key = 0
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
+        self._turn_ended = -STRAY_SECONDS
+        """When the last turn did, on the loop's clock."""
         self.last_failure: Failure | None = None
         """Why the newest start failed; None once one succeeded."""
         self.restarts = 0
@@ -157,8 +160,8 @@ class Pool:
             if each.state is not State.STARTING and not each.hub.alive:
                 del self._places[each.key]
                 self.restarts += each.state is State.READY
-            elif each.state is State.READY and (each.hub.suspect or each.hub.has_strays):
-                each.drain()  # its warden ends whatever a turn has left
+            elif each.state is State.READY and each.hub.suspect:
+                each.drain()
         while self._waiting:
             decision = place(self._seats(), self._limits, len(self._waiting) - 1)
             if not isinstance(decision, Use):
@@ -189,7 +192,8 @@ class Pool:
 
     def _turn_over(self) -> None:
         self._changed()
-        self._look_again(STRAY_SECONDS)  # the agent's own clean-up takes a moment
+        self._turn_ended = asyncio.get_running_loop().time()
+        self._look_again(STRAY_SECONDS)
 
     def _look_again(self, seconds: float) -> None:
         if self._closed:
@@ -203,7 +207,13 @@ class Pool:
 
     def _tick(self) -> None:
         self._timer = None
+        for each in self._places.values():
+            if each.state is State.READY and each.hub.has_strays:
+                each.drain()  # its warden ends whatever a turn has left
         self._changed()
+        since = asyncio.get_running_loop().time() - self._turn_ended
+        if since < STRAY_SECONDS:  # of the last turn it was too early
+            self._look_again(STRAY_SECONDS - since)
 
     async def _start(self, starting: _Place) -> None:
         try:

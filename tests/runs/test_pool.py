@@ -12,7 +12,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Exit
 from codex_proxy.process.plan import Limits
 from codex_proxy.runs.hub import Hub, HubLane
-from codex_proxy.runs.pool import Pool
+from codex_proxy.runs.pool import STRAY_SECONDS, Pool
 from tests.runs.virtual import settled, virtual
 
 NO_START = Failure(kind=FaultKind.SPAWN_FAILED, message="It will not start.")
@@ -38,6 +38,7 @@ class PaperHub(Hub):
         self.ends = 0
         self.killed = False
         self.strays = False
+        self.looks = 0
 
     def run(self) -> None:
         self._child = PaperChild(self)  # type: ignore[assignment]
@@ -48,6 +49,7 @@ class PaperHub(Hub):
 
     @property
     def has_strays(self) -> bool:
+        self.looks += 1
         return self.strays
 
     async def end(self) -> None:
@@ -228,6 +230,8 @@ async def test_a_suspect_process_takes_no_turn_and_goes_when_it_is_idle(why: str
     assert other.hub is hub
     hub.strays = why == "strays"
     await yard.pool.release(lane, settled=why != "not settled")
+    if why == "strays":
+        await asyncio.sleep(STRAY_SECONDS)
     next_lane = await yard.pool.lane()
     assert next_lane.hub is not hub
     assert hub.alive, "a turn is still running there"
@@ -250,6 +254,33 @@ async def test_what_is_left_behind_only_after_the_turn_is_found_by_itself() -> N
     await asyncio.sleep(1.5)
     assert not hub.alive
     assert len(yard.pool.hubs) == 1, "the next one is warm already"
+    await yard.close()
+
+
+@virtual
+async def test_what_is_left_behind_is_looked_for_once_a_second_however_many_turns_end() -> None:
+    yard = Yard()
+    for _ in range(40):  # two seconds of them
+        await yard.pool.release(await yard.pool.lane(), settled=True)
+        await asyncio.sleep(0.05)
+    [hub] = yard.hubs
+    assert 1 <= hub.looks <= 3
+    await yard.close()
+
+
+@virtual
+async def test_the_turn_that_ended_just_before_a_look_gets_one_of_its_own() -> None:
+    yard = Yard()
+    first, second = await yard.pool.lane(), await yard.pool.lane()
+    await yard.pool.release(first, settled=True)
+    await asyncio.sleep(0.9 * STRAY_SECONDS)
+    await yard.pool.release(second, settled=True)
+    await asyncio.sleep(0.5 * STRAY_SECONDS)
+    [hub] = yard.hubs
+    assert hub.looks == 1
+    hub.strays = True  # the agent took so long to fail to end it
+    await asyncio.sleep(STRAY_SECONDS)
+    assert not hub.alive
     await yard.close()
 
 
