@@ -2,7 +2,8 @@
 
 There is no task in it: what the child says arrives by a call, is read, repaired and logged in that call, and
 the readers of the log are woken. An HTTP request never owns a child; it reads the log, and may `interrupt`. One
-run is one client turn, of one or more steps of the agent, and of two tries at most.
+run is one client turn, of one or more steps of the agent, and of two tries at most; a kept thread whose process
+dies as it is taken up again is none of them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, Scheduler
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.kept import Hit
 from codex_proxy.runs.seat import Seat
-from codex_proxy.tools.attempt import Attempt, second_attempt
+from codex_proxy.tools.attempt import Attempt, first_attempt, second_attempt
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +59,7 @@ class Owner(Protocol):
     """Who started the run, and does for it what takes time."""
 
     def reopen(self, run: Run, attempt: Attempt) -> None:
-        """Opens another seat for a second try, and hands it to `run.seated`."""
+        """Opens another seat for another try, and hands it to `run.seated`."""
         ...
 
     def rest(self, run: Run, seat: Seat) -> bool:
@@ -99,6 +100,8 @@ class Run:
         self._owner = owner
         self._saves = saves
         self._seat: Seat | None = None
+        self._replayable = False
+        """It goes on on a kept thread, and nobody has seen anything of it: a new thread does as well."""
         self._rules = Rules()
         self._limits: list[StopSequences | MaxTokens] = []
         if turn.stop:
@@ -124,6 +127,7 @@ class Run:
     def go_on(self, hit: Hit) -> None:
         """A seat that has rested, on which the turn goes on."""
         self._seat = hit.seat
+        self._replayable = True
         hit.seat.listener = self
         hit.seat.proceed(self.attempt.turn, hit.fresh)
         for answered in hit.hidden:
@@ -147,6 +151,9 @@ class Run:
     def stepped(self, seat: Seat, events: list[Event], size: int) -> None:
         if seat is not self._seat or self._rules.ended:
             return  # an earlier try that winds down
+        if seat.gone and self._replayable:
+            self._begin_again(first_attempt(self.turn))
+            return
         brokered = self.attempt.broker.feed(events)
         said = brokered.events
         check = self.attempt.check
@@ -154,14 +161,18 @@ class Run:
             said = check.feed(said)
         self._log_events(said, size)
         if brokered.again or (check is not None and check.wrong is not None):
-            self._try_again(None if check is None else check.wrong)
+            self._begin_again(second_attempt(self.turn, None if check is None else check.wrong))
         for answered in brokered.answers:
             seat.answer(answered.ask_id, ToolReply(answered.output.parts))
         if self._rules.ended:
             self._leave()
 
     def failed(self, seat: Seat, failure: Failure) -> None:
-        if seat is self._seat:
+        if seat is not self._seat:
+            return
+        if self._replayable:
+            self._begin_again(first_attempt(self.turn))
+        else:
             self.fail(failure)
 
     def broke(self, seat: Seat) -> None:
@@ -173,7 +184,9 @@ class Run:
 
     def _log_events(self, said: list[Event], size: int) -> None:
         events = self._rules.feed(said)
-        self._watch.alive(visible=not VISIBLE.isdisjoint(map(type, events)))
+        visible = not VISIBLE.isdisjoint(map(type, events))
+        self._replayable = self._replayable and not visible
+        self._watch.alive(visible=visible)
         if not OURS.isdisjoint(map(type, events)):
             self._take_ours(events)
         self._append(events, size)
@@ -225,16 +238,17 @@ class Run:
         if self._seat is not None:
             self._seat.answer(ask.ask_id, NO)
 
-    def _try_again(self, wrong: str | None) -> None:
-        """What came is thrown away, but for what it cost; the agent is asked once more."""
+    def _begin_again(self, attempt: Attempt) -> None:
+        """What came is thrown away, but for what it cost; the agent is asked once more, on a new thread."""
         self._spent_before += self._spent
         self._spent = Usage()
+        self._replayable = False
         self.raw.clear()
-        self.attempt = second_attempt(self.turn, wrong)
+        self.attempt = attempt
         seat, self._seat = self._seat, None
         if seat is not None:
             seat.close()
-        self._owner.reopen(self, self.attempt)
+        self._owner.reopen(self, attempt)
 
     # --- the end --------------------------------------------------------------------------------
 

@@ -1,0 +1,150 @@
+"""A kept thread whose process dies as it is taken up again: the request goes to a new one, once, while nobody has seen
+anything of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from codex_proxy.agents.base import Ended
+from codex_proxy.core.events import ItemStarted, RawItem, Stop, TextDelta, TurnEnded, Usage, UsageSeen
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import Message, SaidMessage, TextPart
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.manager import RunManager
+from codex_proxy.runs.run import Run
+from tests.runs.actors import WordLane, end_of, read, text_of
+from tests.runs.test_run_tools import GOOD, ToolAgent, go_on, managed, output, spent, step, words
+from tests.runs.virtual import settled, virtual
+
+HI = SaidMessage("user", (TextPart("hi"),))
+AGAIN = Turn(
+    model="m",
+    history=(HI, SaidMessage("assistant", (TextPart("Hello."),)), SaidMessage("user", (TextPart("And?"),))),
+    mode="model",
+)
+
+
+async def taken_up_again() -> tuple[RunManager, ToolAgent, Run]:
+    """A second request of a conversation, which goes on on the thread of the first."""
+    manager, agent = managed()
+    await manager.start(Turn(model="m", history=(HI,), mode="model"))
+    agent.lanes[0].say(*words("Hello."))
+    await settled()
+    run = await manager.start(AGAIN)
+    assert len(agent.lanes) == 1
+    assert agent.last.fresh == [AGAIN.history[-1]]
+    return manager, agent, run
+
+
+def dies(lane: WordLane) -> None:
+    assert lane.reader is not None
+    lane.reader.ended(Ended(signal=9))
+
+
+def breaks_its_protocol(lane: WordLane) -> None:
+    assert lane.reader is not None
+    lane.reader.fail(Failure(kind=FaultKind.AGENT_PROTOCOL, message="a line is longer than 8 bytes"))
+
+
+@virtual
+@pytest.mark.parametrize("goes", [dies, breaks_its_protocol])
+async def test_the_whole_history_is_told_to_a_new_thread_and_the_client_sees_one_answer(
+    goes: Callable[[WordLane], None],
+) -> None:
+    manager, agent, run = await taken_up_again()
+    agent.lanes[0].say(RawItem("reasoning", b"{}"), UsageSeen(Usage(input=3)))
+    goes(agent.lanes[0])
+    await settled()
+    assert agent.lanes[0].released == [True]
+    assert agent.last.began == AGAIN
+    agent.lanes[1].say(*words("And so on.", spent=4))
+    await settled()
+    assert end_of(run).stop == Stop.STOP
+    assert text_of(read(run)) == "And so on."
+    assert spent(run) == 7, "what the first thread has cost was for this request too"
+    assert manager.running == 0
+    assert len(manager.kept) == 1
+    await manager.close()
+    assert agent.held == 0
+
+
+@virtual
+async def test_the_outputs_of_calls_are_told_to_a_new_thread_too() -> None:
+    manager, agent = managed()
+    await manager.start(go_on())
+    agent.lanes[0].say(*step(("a", GOOD)))
+    await settled()
+    run = await manager.start(go_on("a"))
+    assert agent.last.fresh == [output("a")]
+    dies(agent.lanes[0])
+    await settled()
+    assert agent.last.began is not None
+    assert agent.last.began.history[-1] == output("a")
+    agent.lanes[1].say(*words("Done."))
+    await settled()
+    assert text_of(read(run)) == "Done."
+    await manager.close()
+
+
+@virtual
+async def test_a_new_thread_that_dies_as_well_is_the_end() -> None:
+    manager, agent, run = await taken_up_again()
+    dies(agent.lanes[0])
+    await settled()
+    dies(agent.lanes[1])
+    await settled()
+    assert len(agent.lanes) == 2
+    failure = end_of(run).failure
+    assert failure is not None
+    assert failure.kind == FaultKind.AGENT_CRASHED
+    assert (manager.running, agent.held) == (0, 0)
+
+
+@virtual
+@pytest.mark.parametrize(
+    "seen", [[ItemStarted(Message("b"))], [ItemStarted(Message("b")), TextDelta("b", "An")]]
+)
+async def test_what_the_client_has_seen_is_not_begun_again(seen: list[ItemStarted | TextDelta]) -> None:
+    manager, agent, run = await taken_up_again()
+    agent.lanes[0].say(*seen)
+    dies(agent.lanes[0])
+    await settled()
+    assert len(agent.lanes) == 1
+    assert end_of(run).stop == Stop.FAILED
+    assert manager.running == 0
+
+
+@virtual
+async def test_a_turn_that_was_new_to_its_thread_is_not_begun_again() -> None:
+    manager, agent = managed()
+    run = await manager.start(AGAIN)
+    dies(agent.lanes[0])
+    await settled()
+    assert len(agent.lanes) == 1
+    assert end_of(run).stop == Stop.FAILED
+    assert manager.running == 0
+
+
+@virtual
+async def test_a_client_that_has_left_meanwhile_gets_no_new_thread() -> None:
+    manager, agent, run = await taken_up_again()
+    run.interrupt()
+    dies(agent.lanes[0])
+    await settled()
+    assert len(agent.lanes) == 1
+    assert end_of(run) == TurnEnded(Stop.INTERRUPTED)
+    assert (manager.running, agent.held) == (0, 0)
+
+
+@virtual
+async def test_where_there_is_no_new_place_the_reason_is_told() -> None:
+    manager, agent, run = await taken_up_again()
+    agent.fault = Fault(Failure(kind=FaultKind.UNAVAILABLE, message="no"))
+    dies(agent.lanes[0])
+    await settled()
+    failure = end_of(run).failure
+    assert failure is not None
+    assert failure.kind == FaultKind.UNAVAILABLE
+    assert (manager.running, agent.held) == (0, 0)
