@@ -19,6 +19,8 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from codex_proxy.store.usage import UsageLedger
+
 Order = Literal["asc", "desc"]
 ToolMemory = Literal["disk", "ram", "off"]
 
@@ -74,6 +76,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for responses; 30 days as at OpenAI."""
     conversation_age: float | None = None
     """Seconds since a conversation was last touched; OpenAI keeps them until they are deleted."""
+    usage_age: float | None = 400 * 86400.0
+    """Seconds for sums of what was spent: a year, and the month to compare it with."""
     frames_age: float = 86400.0
     """Seconds for which the stream of a finished background response can be read again."""
     max_responses: int | None = 100_000
@@ -224,6 +228,7 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     conversations: int = 0
     frames: int = 0
     steps: int = 0
+    usage: int = 0
 
 
 NewItem: TypeAlias = StoredItem | ItemReference
@@ -385,5 +390,5 @@ class Maintenance(Protocol):
         ...
 
 
-class Store(Steps, Responses, Conversations, Maintenance, Protocol):
+class Store(Steps, Responses, Conversations, UsageLedger, Maintenance, Protocol):
     """All of it. Take the narrowest part that does."""

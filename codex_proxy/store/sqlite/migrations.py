@@ -99,7 +99,23 @@ OBJECTS: Final = (
     "CREATE INDEX conversation_items_by_item ON conversation_items (item)",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (STEP_MEMORY, OBJECTS)
+USAGE: Final = (
+    """CREATE TABLE usage (
+        owner TEXT NOT NULL,
+        hour INTEGER NOT NULL,
+        model TEXT NOT NULL,
+        turns INTEGER NOT NULL,
+        failed INTEGER NOT NULL,
+        estimated INTEGER NOT NULL,
+        input INTEGER NOT NULL,
+        cached INTEGER NOT NULL,
+        output INTEGER NOT NULL,
+        reasoning INTEGER NOT NULL,
+        PRIMARY KEY (owner, hour, model)
+    ) WITHOUT ROWID""",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (STEP_MEMORY, OBJECTS, USAGE)
 LATEST: Final = len(MIGRATIONS)
 
 APPLICATION_ID: Final = 0x63787078

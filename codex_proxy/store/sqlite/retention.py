@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from codex_proxy.store.base import Pruned, Retention
-from codex_proxy.store.sqlite import conversations, responses
+from codex_proxy.store.sqlite import conversations, responses, usage
 
 Job: TypeAlias = Callable[[sqlite3.Connection], Pruned]
 """One small write; it says what it removed, and nothing when there is nothing left for it."""
@@ -49,6 +49,8 @@ async def prune(
 def _jobs(retention: Retention, step_age: float, now: float) -> Iterator[Job]:
     yield partial(_steps, before=now - step_age)
     yield partial(_frames, before=now - retention.frames_age)
+    if retention.usage_age is not None:
+        yield partial(_usage, before=now - retention.usage_age)
     if retention.age is not None:
         yield partial(_responses, before=now - retention.age)
     if retention.conversation_age is not None:
@@ -67,6 +69,7 @@ def _sum(one: Pruned, other: Pruned) -> Pruned:
         conversations=one.conversations + other.conversations,
         frames=one.frames + other.frames,
         steps=one.steps + other.steps,
+        usage=one.usage + other.usage,
     )
 
 
@@ -79,6 +82,10 @@ def _steps(connection: sqlite3.Connection, before: float) -> Pruned:
         (before, ROWS_AT_ONCE),
     )
     return Pruned(steps=deleted.rowcount)
+
+
+def _usage(connection: sqlite3.Connection, before: float) -> Pruned:
+    return Pruned(usage=usage.prune(connection, before, ROWS_AT_ONCE))
 
 
 def _frames(connection: sqlite3.Connection, before: float) -> Pruned:

@@ -28,10 +28,11 @@ from codex_proxy.store.base import (
     StoreStats,
 )
 from codex_proxy.store.ram_steps import RamSteps
-from codex_proxy.store.sqlite import conversations, export, items, responses, retention, steps
+from codex_proxy.store.sqlite import conversations, export, items, responses, retention, steps, usage
 from codex_proxy.store.sqlite.opening import Connect, connect, open_in_memory, open_reader, open_writer
 from codex_proxy.store.sqlite.readers import Readers
 from codex_proxy.store.sqlite.writer import Writer
+from codex_proxy.store.usage import UsageEntry, UsageQuery, UsageSum
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -230,6 +231,14 @@ class SqliteStore:
 
     async def conversation_context(self, owner: str, id: str) -> ConversationContext:
         return await self._read(conversations.context, owner, id)
+
+    # --- usage ----------------------------------------------------------------------------------
+
+    async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
+        await self._write(usage.add, entries)
+
+    async def usage(self, query: UsageQuery) -> list[UsageSum]:
+        return await self._read(usage.sums, query)
 
     # --- maintenance ----------------------------------------------------------------------------
 

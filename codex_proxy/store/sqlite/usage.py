@@ -1,0 +1,49 @@
+"""Sums of what was spent, as statements on a connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery, UsageSum
+
+_FIGURES: Final = ("turns", "failed", "estimated", "input", "cached", "output", "reasoning")
+_ADD: Final = (
+    f"INSERT INTO usage (owner, hour, model, {', '.join(_FIGURES)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (owner, hour, model) DO UPDATE SET "
+    + ", ".join(f"{name} = {name} + excluded.{name}" for name in _FIGURES)
+)
+
+
+def add(connection: sqlite3.Connection, entries: Sequence[UsageEntry]) -> None:
+    connection.executemany(
+        _ADD,
+        (
+            (entry.owner, entry.hour, entry.model, *(getattr(entry.figures, name) for name in _FIGURES))
+            for entry in entries
+        ),
+    )
+
+
+def sums(connection: sqlite3.Connection, query: UsageQuery) -> list[UsageSum]:
+    model = "model" if query.by_model else "''"
+    rows = connection.execute(
+        f"SELECT hour - hour % ? AS bucket, {model} AS name, {', '.join(f'sum({each})' for each in _FIGURES)}"
+        " FROM usage WHERE owner = ? AND hour >= ? AND hour < ? GROUP BY bucket, name ORDER BY bucket, name",
+        (query.width, query.owner, query.start, query.end),
+    )
+    return [
+        UsageSum(bucket, name, Figures(**dict(zip(_FIGURES, figures, strict=True))))
+        for bucket, name, *figures in rows
+    ]
+
+
+def prune(connection: sqlite3.Connection, before: float, most: int) -> int:
+    """Removes at most `most` sums of hours before this time; how many."""
+    deleted = connection.execute(
+        "DELETE FROM usage WHERE (owner, hour, model) IN"
+        " (SELECT owner, hour, model FROM usage WHERE hour < ? LIMIT ?)",
+        (before, most),
+    )
+    return deleted.rowcount

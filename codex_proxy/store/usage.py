@@ -1,0 +1,81 @@
+"""What turns have cost, by owner, model and hour: the values, and what a ledger of them promises.
+
+An entry is a sum, so that a busy hour costs one row per owner and model. What is finer than an hour is not kept:
+who wants single turns has the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+HOUR: Final = 3600
+MOST: Final = 1 << 48
+"""Of one figure of one turn. Agents tell these numbers; a sum of many such must still be one that SQLite holds."""
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over turns. `cached` is a part of `input`, `reasoning` one of `output`."""
+
+    turns: int = 0
+    failed: int = 0
+    """Of the turns: those that failed, or found no place."""
+    estimated: int = 0
+    """Of the turns: those whose tokens nobody told, so that they are an estimate."""
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    reasoning: int = 0
+
+    def __add__(self, other: Figures) -> Figures:
+        return Figures(
+            turns=self.turns + other.turns,
+            failed=self.failed + other.failed,
+            estimated=self.estimated + other.estimated,
+            input=self.input + other.input,
+            cached=self.cached + other.cached,
+            output=self.output + other.output,
+            reasoning=self.reasoning + other.reasoning,
+        )
+
+
+class UsageEntry(msgspec.Struct, frozen=True):
+    """What one owner's turns with one model cost within the hour that begins at `hour` (seconds since 1970)."""
+
+    owner: str
+    model: str
+    hour: int
+    figures: Figures
+
+
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Hours from `start` up to and without `end`, of one owner, summed in buckets of `width` seconds."""
+
+    owner: str
+    start: int
+    end: int
+    width: int
+    """A multiple of an hour; buckets begin at multiples of it since 1970."""
+    by_model: bool = False
+
+
+class UsageSum(msgspec.Struct, frozen=True):
+    """One row of an answer. `model` is empty where the models are summed up."""
+
+    start: int
+    model: str
+    figures: Figures
+
+
+class UsageLedger(Protocol):
+    """Sums of what was spent, for about a year."""
+
+    async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
+        """Adds to what is there, all of them or none."""
+        ...
+
+    async def usage(self, query: UsageQuery) -> list[UsageSum]:
+        """What there is, ordered by time and model; buckets without anything are left out."""
+        ...

@@ -1,0 +1,108 @@
+"""What turns have cost: sums by owner, model and hour, in a file, in memory, and in RAM without a store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.store.base import Retention, Store
+from codex_proxy.store.ram_usage import RamUsage
+from codex_proxy.store.sqlite import SqliteStore
+from codex_proxy.store.usage import HOUR, MOST, Figures, UsageEntry, UsageLedger, UsageQuery, UsageSum
+from tests.store.conftest import Make
+from tests.store.stored import OTHER, OWNER, Hands
+
+DAY = 24 * HOUR
+MIDNIGHT = 19_675 * DAY
+ONE = Figures(turns=1, input=10, cached=4, output=5, reasoning=2)
+FAILED = Figures(turns=1, failed=1)
+
+
+def spent(hour: int, figures: Figures = ONE, *, owner: str = OWNER, model: str = "gpt") -> UsageEntry:
+    return UsageEntry(owner, model, MIDNIGHT + hour * HOUR, figures)
+
+
+def asked(*, width: int = HOUR, hours: int = 48, by_model: bool = False, owner: str = OWNER) -> UsageQuery:
+    return UsageQuery(
+        owner=owner, start=MIDNIGHT, end=MIDNIGHT + hours * HOUR, width=width, by_model=by_model
+    )
+
+
+@pytest.fixture(params=["file", "memory", "ram"])
+async def ledger(request: pytest.FixtureRequest, path: Path, clock: Hands) -> AsyncIterator[UsageLedger]:
+    if request.param == "ram":
+        yield RamUsage()
+        return
+    store = (
+        await SqliteStore.open(path, clock=clock)
+        if request.param == "file"
+        else SqliteStore.in_memory(clock=clock)
+    )
+    yield store
+    await store.close()
+
+
+async def test_turns_of_one_hour_are_one_sum(ledger: UsageLedger) -> None:
+    await ledger.add_usage([spent(1), spent(1)])
+    await ledger.add_usage([spent(1, FAILED)])
+    assert await ledger.usage(asked()) == [UsageSum(MIDNIGHT + HOUR, "", ONE + ONE + FAILED)]
+
+
+async def test_a_day_is_the_sum_of_its_hours(ledger: UsageLedger) -> None:
+    await ledger.add_usage([spent(0), spent(23), spent(24)])
+    assert await ledger.usage(asked(width=DAY)) == [
+        UsageSum(MIDNIGHT, "", ONE + ONE),
+        UsageSum(MIDNIGHT + DAY, "", ONE),
+    ]
+
+
+async def test_models_are_told_apart_where_that_is_asked(ledger: UsageLedger) -> None:
+    await ledger.add_usage([spent(0, model="b"), spent(0, model="a"), spent(1, model="b")])
+    assert [(each.start, each.model) for each in await ledger.usage(asked(by_model=True))] == [
+        (MIDNIGHT, "a"),
+        (MIDNIGHT, "b"),
+        (MIDNIGHT + HOUR, "b"),
+    ]
+    assert [(each.model, each.figures.turns) for each in await ledger.usage(asked(width=DAY))] == [("", 3)]
+
+
+async def test_the_end_is_left_out_and_the_start_is_not(ledger: UsageLedger) -> None:
+    await ledger.add_usage([spent(-1), spent(0), spent(2)])
+    assert [each.start for each in await ledger.usage(asked(hours=2))] == [MIDNIGHT]
+
+
+async def test_an_owner_sees_nothing_of_another_one(ledger: UsageLedger) -> None:
+    await ledger.add_usage([spent(0), spent(0, owner=OTHER)])
+    assert [each.figures for each in await ledger.usage(asked(owner=OTHER))] == [ONE]
+    assert await ledger.usage(asked(owner="somebody")) == []
+
+
+async def test_sums_of_the_largest_figures_are_still_exact(ledger: UsageLedger) -> None:
+    huge = Figures(turns=1, input=MOST, output=MOST)
+    await ledger.add_usage([spent(hour, huge) for hour in range(48)])
+    assert [each.figures.input for each in await ledger.usage(asked(width=DAY))] == [24 * MOST] * 2
+
+
+async def test_usage_is_there_after_the_store_was_opened_anew(path: Path, clock: Hands) -> None:
+    store = await SqliteStore.open(path, clock=clock)
+    await store.add_usage([spent(0)])
+    await store.close()
+    again = await SqliteStore.open(path, clock=clock)
+    assert await again.usage(asked()) == [UsageSum(MIDNIGHT, "", ONE)]
+    await again.close()
+
+
+async def test_sums_that_are_too_old_are_removed_and_others_stay(make: Make) -> None:
+    store: Store = await make(retention=Retention(usage_age=float(2 * HOUR)))
+    await store.add_usage([spent(hour) for hour in range(6)])
+    assert (await store.prune(now=MIDNIGHT + 5.0 * HOUR)).usage == 3
+    assert [each.start for each in await store.usage(asked())] == [MIDNIGHT + n * HOUR for n in (3, 4, 5)]
+
+
+async def test_without_a_store_the_oldest_hours_make_room() -> None:
+    ram = RamUsage(most=3)
+    await ram.add_usage([spent(2), spent(0), spent(1)])
+    await ram.add_usage([spent(3), spent(2)])
+    assert [each.start for each in await ram.usage(asked())] == [MIDNIGHT + n * HOUR for n in (1, 2, 3)]
