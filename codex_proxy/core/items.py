@@ -46,6 +46,8 @@ class PastCall(msgspec.Struct, frozen=True):
     """The exact text, JSON for a function, free text for a custom tool."""
     kind: Literal["function", "custom"] = "function"
     id: str | None = None
+    own: bool = False
+    """Of a tool that this server ran: clients of some surfaces never hear of it, so none has to echo it."""
 
 
 class PastOutput(msgspec.Struct, frozen=True):
@@ -54,6 +56,11 @@ class PastOutput(msgspec.Struct, frozen=True):
     call_id: str
     parts: tuple[Part, ...]
     kind: Literal["function", "custom"] = "function"
+    own: bool = False
+    """As in `PastCall`."""
+    approved_by: str | None = None
+    """The approval request that the client said yes to: the call has yet to be run, so there are no parts. Whoever
+    runs the turn puts its output here first; no agent sees one of these."""
 
 
 class PastRaw(msgspec.Struct, frozen=True):
@@ -65,14 +72,25 @@ class PastRaw(msgspec.Struct, frozen=True):
 HistoryItem: TypeAlias = SaidMessage | PastCall | PastOutput | PastRaw
 
 
+class McpOrigin(msgspec.Struct, frozen=True):
+    """The MCP server that has a tool, and what it is called there. `asks`: the client decides on each call."""
+
+    server_label: str
+    name: str
+    asks: bool = False
+
+
 class Tool(msgspec.Struct, frozen=True):
-    """A tool of the client. `parameters` is the JSON schema as the client sent it; None for custom."""
+    """A tool of the client, or one that this server runs. `parameters` is the JSON schema as it came; None for
+    custom."""
 
     name: str
     description: str = ""
     parameters: msgspec.Raw | None = None
     strict: bool = False
     kind: Literal["function", "custom"] = "function"
+    mcp: McpOrigin | None = None
+    """Where this server runs it; None for the client's own."""
 
 
 # --- what the agent puts out --------------------------------------------------------------------
@@ -103,6 +121,39 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     choice: int | None = None
 
 
+class McpCall(msgspec.Struct, frozen=True, gc=False):
+    """A call that this server runs. Its `ArgumentsDelta`s come first, then its output in `OutputDelta`s, which is
+    what went wrong where it ends as `failed`. `name` is the server's."""
+
+    id: str
+    call_id: str
+    server_label: str
+    name: str
+    approval_request_id: str | None = None
+    choice: int | None = None
+
+
+class McpApproval(msgspec.Struct, frozen=True, gc=False):
+    """A call that waits for the client's approval; its arguments come in `ArgumentsDelta`s."""
+
+    id: str
+    call_id: str
+    server_label: str
+    name: str
+    choice: int | None = None
+
+
+class McpTools(msgspec.Struct, frozen=True, gc=False):
+    """What an MCP server that the request names has. `tools` is a JSON array in the form of OpenAI's item; an
+    `error` says why it is empty, and the item ends as `failed`."""
+
+    id: str
+    server_label: str
+    tools: bytes = b"[]"
+    error: str | None = None
+    choice: int | None = None
+
+
 class Activity(msgspec.Struct, frozen=True, gc=False):
     """What the agent did by itself. `text` is one line for a person: the command, the file, the query."""
 
@@ -112,4 +163,11 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
     choice: int | None = None
 
 
-Item: TypeAlias = Message | Reasoning | ToolCall | Activity
+Item: TypeAlias = Message | Reasoning | ToolCall | McpCall | McpApproval | McpTools | Activity
+
+CALLS: tuple[type[Item], ...] = (ToolCall, McpCall, McpApproval)
+"""Items that have arguments."""
+PRINTING: tuple[type[Item], ...] = (Activity, McpCall)
+"""Items that have output."""
+OURS: tuple[type[Item], ...] = (McpCall, McpApproval, McpTools)
+"""What this server says and no agent: none repeats it after a retry."""

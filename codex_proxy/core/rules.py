@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from codex_proxy.core.events import (
     ArgumentsDelta,
     ArgumentsWhole,
@@ -36,7 +38,7 @@ from codex_proxy.core.events import (
     TurnStarted,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import Activity, Item, ItemStatus, Message, Reasoning, ToolCall
+from codex_proxy.core.items import CALLS, OURS, PRINTING, Item, ItemStatus, Message, Reasoning, ToolCall
 
 CUT_SHORT = Failure(
     kind=FaultKind.UPSTREAM_DISCONNECTED,
@@ -225,13 +227,14 @@ class Rules:
     def _open(self, item: Item) -> _Open:
         named, tries = item, 2
         while named.id in self._used:  # some providers count their ids from 0 in every answer
-            named = _renamed(item, f"{item.id}~{tries}")
+            named = msgspec.structs.replace(item, id=f"{item.id}~{tries}")
             tries += 1
         held = _Open(named)
         self._used.add(named.id)
         self._items[item.id] = held
         self._order.append(held)
-        self._step.append(held)
+        if not isinstance(named, OURS):
+            self._step.append(held)
         self._out.append(ItemStarted(named))
         return held
 
@@ -250,6 +253,11 @@ class Rules:
         held.open = False
         self._order.remove(held)
         self._out.append(ItemEnded(held.id, status))
+
+    def _kind(self, id: str, kinds: tuple[type[Item], ...]) -> type[Item]:
+        """Which of the kinds the item is of; the first for one that is none of them, or not there."""
+        held = self._items.get(id)
+        return type(held.item) if held is not None and type(held.item) in kinds else kinds[0]
 
     def _inside(self, id: str, kind: type[Item], implied: Item | None) -> _Open | None:
         """The open item that a delta belongs to; opened now where the child forgot to."""
@@ -370,7 +378,7 @@ class Rules:
             )
 
     def _arguments_delta(self, event: ArgumentsDelta) -> None:
-        held = self._inside(event.id, ToolCall, None)
+        held = self._inside(event.id, self._kind(event.id, CALLS), None)
         if held is not None and event.text and self._news(held, ARGUMENTS):
             held.said.setdefault(ARGUMENTS, []).append(event.text)
             self._out.append(ArgumentsDelta(held.id, event.text))
@@ -379,21 +387,11 @@ class Rules:
         held = self._items.get(event.id)
         if held is not None and not held.open:
             return
-        held = self._inside(event.id, ToolCall, None)
+        held = self._inside(event.id, self._kind(event.id, CALLS), None)
         if held is not None:
             self._missing(held, ARGUMENTS, event.text, ArgumentsDelta)
 
     def _output_delta(self, event: OutputDelta) -> None:
-        held = self._inside(event.id, Activity, None)
+        held = self._inside(event.id, self._kind(event.id, PRINTING), None)
         if held is not None and event.text:
             self._out.append(OutputDelta(held.id, event.text))
-
-
-def _renamed(item: Item, id: str) -> Item:
-    if isinstance(item, Message):
-        return Message(id, item.choice, item.phase)
-    if isinstance(item, Reasoning):
-        return Reasoning(id, item.choice)
-    if isinstance(item, ToolCall):
-        return ToolCall(id, item.call_id, item.name, item.kind, item.choice)
-    return Activity(id, item.kind, item.text, item.choice)

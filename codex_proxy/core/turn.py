@@ -39,6 +39,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
+    own_steps: int = 25
+    """Steps of the model whose calls this server may run; one more, and the model is told to answer."""
+    own_calls: int | None = None
+    """How many calls it may run in all."""
     output_schema: msgspec.Raw | None = None
     """A JSON schema that the answer's text must follow."""
     workdir: str = ""

@@ -1,0 +1,153 @@
+"""Keys: who may come in, and what each of them may do at most.
+
+In: the text of a keys file, and keys as clients send them. Out: a `KeySet`, or a `KeysFault` that says in which entry
+what is wrong. It reads no file and makes no key.
+
+Only digests of keys are known here and kept. A plain SHA-256 is enough: a key is made by us, of 256 bits of chance, so
+that there is no list of likely ones to try. A slow, salted hash would buy nothing, and would let strangers keep the
+server busy with wrong keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from codex_proxy.core.turn import Sandbox
+
+DEFAULT_NAME: Final = "default"
+"""The name of the key that is given as a setting (PROXY_API_KEY), and not in a file."""
+NOBODY: Final = "local"
+"""Whose everything is where no key is wanted. No key may be called so, since it would inherit that."""
+
+MOST_KEYS: Final = 1000
+"""Every one of them is compared with each request's: that takes 0.2 ms at this number."""
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+"""No two names that look alike, and none that a log or a TOML file has to quote."""
+
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class KeysFault(ValueError):
+    """What is wrong with a keys file or with a key, for the person who writes it."""
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One key, and its limits. What is left out is as the server has it for everybody."""
+
+    name: str
+    """Whose everything is that is stored with it: another key of the same name goes on with that."""
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    """Of the key, in hexadecimal digits."""
+    created: str = ""
+    """The day, for the operator's own use."""
+    rpm: AtLeastOne | None = None
+    """Requests a minute."""
+    concurrency: AtLeastOne | None = None
+    """Requests at once."""
+    models: tuple[str, ...] = ()
+    """Names of models; one with an effort (`codex-5-low`) allows that effort alone. Empty: every model."""
+    sandbox: Sandbox | None = None
+    """The most that agent turns may do."""
+    roots: tuple[str, ...] = ()
+    """Folders that agent turns may work in, instead of the server's."""
+    plain_model: bool = False
+    """No agent turns at all."""
+
+
+class KeySet(msgspec.Struct, frozen=True):
+    """The keys in force."""
+
+    keys: tuple[Key, ...] = ()
+    wanted: bool = False
+    """Whether a request needs one. Where the last key was taken away, it still does."""
+
+    def of(self, digest: str) -> Key | None:
+        """The key with this digest. How long it takes says nothing of how much of it was right."""
+        found = None
+        for key in self.keys:
+            if hmac.compare_digest(key.sha256, digest):
+                found = key
+        return found
+
+    def named(self, name: str) -> Key | None:
+        return next((key for key in self.keys if key.name == name), None)
+
+
+def digest_of(key: str) -> str:
+    """What is kept of a key."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def check_name(name: str) -> None:
+    """Raises `KeysFault` for what cannot be the name of a key."""
+    if _NAME.fullmatch(name) is None:
+        raise KeysFault(
+            f"{name[:80]!r} cannot be a key's name: take up to 64 small letters, digits, - and _, with a letter or "
+            "a digit first."
+        )
+    if name == NOBODY:
+        raise KeysFault(f"{NOBODY!r} cannot be a key's name: what is stored without a key belongs to it.")
+
+
+def parse_keys(text: str) -> tuple[Key, ...]:
+    """The keys of a file: a table `[keys.NAME]` for each. Raises `KeysFault`."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise KeysFault(f"it is not TOML: {error}") from None
+    unknown = sorted(set(document) - {"keys"})
+    if unknown:
+        raise KeysFault(f"nothing is known of {unknown[0][:80]!r}; each key is a table [keys.NAME]")
+    tables = document.get("keys", {})
+    if not isinstance(tables, dict):
+        raise KeysFault("'keys' has to be tables: [keys.NAME]")
+    if len(tables) > MOST_KEYS:
+        raise KeysFault(f"it has {len(tables)} keys; {MOST_KEYS} are the most")
+    keys = tuple(_key_of(name, table) for name, table in tables.items())
+    seen: dict[str, str] = {}
+    for key in keys:
+        other = seen.setdefault(key.sha256, key.name)
+        if other != key.name:
+            raise KeysFault(f"'{key.name}' and '{other}' are the same key")
+    return keys
+
+
+def _key_of(name: str, table: Any) -> Key:
+    check_name(name)
+    if not isinstance(table, dict) or "name" in table:
+        raise KeysFault(f"[keys.{name}] has to be a table, and its name is in its head alone")
+    try:
+        key = msgspec.convert({"name": name, **table}, Key)
+    except msgspec.ValidationError as error:
+        raise KeysFault(f"[keys.{name}]: {error}") from None
+    for root in key.roots:
+        if not root.startswith("/") or "\0" in root:
+            raise KeysFault(f"[keys.{name}]: the root {root[:80]!r} has to be a whole path, from / on")
+    return key
+
+
+def table_of(key: Key) -> Mapping[str, Any]:
+    """The key as the table of a keys file, without its name."""
+    table: dict[str, Any] = msgspec.to_builtins(key)
+    return {field: list(value) if isinstance(value, tuple) else value for field, value in table.items() if field != "name"}
+
+
+def with_default(keys: tuple[Key, ...], api_key: str | None) -> tuple[Key, ...]:
+    """The keys of a file and the one that is a setting. Raises `KeysFault` where both have its name or are the same."""
+    if api_key is None:
+        return keys
+    default = Key(name=DEFAULT_NAME, sha256=digest_of(api_key))
+    for key in keys:
+        if key.name == DEFAULT_NAME:
+            raise KeysFault(f"[keys.{DEFAULT_NAME}]: this is the name of PROXY_API_KEY; call yours otherwise")
+        if key.sha256 == default.sha256:
+            raise KeysFault(f"[keys.{key.name}]: it is the same key as PROXY_API_KEY")
+    return (default, *keys)
