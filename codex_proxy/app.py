@@ -27,12 +27,14 @@ from codex_proxy.http.responses.background_runs import BackgroundRuns
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.responses.turns import ConversationTurns
 from codex_proxy.http.service import Service, catalog_of
+from codex_proxy.http.usage_book import UsageBook
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.keeping import Keeping, KeepingError, begin_keeping
 from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import KeptLimits
 from codex_proxy.runs.manager import RunLimits, RunManager
+from codex_proxy.store.ram_usage import RamUsage
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
@@ -146,6 +148,7 @@ class Server:
                 structured_output=settings.structured_output,
             ),
             responses=self._responses(),
+            book=self._book(),
             environment=settings.env,
             images=self.images,
             keepalive=settings.sse_keepalive_ms / 1000,
@@ -165,6 +168,11 @@ class Server:
             origins=frozenset(origin.lower() for origin in split_list(settings.allowed_origins)),
             fake=settings.agent == "fake",
         )
+
+    def _book(self) -> UsageBook:
+        if self.keeping is not None:
+            return UsageBook(self.keeping.store, self.clock, durable=True)
+        return UsageBook(RamUsage(), self.clock, durable=False)
 
     def _application(self, service: Service) -> web.Application:
         app = application(service)
@@ -208,6 +216,8 @@ class Server:
         await self.manager.close()
         if self.images is not None:
             await self.images.close()
+        if self.service is not None:
+            await self.service.book.close()
         if self.keeping is not None:
             await self.keeping.close()
 

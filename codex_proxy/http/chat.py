@@ -16,7 +16,7 @@ from codex_proxy.http.places import place_of
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
-from codex_proxy.http.turns import check_capabilities, in_workspace, with_images
+from codex_proxy.http.turns import billed_to, check_capabilities, in_workspace, with_images
 from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
@@ -51,10 +51,11 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         _check_sampling(turn)
     renderer = _renderer(service, parsed, observed)
     try:
-        if parsed.stream:
-            return await _stream(request, parsed, turn, renderer, observed)
-        source = await _start(request, parsed, turn)
-        return await whole(source, renderer, observed, _headers(service, parsed))
+        with service.book.turn(request[OWNER], billed_to(turn), renderer):
+            if parsed.stream:
+                return await _stream(request, parsed, turn, renderer, observed)
+            source = await _start(request, parsed, turn)
+            return await whole(source, renderer, observed, _headers(service, parsed))
     finally:
         request[NOTES] |= _ending(renderer, observed)
 

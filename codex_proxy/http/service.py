@@ -13,6 +13,7 @@ from codex_proxy.core.turn import Sandbox
 from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.image_fetch import ImageFetcher
 from codex_proxy.http.responses.service import ResponsesService
+from codex_proxy.http.usage_book import UsageBook
 from codex_proxy.runs.agent import AgentModel
 from codex_proxy.runs.manager import RunManager
 from codex_proxy.surfaces.chat.parse import ChatSettings
@@ -28,6 +29,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     catalog: ModelCatalog
     chat: ChatSettings
     responses: ResponsesService
+    book: UsageBook
+    """Where it is written down what turns have cost."""
     environment: str
     """`prod` or `dev`: which aliases are listed."""
     images: ImageFetcher | None

@@ -12,6 +12,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.http.image_fetch import inlined
 from codex_proxy.http.service import Service
 from codex_proxy.runs.agent import Agent
+from codex_proxy.surfaces.models import DEFAULT_NAME
 
 
 def in_workspace(turn: Turn, asked_by: str | None, service: Service) -> Turn:
@@ -39,6 +40,11 @@ async def with_images(turn: Turn, service: Service, param: str) -> Turn:
         return await inlined(turn, service.images)
     except Fault as fault:
         raise Fault(msgspec.structs.replace(fault.failure, param=param)) from fault
+
+
+def billed_to(turn: Turn) -> str:
+    """The model under which the turn's tokens are summed up: as the agent calls it, where that is known."""
+    return turn.model or DEFAULT_NAME
 
 
 def check_capabilities(turn: Turn, agent: Agent) -> None:

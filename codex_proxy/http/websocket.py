@@ -31,6 +31,7 @@ from codex_proxy.http.responses.prepare import (
     prepared_with,
 )
 from codex_proxy.http.service import SERVICE, Service
+from codex_proxy.http.turns import billed_to
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
@@ -128,8 +129,9 @@ class _Connection:
             prepared = await self._prepared(parsed)
             answer = answer_of(self._service, prepared, SaveOnce(self._service, prepared), stream=False)
             try:
-                run = await begin(self._service, prepared, answer)
-                await self._send_events(answer)
+                with self._service.book.turn(self._owner, billed_to(prepared.turn), answer):
+                    run = await begin(self._service, prepared, answer)
+                    await self._send_events(answer)
             finally:
                 prepared.release()
             assert answer.final is not None

@@ -15,6 +15,9 @@ import msgspec
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Mode
 
+DEFAULT_NAME: Final = "codex-5"
+"""Whatever model the agent takes by default, and what a request without a model is answered as."""
+
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Every effort that OpenAI's types know. Which of them a model takes is the agent's to say."""
 

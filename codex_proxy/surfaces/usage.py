@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from codex_proxy.core.events import StepCompleted, Usage, UsageSeen
 from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, SaidMessage, TextPart
 
@@ -24,6 +26,14 @@ def _letters(item: HistoryItem) -> int:
     if isinstance(item, SaidMessage | PastOutput):
         return sum(len(part.text) for part in item.parts if isinstance(part, TextPart))
     return len(item.arguments) if isinstance(item, PastCall) else 0
+
+
+class Spending(msgspec.Struct, frozen=True):
+    """What a turn has cost the agent, told by it or estimated. Nothing where it never came to speak."""
+
+    tokens: Usage = Usage()
+    estimated: bool = False
+    failed: bool = False
 
 
 class Spent:
@@ -56,6 +66,17 @@ class Spent:
         """What was told, or else an estimate: at least one token each."""
         if self.told is not None:
             return self.told
+        return self._estimate(prompt_letters, answer_letters)
+
+    def spending(self, *, prompt_letters: int, answer_letters: int, failed: bool) -> Spending:
+        """What the turn has cost up to now; an estimate where it said something and nobody counted."""
+        if self.told is not None:
+            return Spending(self.told, failed=failed)
+        if not answer_letters:
+            return Spending(failed=failed)
+        return Spending(self._estimate(prompt_letters, answer_letters), estimated=True, failed=failed)
+
+    def _estimate(self, prompt_letters: int, answer_letters: int) -> Usage:
         return Usage(
             input=max(1, prompt_letters // LETTERS_PER_TOKEN),
             output=max(1, answer_letters // LETTERS_PER_TOKEN),

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.responses.profiles import end_of_profile, events_of_profile
@@ -20,6 +22,7 @@ from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.responses.objects import failed
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
+from codex_proxy.surfaces.usage import Spending
 
 Frames = list[tuple[int, bytes]]
 Save = Callable[["Answer", Run], Awaitable[Failure | None]]
@@ -168,6 +171,11 @@ class Answer:
     def snapshot(self) -> dict[str, Any]:
         """The object as it is now."""
         return self.final if self.final is not None else self._renderer.snapshot()
+
+    def spending(self) -> Spending:
+        """What the turn has cost so far; an end that could not be saved is a failure."""
+        spending = self._renderer.spending()
+        return msgspec.structs.replace(spending, failed=spending.failed or self.failure is not None)
 
     def _bytes(self) -> bytes:
         out = self.frames()

@@ -14,7 +14,7 @@ from codex_proxy.http.replies import json_response
 from codex_proxy.http.responses.context import context_of
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import OneRun
-from codex_proxy.http.turns import check_capabilities, in_workspace
+from codex_proxy.http.turns import billed_to, check_capabilities, in_workspace
 from codex_proxy.surfaces.responses import context as contexts
 from codex_proxy.surfaces.responses import objects
 from codex_proxy.surfaces.responses.context import ParsedContext
@@ -71,6 +71,7 @@ async def _answered(service: Service, turn: Turn, owner: str) -> ResponsesRender
         clock=service.clock,
         activity="off",
     )
-    run = await service.manager.start(turn, owner, durable=False)
-    await whole(OneRun(run), renderer, Observed(service.clock), {})
+    with service.book.turn(owner, billed_to(turn), renderer):
+        run = await service.manager.start(turn, owner, durable=False)
+        await whole(OneRun(run), renderer, Observed(service.clock), {})
     return renderer

@@ -26,6 +26,7 @@ from codex_proxy.http.responses.resumed import HEARTBEAT, follow
 from codex_proxy.http.responses.store_faults import opened
 from codex_proxy.http.service import SERVICE
 from codex_proxy.http.sse import EventStream
+from codex_proxy.http.turns import billed_to
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
@@ -76,10 +77,11 @@ async def _tried(request: web.Request, prepared: Prepared, observed: Observed) -
     service, stream = request.app[SERVICE], prepared.parsed.stream
     answer = answer_of(service, prepared, SaveOnce(service, prepared), stream=stream)
     try:
-        if stream:
-            return await _stream(request, prepared, answer, observed)
-        await begin(service, prepared, answer)
-        return await whole(answer, answer, observed, headers_of(service, prepared))
+        with service.book.turn(prepared.owner, billed_to(prepared.turn), answer):
+            if stream:
+                return await _stream(request, prepared, answer, observed)
+            await begin(service, prepared, answer)
+            return await whole(answer, answer, observed, headers_of(service, prepared))
     finally:
         request[NOTES] |= ending_of(answer, observed)
 

@@ -26,6 +26,7 @@ from codex_proxy.http.responses.prepare import (
 )
 from codex_proxy.http.responses.store_faults import failure_of
 from codex_proxy.http.service import Service
+from codex_proxy.http.turns import billed_to
 from codex_proxy.runs.manager import STOPPING
 from codex_proxy.runs.run import Run
 from codex_proxy.store.base import UNFINISHED, Frame, Store, StoredItem, StoreError
@@ -82,8 +83,10 @@ class LiveRun:
 
     async def work(self) -> None:
         """From the queue to the end. Whatever happens, the response ends in the store."""
+        prepared = self._prepared
         try:
-            await self._begin_and_follow()
+            with self._service.book.turn(prepared.owner, billed_to(prepared.turn), self._answer):
+                await self._begin_and_follow()
         except Fault as fault:
             await self._end_without_run(TurnEnded(Stop.FAILED, "provider", fault.failure))
         except asyncio.CancelledError:

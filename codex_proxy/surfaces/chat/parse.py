@@ -7,8 +7,6 @@ off). What the chosen agent cannot do is checked elsewhere. Sources: seeds 001 a
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from codex_proxy.core.turn import Sandbox, Turn
@@ -24,12 +22,9 @@ from codex_proxy.surfaces.chat.messages import has_instructions, history_of
 from codex_proxy.surfaces.chat.tools import offered_by
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
 from codex_proxy.surfaces.mode import BuiltinTools, mode_of
-from codex_proxy.surfaces.models import ModelCatalog, resolve
+from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.text_format import told
 from codex_proxy.surfaces.usage import letters_in
-
-DEFAULT_NAME: Final = "codex-5"
-"""What a request without a model is answered as."""
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):

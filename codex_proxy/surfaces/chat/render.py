@@ -31,7 +31,7 @@ from codex_proxy.surfaces.chat.choice import Choice, Chunk
 from codex_proxy.surfaces.chat.usage import Measure, StreamMetrics, chat_usage
 from codex_proxy.surfaces.errors import error_frame
 from codex_proxy.surfaces.pieces import Pieces, pieces_together
-from codex_proxy.surfaces.usage import Spent
+from codex_proxy.surfaces.usage import Spending, Spent
 
 DONE: Final = b"data: [DONE]\n\n"
 NOT_MEASURED: Final = StreamMetrics()
@@ -212,6 +212,15 @@ class ChatRenderer:
             copies=1 if self._routed else len(self._choices),
             prompt_letters=self._prompt_letters,
             answer_letters=sum(choice.length() for choice in self._choices),
+        )
+
+    def spending(self) -> Spending:
+        """What the turn has cost so far. An answer that was told to every choice was paid for once."""
+        letters = sum(choice.length() for choice in self._choices)
+        return self.spent.spending(
+            prompt_letters=self._prompt_letters,
+            answer_letters=letters if self._routed else letters // len(self._choices),
+            failed=self.failure is not None,
         )
 
     def _usage_chunk(self) -> bytes:

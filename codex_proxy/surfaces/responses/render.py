@@ -59,7 +59,7 @@ from codex_proxy.surfaces.responses.response_object import (
     status_of,
     usage_object,
 )
-from codex_proxy.surfaces.usage import Spent
+from codex_proxy.surfaces.usage import Spending, Spent
 
 EMPTY_MESSAGE: Final = Message("")
 
@@ -236,9 +236,17 @@ class ResponsesRenderer:
         estimated = self.spent.told is None
         if estimated and self.failure is not None:
             return None
-        letters = sum(output.letters() for output in self._output if output.kind != "reasoning")
-        tokens = self.spent.tokens(prompt_letters=self._prompt_letters, answer_letters=letters)
+        tokens = self.spent.tokens(prompt_letters=self._prompt_letters, answer_letters=self._letters())
         return usage_object(tokens, estimated=estimated)
+
+    def spending(self) -> Spending:
+        """What the turn has cost so far."""
+        failed = self.failure is not None
+        letters = self._letters()
+        return self.spent.spending(prompt_letters=self._prompt_letters, answer_letters=letters, failed=failed)
+
+    def _letters(self) -> int:
+        return sum(output.letters() for output in self._output if output.kind != "reasoning")
 
     # --- items ----------------------------------------------------------------------------------
 

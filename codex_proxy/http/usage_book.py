@@ -1,0 +1,118 @@
+"""Who writes down what turns cost: sums them up in RAM, and gives them to the ledger about once a second.
+
+So a turn's end neither waits for the disk nor writes to it by itself. What the last second has brought is lost with
+a process that is killed, and with no other. A ledger that cannot write now gets it later, together with the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import structlog
+
+from codex_proxy.core.faults import Fault
+from codex_proxy.core.ids import Clock
+from codex_proxy.store.base import StoreError
+from codex_proxy.store.usage import HOUR, MOST, Figures, UsageEntry, UsageLedger
+from codex_proxy.surfaces.usage import Spending
+
+log = structlog.get_logger("codex_proxy.http")
+
+FLUSH_SECONDS: Final = 1.0
+MOST_WAITING: Final = 10_000
+"""Sums that wait for a ledger that cannot write: beyond it no new ones are begun."""
+LONGEST_MODEL: Final = 128
+"""Letters of a model's name, which may be the client's own text."""
+NOTHING: Final = Figures()
+
+
+class Spender(Protocol):
+    """A turn that can tell what it has cost so far."""
+
+    def spending(self) -> Spending: ...
+
+
+class UsageBook:
+    """One for a server. `durable`: whether the ledger outlives it."""
+
+    def __init__(self, ledger: UsageLedger, clock: Clock, *, durable: bool) -> None:
+        self.ledger = ledger
+        self.durable = durable
+        self.since = int(clock.epoch())
+        """When this server has started."""
+        self._clock = clock
+        self._waiting: dict[tuple[str, str, int], Figures] = {}
+        self._flushing: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+
+    @contextlib.contextmanager
+    def turn(self, owner: str, model: str, spender: Spender) -> Iterator[None]:
+        """Notes what the turn inside has cost, however it ends. One whose client has left has not failed."""
+        failed = False
+        try:
+            yield
+        except Fault:
+            failed = True
+            raise
+        finally:
+            self._note(owner, model, spender.spending(), failed=failed)
+
+    def _note(self, owner: str, model: str, spending: Spending, *, failed: bool) -> None:
+        now = int(self._clock.epoch())
+        key = (owner, model[:LONGEST_MODEL], now - now % HOUR)
+        if key not in self._waiting and len(self._waiting) >= MOST_WAITING:
+            return
+        self._waiting[key] = self._waiting.get(key, NOTHING) + _figures(spending, failed=failed)
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.get_running_loop().create_task(self._flush_soon())
+
+    async def _flush_soon(self) -> None:
+        await asyncio.sleep(FLUSH_SECONDS)
+        try:
+            await self.flush()
+        except StoreError as error:
+            log.warning("usage_not_written", reason=str(error))
+
+    async def flush(self) -> None:
+        """Gives everything to the ledger. Raises `StoreError`, and keeps it."""
+        async with self._writing:
+            waiting, self._waiting = self._waiting, {}
+            if not waiting:
+                return
+            try:
+                await self.ledger.add_usage([UsageEntry(*key, figures) for key, figures in waiting.items()])
+            except StoreError:
+                for key, figures in waiting.items():
+                    self._waiting[key] = self._waiting.get(key, NOTHING) + figures
+                raise
+
+    async def close(self) -> None:
+        """Writes what is left; the ledger is closed by its owner."""
+        if self._flushing is not None:
+            self._flushing.cancel()
+            await asyncio.gather(self._flushing, return_exceptions=True)
+        try:
+            await self.flush()
+        except StoreError as error:
+            log.warning("usage_not_written", reason=str(error))
+
+
+def _figures(spending: Spending, *, failed: bool) -> Figures:
+    tokens = spending.tokens
+    return Figures(
+        turns=1,
+        failed=int(failed or spending.failed),
+        estimated=int(spending.estimated),
+        input=_bounded(tokens.input),
+        cached=_bounded(tokens.cached),
+        output=_bounded(tokens.output),
+        reasoning=_bounded(tokens.reasoning),
+    )
+
+
+def _bounded(count: int) -> int:
+    """What an agent tells of its tokens may be any number."""
+    return max(0, min(count, MOST))
