@@ -54,9 +54,14 @@ def page(origin: str, **more: str) -> dict[str, str]:
 async def test_a_page_that_is_not_listed_is_refused_and_reads_nothing(listing: Proxy, origin: str) -> None:
     refused = await listing.ask(user(), headers=page(origin))
     assert (refused.status, refused.error["code"], cors(refused)) == (403, "not_allowed", {})
-    assert cors(await listing.send("GET", "/v1/models", headers=page(origin))) == {}
     asked = page(origin, **{"Access-Control-Request-Method": "POST"})
-    assert cors(await listing.send("OPTIONS", "/v1/chat/completions", headers=asked)) == {}
+    for method, path, headers in (
+        ("GET", "/v1/models", page(origin)),
+        ("GET", "/healthz", page(origin)),
+        ("OPTIONS", "/v1/chat/completions", asked),
+    ):
+        answer = await listing.send(method, path, headers=headers)
+        assert (answer.status, cors(answer)) == (403, {})
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -69,6 +74,16 @@ async def test_no_route_changes_anything_for_a_foreign_page(listing: Proxy, meth
 async def test_a_page_that_hides_its_origin_is_known_by_its_site(listing: Proxy, site: str) -> None:
     headers = {"Authorization": "Bearer right", "Sec-Fetch-Site": site}
     assert (await listing.ask(user(), headers=headers)).status == 403
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/responses/resp_1", "/healthz", "/metrics", "/nowhere"])
+async def test_a_foreign_page_loads_nothing_as_a_script_or_a_picture(listing: Proxy, path: str) -> None:
+    """Such a load says no origin. An old browser does not say whose it is: then it is told what the answer is not."""
+    loaded = await listing.send("GET", path, headers={"Sec-Fetch-Site": "cross-site"})
+    assert (loaded.status, loaded.error["code"]) == (403, "not_allowed")
+    unsaid = await listing.send("GET", path)
+    assert unsaid.headers["X-Content-Type-Options"] == "nosniff"
+    assert unsaid.headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
 @pytest.mark.parametrize("site", [None, "same-origin", "none"])

@@ -11,11 +11,14 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.frame import OWNER, Handler
-from codex_proxy.http.middleware.origins import READS, admit
+from codex_proxy.http.middleware.origins import admit
 from codex_proxy.http.service import SERVICE, Service
 
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/metrics"})
 """What a supervisor asks without a key; `/metrics` has a key of its own."""
+
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing here, and whose bodies nobody looks at."""
 
 KEY_NAME = "default"
 """The name of the one key there is."""

@@ -37,6 +37,9 @@ _PREPARED = web.RequestKey("prepared", bool)
 _CLEAN_ID = re.compile(r"[\x21-\x7e]{1,128}")
 """What a client may call its request: visible ASCII, so that it can neither break a header nor a log."""
 
+NOT_FOR_PAGES = {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin"}
+"""For browsers that do not say whose page is asking: nothing here is a script or a picture for another page."""
+
 CLIENT_LEFT = 499
 """nginx's status for a client that left before its answer; only ever in the log."""
 
@@ -113,6 +116,7 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
 
 async def sign(request: web.Request, response: web.StreamResponse) -> None:
     """`x-request-id` and what else goes with every reply, just before its headers go out."""
+    response.headers.update(NOT_FOR_PAGES)
     if REQUEST_ID in request:
         request[_PREPARED] = True
         response.headers["x-request-id"] = request[REQUEST_ID]

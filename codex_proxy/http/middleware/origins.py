@@ -1,8 +1,9 @@
 """Which web pages may talk to this server: the exact list of the operator's, and nobody else's.
 
 A browser says with `Origin` (and `Sec-Fetch-Site`) whose page is asking, and lets a page read an answer only where the
-CORS headers allow it. Pages that are not listed get none of these headers; what could change something or start a
-turn is refused. Programs send neither header, and pass.
+CORS headers allow it. Pages that are not listed are refused, also where they only read: without CORS headers they could
+still run an answer as a script, take one of the places among the streams, and see which ids exist. Programs send
+neither header, and pass.
 """
 
 from __future__ import annotations
@@ -15,9 +16,6 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.frame import REPLY_HEADERS
 from codex_proxy.http.service import SERVICE
 
-READS = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that change nothing here."""
-
 PREFLIGHT_SECONDS = 600
 """How long a browser may remember what it is allowed: a change of the list is in force after as long."""
 
@@ -28,7 +26,7 @@ _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
 def admit(request: web.Request) -> web.Response | None:
     """Looks at who asks. Gives the whole answer to a listed page's preflight, else None.
 
-    Raises `Fault` NOT_ALLOWED for a foreign page that wants more than to read.
+    Raises `Fault` NOT_ALLOWED for a foreign page.
     """
     service = request.app[SERVICE]
     if service.origins:
@@ -38,7 +36,7 @@ def admit(request: web.Request) -> web.Response | None:
         request[REPLY_HEADERS]["Access-Control-Allow-Origin"] = request.headers["Origin"]
         request[REPLY_HEADERS]["Access-Control-Expose-Headers"] = "*"
         return _preflight(request)
-    if _is_foreign(request, origin) and (request.method not in READS or "Upgrade" in request.headers):
+    if _is_foreign(request, origin):
         message = "Web pages of other origins may not use this server; add theirs to PROXY_ALLOWED_ORIGINS."
         raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
     return None
