@@ -41,7 +41,9 @@ class FailedAttempts:
         if now - last >= FORGIVEN_SECONDS:
             count = 0
         count += 1
-        spacing = 0.0 if count <= FREE else min(FIRST_SECONDS * 2.0 ** min(count - FREE - 1, 16), LONGEST_SECONDS)
+        spacing = (
+            0.0 if count <= FREE else min(FIRST_SECONDS * 2.0 ** min(count - FREE - 1, 16), LONGEST_SECONDS)
+        )
         wait = min(max(answered - now, 0.0) + spacing, LONGEST_SECONDS)
         self._failed[address] = (count, now, now + wait)
         if len(self._failed) > MOST_ADDRESSES:

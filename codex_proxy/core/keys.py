@@ -1,6 +1,6 @@
 """Keys: who may come in, and what each of them may do at most.
 
-In: the text of a keys file, and keys as clients send them. Out: a `KeySet`, or a `KeysFault` that says in which entry
+In: the text of a keys file, and keys as clients send them. Out: a `KeySet`, or a `KeysError` that says in which entry
 what is wrong. It reads no file and makes no key.
 
 Only digests of keys are known here and kept. A plain SHA-256 is enough: a key is made by us, of 256 bits of chance, so
@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class KeysFault(ValueError):
+class KeysError(ValueError):
     """What is wrong with a keys file or with a key, for the person who writes it."""
 
 
@@ -87,67 +87,71 @@ def digest_of(key: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raises `KeysFault` for what cannot be the name of a key."""
+    """Raises `KeysError` for what cannot be the name of a key."""
     if _NAME.fullmatch(name) is None:
-        raise KeysFault(
+        raise KeysError(
             f"{name[:80]!r} cannot be a key's name: take up to 64 small letters, digits, - and _, with a letter or "
             "a digit first."
         )
     if name == NOBODY:
-        raise KeysFault(f"{NOBODY!r} cannot be a key's name: what is stored without a key belongs to it.")
+        raise KeysError(f"{NOBODY!r} cannot be a key's name: what is stored without a key belongs to it.")
 
 
 def parse_keys(text: str) -> tuple[Key, ...]:
-    """The keys of a file: a table `[keys.NAME]` for each. Raises `KeysFault`."""
+    """The keys of a file: a table `[keys.NAME]` for each. Raises `KeysError`."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise KeysFault(f"it is not TOML: {error}") from None
+        raise KeysError(f"it is not TOML: {error}") from None
     unknown = sorted(set(document) - {"keys"})
     if unknown:
-        raise KeysFault(f"nothing is known of {unknown[0][:80]!r}; each key is a table [keys.NAME]")
+        raise KeysError(f"nothing is known of {unknown[0][:80]!r}; each key is a table [keys.NAME]")
     tables = document.get("keys", {})
     if not isinstance(tables, dict):
-        raise KeysFault("'keys' has to be tables: [keys.NAME]")
+        raise KeysError("'keys' has to be tables: [keys.NAME]")
     if len(tables) > MOST_KEYS:
-        raise KeysFault(f"it has {len(tables)} keys; {MOST_KEYS} are the most")
+        raise KeysError(f"it has {len(tables)} keys; {MOST_KEYS} are the most")
     keys = tuple(_key_of(name, table) for name, table in tables.items())
     seen: dict[str, str] = {}
     for key in keys:
         other = seen.setdefault(key.sha256, key.name)
         if other != key.name:
-            raise KeysFault(f"'{key.name}' and '{other}' are the same key")
+            raise KeysError(f"'{key.name}' and '{other}' are the same key")
     return keys
 
 
 def _key_of(name: str, table: Any) -> Key:
     check_name(name)
     if not isinstance(table, dict) or "name" in table:
-        raise KeysFault(f"[keys.{name}] has to be a table, and its name is in its head alone")
+        raise KeysError(f"[keys.{name}] has to be a table, and its name is in its head alone")
     try:
         key = msgspec.convert({"name": name, **table}, Key)
     except msgspec.ValidationError as error:
-        raise KeysFault(f"[keys.{name}]: {error}") from None
+        raise KeysError(f"[keys.{name}]: {error}") from None
     for root in key.roots:
         if not root.startswith("/") or "\0" in root:
-            raise KeysFault(f"[keys.{name}]: the root {root[:80]!r} has to be a whole path, from / on")
+            raise KeysError(f"[keys.{name}]: the root {root[:80]!r} has to be a whole path, from / on")
     return key
 
 
 def table_of(key: Key) -> Mapping[str, Any]:
     """The key as the table of a keys file, without its name."""
     table: dict[str, Any] = msgspec.to_builtins(key)
-    return {field: list(value) if isinstance(value, tuple) else value for field, value in table.items() if field != "name"}
+    return {
+        field: list(value) if isinstance(value, tuple) else value
+        for field, value in table.items()
+        if field != "name"
+    }
 
 
 def with_default(keys: tuple[Key, ...], api_key: str | None) -> tuple[Key, ...]:
-    """The keys of a file and the one that is a setting. Raises `KeysFault` where both have its name or are the same."""
+    """The keys of a file and the one that is a setting. Raises `KeysError` where both have its name or are the same."""
     if api_key is None:
         return keys
     default = Key(name=DEFAULT_NAME, sha256=digest_of(api_key))
     for key in keys:
         if key.name == DEFAULT_NAME:
-            raise KeysFault(f"[keys.{DEFAULT_NAME}]: this is the name of PROXY_API_KEY; call yours otherwise")
+            raise KeysError(f"[keys.{DEFAULT_NAME}]: this is the name of PROXY_API_KEY; call yours otherwise")
         if key.sha256 == default.sha256:
-            raise KeysFault(f"[keys.{key.name}]: it is the same key as PROXY_API_KEY")
+            raise KeysError(f"[keys.{key.name}]: it is the same key as PROXY_API_KEY")
     return (default, *keys)

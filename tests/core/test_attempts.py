@@ -1,0 +1,78 @@
+"""Wrong keys: how long their answers are held back, with the hands of the clock turned by the test."""
+
+from __future__ import annotations
+
+import pytest
+
+from codex_proxy.core.attempts import FORGIVEN_SECONDS, FREE, LONGEST_SECONDS, MOST_ADDRESSES, FailedAttempts
+from tests.core.test_rate import Hands
+
+ADDRESS = "192.0.2.1"
+
+
+def one_after_another(
+    attempts: FailedAttempts, clock: Hands, count: int, address: str = ADDRESS
+) -> list[float]:
+    """The delays of somebody who waits for each answer."""
+    delays = []
+    for _ in range(count):
+        delays.append(attempts.delay(address))
+        clock.now += delays[-1]
+    return delays
+
+
+def test_the_first_ones_wait_for_nothing_then_each_waits_longer_and_none_for_ever() -> None:
+    clock = Hands()
+    delays = one_after_another(FailedAttempts(clock), clock, 100)
+    assert delays[:FREE] == [0.0] * FREE
+    assert delays[FREE : FREE + 4] == [0.25, 0.5, 1.0, 2.0]
+    assert delays[-1] == max(delays) == LONGEST_SECONDS
+
+
+def test_many_at_once_are_answered_one_after_the_other() -> None:
+    clock = Hands()
+    attempts = FailedAttempts(clock)
+    one_after_another(attempts, clock, FREE)
+    assert [attempts.delay(ADDRESS) for _ in range(4)] == [0.25, 0.75, 1.75, 3.75]
+
+
+def test_other_addresses_are_not_held_back() -> None:
+    clock = Hands()
+    attempts = FailedAttempts(clock)
+    one_after_another(attempts, clock, 20)
+    assert attempts.delay("192.0.2.2") == 0.0
+
+
+def test_an_address_that_was_quiet_long_enough_begins_anew() -> None:
+    clock = Hands()
+    attempts = FailedAttempts(clock)
+    one_after_another(attempts, clock, 20)
+    clock.now += FORGIVEN_SECONDS
+    assert attempts.delay(ADDRESS) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("fe80::1%eth0", "fe80::2%eth1"),
+    ],
+)
+def test_addresses_that_one_machine_can_choose_among_count_as_one(one: str, other: str) -> None:
+    clock = Hands()
+    attempts = FailedAttempts(clock)
+    one_after_another(attempts, clock, 10, one)
+    assert attempts.delay(other) > 0
+
+
+def test_any_number_of_addresses_takes_bounded_memory_and_those_that_go_on_are_remembered() -> None:
+    clock = Hands()
+    attempts = FailedAttempts(clock)
+    one_after_another(attempts, clock, 10)
+    for number in range(3 * MOST_ADDRESSES):
+        attempts.delay(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+        if number % 1000 == 0:
+            attempts.delay(ADDRESS)
+    assert len(attempts) == MOST_ADDRESSES
+    assert attempts.delay(ADDRESS) > 0
