@@ -64,6 +64,7 @@ def limits_of(settings: Settings) -> Limits:
         max_processes=settings.app_server_processes,
         max_age=settings.app_server_max_age,
         max_turns_served=settings.app_server_max_turns,
+        max_memory=settings.app_server_max_memory,
     )
 
 

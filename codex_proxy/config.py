@@ -123,6 +123,9 @@ class Settings(BaseSettings):
     app_server_processes: int = Field(2, ge=1, le=16, description="app-server processes per kind of turn")
     app_server_max_age: float = Field(6 * 3600.0, gt=0, description="seconds until one is renewed")
     app_server_max_turns: int = Field(2000, ge=1, description="turns until one is renewed")
+    app_server_max_memory: int = Field(
+        1 << 30, ge=0, description="bytes in RAM at which one is renewed; 0 for any number"
+    )
     kept_threads: int = Field(32, ge=0, description="threads kept between two requests; 0 for none")
     kept_thread_seconds: float = Field(300.0, gt=0, description="how long a thread is kept")
     drain_ms: int = Field(10000, ge=0, description="time for running turns when the server stops")

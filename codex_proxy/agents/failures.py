@@ -331,13 +331,19 @@ def failure_from_exit(ended: Ended) -> Failure:
     line = _telling_line(ended.stderr_tail)
     told = failure_from_text(line).kind if line else K.AGENT_CRASHED
     kind = told if told in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED) else K.AGENT_CRASHED
+    advice = f" {MESSAGES[kind]}." if kind is K.AGENT_NOT_AUTHENTICATED and line else ""
+    message = f"The agent's process ended before its answer did{how_it_ended(ended)}"
+    return Failure(kind=kind, message=f"{message}{advice}")
+
+
+def how_it_ended(ended: Ended) -> str:
+    """For behind a sentence about a process's end: its exit, then its last telling words or a full stop."""
     if ended.signal is not None:
         how = f" (signal {ended.signal})"
     else:
         how = "" if ended.code is None else f" (exit code {ended.code})"
-    message = f"The agent's process ended before its answer did{how}"
-    advice = f" {MESSAGES[kind]}." if kind is K.AGENT_NOT_AUTHENTICATED else ""
-    return Failure(kind=kind, message=f"{message}: {line}{advice}" if line else f"{message}.")
+    line = _telling_line(ended.stderr_tail)
+    return f"{how}: {line}" if line else f"{how}."
 
 
 def _telling_line(stderr: str) -> str:

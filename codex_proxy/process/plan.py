@@ -5,7 +5,7 @@ whole. It does not know what a process is, how it is started or how long that ta
 is decided here, and asks again after that and whenever something has changed: a turn came or ended, a process
 became ready or is gone, time passed.
 
-A worn process (too old, or too many turns served) gets a successor first and no turns after that: it drains,
+A worn process (too old, too large, or too many turns served) gets a successor first and no turns after that: it drains,
 and is retired when idle. Where the limit leaves no room for a successor, one worn process at a time is given
 up when that leaves another to serve; a pool of one is renewed when it is idle. Serving comes before renewing.
 """
@@ -27,13 +27,14 @@ class State(Enum):
 
 
 class Seat(msgspec.Struct, frozen=True):
-    """A process of the pool, as far as it matters here; ages in seconds since its start."""
+    """A process of the pool, as far as it matters here; ages in seconds since its start, memory in bytes."""
 
     key: int
     state: State
     turns_running: int
     turns_served: int
     age: float
+    memory: int = 0
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -54,6 +55,8 @@ class Limits(msgspec.Struct, frozen=True):
     # What a long-lived process gathers (memory, threads, descendants) is bounded by renewing it now and then.
     max_turns_served: int = 1000
     max_age: float = 3600.0
+    # 0 for any. A process takes 130 MiB, and 1.4 MiB for each thread: one of a GiB has lost control of its memory.
+    max_memory: int = 1 << 30
     # Turns that wait for room; a client is better told to come back than kept waiting behind more.
     max_waiting: int = 256
 
@@ -119,7 +122,9 @@ def tend(seats: tuple[Seat, ...], limits: Limits, waiting: int) -> Upkeep:
 
 
 def is_worn(seat: Seat, limits: Limits) -> bool:
-    """Whether a process has lived or worked long enough to be renewed."""
+    """Whether a process has lived or worked long enough, or grown enough, to be renewed."""
+    if limits.max_memory and seat.memory >= limits.max_memory:
+        return True
     return seat.age >= limits.max_age or seat.turns_served >= limits.max_turns_served
 
 

@@ -151,8 +151,9 @@ class AppServerAgent:
 
     def trouble(self) -> Failure | None:
         for pool in self.pools:
-            if pool.last_failure is not None:
-                return pool.last_failure
+            trouble = pool.trouble()
+            if trouble is not None:
+                return trouble
         hubs = [hub for pool in self.pools for hub in pool.hubs]
         if hubs and not any(hub.connection.signed_in for hub in hubs):
             return NOT_SIGNED_IN

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.codex_app_server.connection import Connection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
+from codex_proxy.agents.failures import how_it_ended
 from codex_proxy.agents.lines import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 from codex_proxy.runs.lane import LaneReader, broken_protocol
+from codex_proxy.runs.memory import family_of, resident_bytes
 from codex_proxy.runs.strays import children_of, since_boot
 
 
@@ -41,13 +43,16 @@ class Hub:
         """When each lane in use was opened or taken up again, on the clock of `strays`."""
         self._own: frozenset[int] = frozenset()
         """What the warden has for children before the first turn: the agent."""
+        self._family: dict[int, float] = {}
+        """The agent with what it was started through (npm's wrapper), and when each was started."""
 
     async def start(self, command: Command, *, within: float) -> None:
         """Spawns the process and greets it. A `Fault` where it does not answer `within` seconds."""
         try:
             self._child = await spawn(command, self)
         except SpawnError as error:
-            raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=str(error))) from error
+            kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
+            raise Fault(Failure(kind=kind, message=str(error))) from error
         self._child.write(self.connection.open())
         try:
             async with asyncio.timeout(within):
@@ -63,12 +68,22 @@ class Hub:
             await self.end()
             raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=self._why()))
         self._own = frozenset(children_of(self._child.pid))
+        self._family = family_of(self._child.pid)
 
     def _why(self) -> str:
         if self.connection.fault is not None:
             return self.connection.fault
-        said = self.exit.stderr_tail.strip().splitlines()[-1:] if self.exit else []
-        return "The agent ended while it was starting." + (f" It said: {said[0][:300]}" if said else "")
+        return f"The agent's process ended while it was starting{self.how_it_ended}"
+
+    @property
+    def how_it_ended(self) -> str:
+        """For behind a sentence about its end: its exit, then its last words or a full stop."""
+        return "." if self.exit is None else how_it_ended(_ended(self.exit))
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the agent holds, as far as the system tells. Reads files: not for every turn."""
+        return resident_bytes(self._family) if self.alive else 0
 
     @property
     def alive(self) -> bool:
@@ -180,7 +195,7 @@ class Hub:
     def _tell_end(self, lane: int) -> None:
         reader, exit = self._readers.get(lane), self.exit
         if reader is not None and exit is not None:
-            reader.ended(Ended(exit.code, exit.signal, exit.stderr_tail))
+            reader.ended(_ended(exit))
 
     def _changed(self) -> None:
         if self.on_change is not None:
@@ -196,8 +211,11 @@ class HubLane:
         self.number = number
         self.dialect = AppServerTurn(number)
         self.hub = hub
+        self.used = False
+        """A turn has begun on it."""
 
     def attach(self, reader: LaneReader) -> None:
+        self.used = True
         self.hub.attach(self.number, reader)
 
     def send(self, writes: bytes) -> None:
@@ -215,3 +233,7 @@ class HubLane:
     async def release(self, *, settled: bool) -> None:
         self.hub.suspect = self.hub.suspect or not settled
         self.hub.close_lane(self.number)
+
+
+def _ended(exit: Exit) -> Ended:
+    return Ended(exit.code, exit.signal, exit.stderr_tail)

@@ -1,21 +1,25 @@
-"""The pool of app-server processes: performs what `process.plan` decides.
+"""The pool of app-server processes: performs what `process.plan` and `process.restarts` decide.
 
-Turns that cannot be placed wait here in the order in which they came. It owns its hubs from the first
-moment of their start, and every hub's end is awaited in `close`.
+Turns that cannot be placed wait here in the order in which they came; while no process may be started after too
+many have failed, none waits. It owns its hubs from the first moment of their start, and every hub's end is
+awaited in `close`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+import msgspec
 import structlog
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
 from codex_proxy.process.plan import Limits, Refuse, Seat, State, Use, place, tend
+from codex_proxy.process.restarts import Restarts, is_steady
 from codex_proxy.runs.hub import Hub, HubLane
 
 log = structlog.get_logger(__name__)
@@ -26,9 +30,13 @@ BROKEN_START = Failure(
     kind=FaultKind.INTERNAL, message="The agent could not be started. The server's log has the reason."
 )
 
+KEEPS_ENDING = "The agent's process keeps ending by itself. It is started again after a pause. It ended"
+
 TEND_SECONDS = 30.0
 """How often the pool looks at itself when nothing happens: ages pass slowly."""
 
+WEIGH_SECONDS = 30.0
+"""How often it is seen how much memory each process holds, at most: each look reads files of the system's."""
 
 STRAY_SECONDS = 1.0
 """How long after a turn what it has left running is looked for: the agent ends its own commands in less. Nor are
@@ -42,6 +50,10 @@ class _Place:
         self.key = key
         self.hub = hub
         self.born = born
+        self.ready = math.inf
+        """When it was."""
+        self.memory = 0
+        """As it was last seen."""
         self.state = State.STARTING
         self.leaving = False
         """Somebody sees to its end already."""
@@ -74,6 +86,10 @@ class Pool:
         self._timer: asyncio.TimerHandle | None = None
         self._turn_ended = -STRAY_SECONDS
         """When the last turn did, on the loop's clock."""
+        self._weighed = clock.monotonic()
+        self._failed = Restarts()
+        self._crash: Failure | None = None
+        """How the last process ended that was not asked to."""
         self.last_failure: Failure | None = None
         """Why the newest start failed; None once one succeeded."""
         self.restarts = 0
@@ -112,6 +128,8 @@ class Pool:
 
     async def release(self, lane: HubLane, *, settled: bool) -> None:
         """Gives a lane back."""
+        if settled and lane.used and lane.hub.alive:
+            self._failed = self._failed.served(self._born(lane.hub))
         await lane.release(settled=settled)
         self._turn_over()
 
@@ -119,6 +137,16 @@ class Pool:
     def hubs(self) -> list[Hub]:
         """The processes that are there, starting ones left out."""
         return [each.hub for each in self._places.values() if each.state is not State.STARTING]
+
+    def trouble(self) -> Failure | None:
+        """Why a turn would not work just now: no process starts, or none lives for long."""
+        if self.last_failure is not None:
+            return self.last_failure
+        now = self._clock.monotonic()
+        steady = any(is_steady(now - each.ready) for each in self._places.values())
+        if (self._failed.looping and not steady) or (self._failed.pause(now) and not self._serving()):
+            return self._crash
+        return None
 
     def retire(self, hub: Hub) -> None:
         """No further turn on this process; it ends when it is idle."""
@@ -150,7 +178,7 @@ class Pool:
     def _seats(self) -> tuple[Seat, ...]:
         now = self._clock.monotonic()
         return tuple(
-            Seat(each.key, each.state, each.hub.turns, each.hub.served, now - each.born)
+            Seat(each.key, each.state, each.hub.turns, each.hub.served, now - each.born, each.memory)
             for each in self._places.values()
         )
 
@@ -160,6 +188,8 @@ class Pool:
             if each.state is not State.STARTING and not each.hub.alive:
                 del self._places[each.key]
                 self.restarts += each.state is State.READY
+                if not each.leaving:
+                    self._crashed(each)
             elif each.state is State.READY and each.hub.suspect:
                 each.drain()
         while self._waiting:
@@ -184,11 +214,37 @@ class Pool:
                 leaving.leaving = True
                 self._spawn(self._end(leaving))
         if upkeep.start:
+            self._start_another()
+        self._look_again(TEND_SECONDS)
+
+    def _start_another(self) -> None:
+        """Starts a process, unless too many have failed; then who waits for it is told why, and when to come back."""
+        now = self._clock.monotonic()
+        pause = self._failed.pause(now)
+        if not pause:
             self._next_key += 1
-            starting = _Place(self._next_key, self._new_hub(), self._clock.monotonic())
+            starting = _Place(self._next_key, self._new_hub(), now)
             self._places[starting.key] = starting
             self._spawn(self._start(starting))
-        self._look_again(TEND_SECONDS)
+            return
+        self._look_again(pause)
+        reason = self.last_failure or self._crash
+        if reason is not None and not self._serving():
+            self._fail_waiting(msgspec.structs.replace(reason, retry_after=pause))
+
+    def _serving(self) -> bool:
+        """Whether there is a process that takes turns, or will in a moment."""
+        return any(each.state is not State.DRAINING for each in self._places.values())
+
+    def _crashed(self, place: _Place) -> None:
+        now = self._clock.monotonic()
+        self._failed = self._failed.failed(now, now - place.ready)
+        how = place.hub.how_it_ended
+        self._crash = Failure(kind=FaultKind.UNAVAILABLE, message=f"{KEEPS_ENDING}{how}")
+        log.warning("agent_ended", reason=how, in_a_row=self._failed.failures)
+
+    def _born(self, hub: Hub) -> float:
+        return next((each.born for each in self._places.values() if each.hub is hub), -math.inf)
 
     def _turn_over(self) -> None:
         self._changed()
@@ -207,6 +263,7 @@ class Pool:
 
     def _tick(self) -> None:
         self._timer = None
+        self._weigh()
         for each in self._places.values():
             if each.state is State.READY and each.hub.has_strays:
                 each.drain()  # its warden ends whatever a turn has left
@@ -215,26 +272,41 @@ class Pool:
         if since < STRAY_SECONDS:  # of the last turn it was too early
             self._look_again(STRAY_SECONDS - since)
 
+    def _weigh(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._weighed >= WEIGH_SECONDS:
+            self._weighed = now
+            for each in self._places.values():
+                each.memory = each.hub.memory
+
     async def _start(self, starting: _Place) -> None:
         try:
             await self._start_hub(starting.hub)
         except Fault as fault:
-            del self._places[starting.key]
-            self.last_failure = fault.failure
-            log.warning("agent_start_failed", reason=fault.failure.message)
-            # Others may still come and take who waits; whether to start one more is the next turn's affair.
-            if not any(each.state is not State.DRAINING for each in self._places.values()):
-                self._fail_waiting(fault.failure)
-            return
+            self._start_failed(starting, fault.failure)
+        except Exception:
+            log.exception("agent_start_broke")
+            starting.hub.kill()
+            self._start_failed(starting, BROKEN_START)
         except BaseException:
             starting.hub.kill()
             self._places.pop(starting.key, None)
-            self._fail_waiting(BROKEN_START)
             raise
-        self.last_failure = None
-        starting.state = State.READY
-        starting.hub.on_change = self._turn_over
-        self._changed()
+        else:
+            self.last_failure = None
+            starting.state = State.READY
+            starting.ready = self._clock.monotonic()
+            starting.hub.on_change = self._turn_over
+            self._changed()
+
+    def _start_failed(self, starting: _Place, failure: Failure) -> None:
+        del self._places[starting.key]
+        self._failed = self._failed.failed(self._clock.monotonic())
+        self.last_failure = failure
+        log.warning("agent_start_failed", reason=failure.message, in_a_row=self._failed.failures)
+        if not self._serving():  # else somebody may still come and take who waits
+            self._fail_waiting(failure)
+        self._tend()
 
     async def _end(self, leaving: _Place) -> None:
         await leaving.hub.end()

@@ -30,11 +30,12 @@ def children_of(pid: int) -> dict[int, float]:
     with contextlib.suppress(OSError):  # it has ended
         for child in own_children(pid):
             with contextlib.suppress(OSError):
-                found[child] = _started(child)
+                found[child] = started(child)
     return found
 
 
-def _started(pid: int) -> float:
+def started(pid: int) -> float:
+    """When a process was started, in seconds since boot. `OSError` where there is none, or no /proc."""
     # "pid (name) state ppid ...": the name may hold anything, parentheses and blanks too
     fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     return int(fields[START_TIME]) / os.sysconf("SC_CLK_TCK")

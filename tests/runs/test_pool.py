@@ -38,6 +38,8 @@ class PaperHub(Hub):
         self.ends = 0
         self.killed = False
         self.strays = False
+        self.held = 0
+        self.weighed = 0
         self.looks = 0
 
     def run(self) -> None:
@@ -51,6 +53,11 @@ class PaperHub(Hub):
     def has_strays(self) -> bool:
         self.looks += 1
         return self.strays
+
+    @property
+    def memory(self) -> int:
+        self.weighed += 1
+        return self.held
 
     async def end(self) -> None:
         self.ends += 1
@@ -141,8 +148,10 @@ async def test_a_failed_start_fails_everybody_who_waits_with_its_reason() -> Non
     yard.fault = Fault(NO_START)
     first, second = await yard.asked(), await yard.asked()
     assert await fault_of(first) == await fault_of(second) == NO_START
-    assert yard.pool.last_failure == NO_START
+    assert yard.pool.last_failure == yard.pool.trouble() == NO_START
     yard.fault = None
+    await asyncio.sleep(1.1)
+    assert yard.pool.trouble() is None
     lane = await yard.pool.lane()
     assert yard.pool.last_failure is None
     await yard.pool.release(lane, settled=True)

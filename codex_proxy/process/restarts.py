@@ -1,0 +1,48 @@
+"""When a pool may start its next process, after some have failed: at once, then after pauses that grow.
+
+Decides purely, from when processes failed and how long they had lived. A start that fails and a process that ends
+unasked count alike. It does not know what starts a process or why one ended.
+"""
+
+import msgspec
+
+# A process that could not stay up for a second will not do so in the next one; each try costs 0.1 s of CPU.
+FIRST_PAUSE = 1.0
+# What is mended (a sign-in, a disk, a binary that was being replaced) is found out within this time.
+LONGEST_PAUSE = 30.0
+# Agents that fail by their own doing fail within their first seconds; later it was a turn, or somebody's signal.
+STEADY_SECONDS = 10.0
+# A client of OpenAI's SDK sends a turn that kills the agent three times in a row by itself.
+LOOP = 4
+
+
+class Restarts(msgspec.Struct, frozen=True):
+    """How many processes in a row have failed, and when the last one did."""
+
+    failures: int = 0
+    last: float = 0.0
+
+    def failed(self, now: float, lived: float = 0.0) -> "Restarts":
+        """After one more failure, of a process that was ready for `lived` seconds. A steady one is the first."""
+        return Restarts(1 if is_steady(lived) else self.failures + 1, now)
+
+    def served(self, born: float) -> "Restarts":
+        """After a turn that a process has seen to its end; `born` says when that one was started."""
+        return Restarts() if born >= self.last else self
+
+    def pause(self, now: float) -> float:
+        """Seconds until the next start: none after the first failure, then more and more, up to a limit."""
+        if self.failures < 2:
+            return 0.0
+        pause = min(FIRST_PAUSE * 2.0 ** min(self.failures - 2, 16), LONGEST_PAUSE)
+        return max(0.0, self.last + pause - now)
+
+    @property
+    def looping(self) -> bool:
+        """Whether so many have failed in a row that a turn would most likely fail too."""
+        return self.failures >= LOOP
+
+
+def is_steady(lived: float) -> bool:
+    """Whether a process that has been ready for so many seconds does not fail by its own doing any more."""
+    return lived >= STEADY_SECONDS
