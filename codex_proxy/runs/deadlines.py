@@ -44,7 +44,8 @@ class DeadlineWatch:
         self._expired = expired
         self._began = self._last = scheduler.time()
         self._visible = False
-        self._held = False
+        self.held = False
+        """The agent is made to wait."""
         self._timer: TimerHandle | None = None
         self._arm()
 
@@ -55,11 +56,11 @@ class DeadlineWatch:
 
     def hold(self) -> None:
         """The agent is made to wait: its silence is not its fault. The other deadlines go on."""
-        self._held = True
+        self.held = True
 
     def go_on(self) -> None:
         """The agent may speak again, and has as long for it as after any sign of life."""
-        self._held = False
+        self.held = False
         self._last = self._scheduler.time()
         if self._timer is not None:
             self._timer.cancel()
@@ -74,7 +75,7 @@ class DeadlineWatch:
     def _next(self) -> tuple[float, str, float]:
         limits = self._deadlines
         candidates = [(self._began + limits.total, "the whole answer", limits.total)]
-        if not self._held:
+        if not self.held:
             candidates.append((self._last + limits.idle, "the next sign of life", limits.idle))
         if not self._visible:
             candidates.append((self._began + limits.first, "the first word", limits.first))

@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
 import structlog
 
-from codex_proxy.core.events import Stop, TurnEnded
+from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.items import HistoryItem, PastOutput
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.agent import Agent, Opened
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import Hit, KeptLimits, KeptThreads, Parked, thread_key
+from codex_proxy.runs.own_calls import OwnCalls, ToolRunner, awaits_approved, filled
 from codex_proxy.runs.run import BeforeEnd, Run
 from codex_proxy.runs.seat import Seat
 from codex_proxy.runs.step_memory import (
@@ -126,31 +127,62 @@ class RunManager:
         *,
         durable: bool = True,
         replay: tuple[HistoryItem, ...] | None = None,
+        runner: ToolRunner | None = None,
+        first: Sequence[Event] = (),
     ) -> Run:
         """A run that has begun. A `Fault` where there is no room, or the agent cannot take the turn.
 
         `owner` names whose turn it is: nobody else gets what is remembered or kept of it. `before_end` is
         awaited before the log ends. `durable`: what is remembered of it may lie on disk. `replay` tells the
-        same history with the model's own items in it, for a thread that has not seen them.
+        same history with the model's own items in it, for a thread that has not seen them. `runner` runs the tools
+        that are ours; `first` is what the client hears before anything of the agent's.
         """
         slot = await self._slot()
+        to_run = awaits_approved(turn)
         try:
-            started = await self._seat_for(turn, owner, replay)
+            started = _Way(first_attempt(turn)) if to_run else await self._seat_for(turn, owner, replay)
         except BaseException:
             self._give_back(slot)
             raise
         # No await between here and the run's begin: it owns the seat from now on, and its end gives it back.
         loop = asyncio.get_running_loop()
-        run = Run(turn, started.attempt, loop, self._deadlines, self, client=owner, saves=self._has_to_save)
+        calls = OwnCalls(runner, self._clean_up)
+        run = Run(
+            turn, started.attempt, loop, self._deadlines, self,
+            client=owner, saves=self._has_to_save, calls=calls,
+        )  # fmt: skip
         self._runs[run] = _Started(slot, before_end, durable, replay)
-        if started.hit is not None:
-            run.go_on(started.hit)
+        if first:
+            run.say(first)
+        if to_run:
+            run.begin_with(self._begun_with_approved(run, calls))
         else:
-            assert started.opened is not None
-            run.seated(self._seated(run, started.opened))
+            self._begin(run, started)
         if self._stopped:
             run.fail(STOPPING)
         return run
+
+    def _begin(self, run: Run, way: _Way) -> None:
+        if way.hit is not None:
+            run.go_on(way.hit)
+        else:
+            assert way.opened is not None
+            run.seated(self._seated(run, way.opened))
+
+    async def _begun_with_approved(self, run: Run, calls: OwnCalls) -> None:
+        """The turn begins when what its client approved has run."""
+        run.turn = await calls.approved(run, run.turn)
+        started = self._runs[run]
+        outputs = [item for item in run.turn.history if isinstance(item, PastOutput)]
+        replay = None if started.replay is None else filled(started.replay, outputs)
+        self._runs[run] = msgspec.structs.replace(started, replay=replay)
+        try:
+            way = await self._seat_for(run.turn, run.client, replay)
+        except Fault as fault:
+            run.fail(fault.failure)
+            return
+        run.attempt = way.attempt
+        self._begin(run, way)
 
     async def _seat_for(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _Way:
         """A thread that was kept for just this, or a new place with everything that is remembered."""
@@ -294,10 +326,11 @@ class RunManager:
 
     # --- the end of a run -----------------------------------------------------------------------
 
-    def _clean_up(self, work: Coroutine[Any, Any, None]) -> None:
+    def _clean_up(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._clean_ups.add(task)
         task.add_done_callback(self._clean_ups.discard)
+        return task
 
     async def drain(self, within: float) -> None:
         """Takes no new turn, lets those that have a slot finish for `within` seconds, then fails them.

@@ -1,6 +1,6 @@
 """A run owns one turn of a client: it drives seats, reads what comes through broker and rules, and keeps the log.
 
-There is no task in it: what the child says arrives by a call, is read, repaired and logged in that call, and
+There is no task of its own in it: what the child says arrives by a call, is read, repaired and logged in that call, and
 the readers of the log are woken. An HTTP request never owns a child; it reads the log, and may `interrupt`. One
 run is one client turn, of one or more steps of the agent, and of two tries at most; a kept thread whose process
 dies as it is taken up again is none of them.
@@ -8,9 +8,10 @@ dies as it is taken up again is none of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
+import msgspec
 import structlog
 
 from codex_proxy.agents.base import Decision, ToolReply
@@ -26,14 +27,19 @@ from codex_proxy.core.events import (
     UsageSeen,
 )
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import PastRaw
 from codex_proxy.core.limits import MaxTokens, StopSequences
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, Scheduler
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.kept import Hit
+from codex_proxy.runs.own_calls import OwnCalls
 from codex_proxy.runs.seat import Seat
+from codex_proxy.runs.step_memory import clean_item, output_id
 from codex_proxy.tools.attempt import Attempt, first_attempt, second_attempt
+from codex_proxy.tools.broker import Brokered
+from codex_proxy.tools.own_calls import ToolOutput
 
 log = structlog.get_logger(__name__)
 
@@ -88,6 +94,7 @@ class Run:
         *,
         client: str,
         saves: Callable[[Run], bool],
+        calls: OwnCalls,
     ) -> None:
         self.log = EventLog(self._backlog)
         self.turn = turn
@@ -99,6 +106,8 @@ class Run:
         """Raw items of this turn, in order: what the model has to see again."""
         self._owner = owner
         self._saves = saves
+        self._calls = calls
+        self._calls_running = 0
         self._seat: Seat | None = None
         self._replayable = False
         """It goes on on a kept thread, and nobody has seen anything of it: a new thread does as well."""
@@ -116,22 +125,43 @@ class Run:
 
     # --- what the owner does --------------------------------------------------------------------
 
+    @property
+    def ended(self) -> bool:
+        """Nothing more comes; the client may not have heard of the end yet."""
+        return self._rules.ended
+
+    def say(self, events: Sequence[Event]) -> None:
+        """What the server has to tell of its own in this turn."""
+        if not self._rules.ended:
+            self._log_events(list(events), 0)
+
+    def begin_with(self, work: Coroutine[Any, Any, None]) -> None:
+        """What has to be done before the turn can have a seat. The agent is not late meanwhile."""
+        self._watch.hold()
+        self._calls.begin_approved(work)
+
     def seated(self, seat: Seat) -> None:
         """A new seat, on which the turn begins."""
         if self._rules.ended:
             seat.close()
             return
+        self._agent_begins()
         self._seat = seat
         seat.begin()
 
     def go_on(self, hit: Hit) -> None:
         """A seat that has rested, on which the turn goes on."""
+        self._agent_begins()
         self._seat = hit.seat
         self._replayable = True
         hit.seat.listener = self
         hit.seat.proceed(self.attempt.turn, hit.fresh)
         for answered in hit.hidden:
             hit.seat.answer(answered.ask_id, ToolReply(answered.output.parts))
+
+    def _agent_begins(self) -> None:
+        if self._watch.held:
+            self._watch.go_on()
 
     def interrupt(self) -> None:
         """Nobody wants the rest: the agent is stopped, and the log ends."""
@@ -154,14 +184,29 @@ class Run:
         if seat.gone and self._replayable:
             self._begin_again(first_attempt(self.turn))
             return
-        brokered = self.attempt.broker.feed(events)
+        self._take(self.attempt.broker.feed(events), seat, size)
+
+    def ran(self, ask_id: str, output: ToolOutput) -> None:
+        """A call that this server runs has its output."""
+        self._calls_running -= 1
+        if not self._calls_running and not self._paused:
+            self._watch.go_on()
+        if self._seat is not None and not self._rules.ended:
+            self._take(self.attempt.broker.ran(ask_id, output), self._seat, 0)
+
+    def _take(self, brokered: Brokered, seat: Seat, size: int) -> None:
+        """What the broker made of something: for the log, for the agent, and to be run."""
         said = brokered.events
         check = self.attempt.check
         if check is not None:
             said = check.feed(said)
         self._log_events(said, size)
         if brokered.again or (check is not None and check.wrong is not None):
-            self._begin_again(second_attempt(self.turn, None if check is None else check.wrong))
+            self._begin_again(second_attempt(self._so_far(), None if check is None else check.wrong))
+        if brokered.calls and not self._rules.ended:
+            self._calls_running += len(brokered.calls)
+            self._watch.hold()
+            self._calls.begin(self, brokered.calls)
         for answered in brokered.answers:
             seat.answer(answered.ask_id, ToolReply(answered.output.parts))
         if self._rules.ended:
@@ -250,6 +295,13 @@ class Run:
             seat.close()
         self._owner.reopen(self, attempt)
 
+    def _so_far(self) -> Turn:
+        """The turn for a second try. Calls that were run have had their effects: they are not made again."""
+        ran = self.attempt.broker.ran_calls
+        last = max((index for index, raw in enumerate(self.raw) if output_id(raw) in ran), default=-1)
+        said = tuple(PastRaw(clean_item(raw)) for raw in self.raw[: last + 1])
+        return msgspec.structs.replace(self.turn, history=(*self.turn.history, *said))
+
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded) -> None:
@@ -262,6 +314,7 @@ class Run:
     def _leave(self) -> None:
         """The turn is over for us; an agent that does not know it yet is told, unless its thread is kept."""
         self._watch.stop()
+        self._calls.cancel()
         seat, self._seat = self._seat, None
         if seat is None:
             return
@@ -287,5 +340,6 @@ class Run:
 
     def _resume(self, seat: Seat) -> None:
         self._paused = False
-        self._watch.go_on()
+        if not self._calls_running:
+            self._watch.go_on()
         seat.resume()

@@ -15,7 +15,7 @@ import msgspec
 from codex_proxy.core.items import HistoryItem, PastCall, SaidMessage, TextPart
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.broker import Broker
-from codex_proxy.tools.replay import Remembered, call_key, keys_of, restored, said_text
+from codex_proxy.tools.replay import Remembered, call_key, keys_of, restored, said_text, wire_output
 
 MAX_ENTRIES, MAX_BYTES = 1000, 64 << 20
 """What RAM holds at most: a busy day of one person's tool loops."""
@@ -79,6 +79,12 @@ def clean_item(raw: bytes) -> bytes:
     return msgspec.json.encode(item)
 
 
+def output_id(raw: bytes) -> str | None:
+    """The id of the call that a raw item is the output of."""
+    head = msgspec.json.decode(raw, type=_Head)
+    return head.call_id if head.type in ("function_call_output", "custom_tool_call_output") else None
+
+
 def visible_calls(broker: Broker) -> tuple[PastCall, ...]:
     """The calls that a turn ended with, as its client will echo them."""
     return tuple(PastCall(ask.call_id, ask.name, ask.arguments, ask.kind) for ask in broker.visible)
@@ -101,23 +107,16 @@ def entry_of(
     """Keys and value to remember a turn that ended with calls. `identity`: of model and provider; `plain`: the
     agent has no tools of its own."""
     items = [msgspec.Raw(clean_item(each)) for each in raw]
-    hidden = {
-        answered.output.call_id: "".join(
-            part.text for part in answered.output.parts if isinstance(part, TextPart)
-        )
-        for answered in broker.hidden
-    }
+    hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in broker.hidden}
     calls = visible_calls(broker)
     visible = [call.call_id for call in calls]
     unanswered = _unanswered(items)
+    not_told: dict[str, str | list[dict[str, Any]]] = {
+        id: _not_answered(call) if plain else CUT_OFF for id, call in unanswered.items() if id not in visible
+    }
     entry = Remembered(
         items=items,
-        hidden={
-            id: _not_answered(call) if plain else CUT_OFF
-            for id, call in unanswered.items()
-            if id not in visible
-        }
-        | hidden,
+        hidden=not_told | hidden,
         calls=list(unanswered),
         visible=visible,
         said=said_text(said_by(raw)),

@@ -1,10 +1,10 @@
-"""Who answers a call of the model: the client, or we, so that the client never sees it.
+"""Who answers a call of the model: the client, a tool that this server runs, or we with a word of our own.
 
-In: the events of a turn as its dialect says them. Out: what may go on to the rules, the outputs to give to the
-agent at once, and whether the turn has to be tried again. The calls of one step are decided together, when the
-step is complete: with a visible one among them the client's turn ends with its calls, and what we answered to
-the hidden ones reaches the model beside the client's outputs; without one they are answered at once, and the
-same turn goes on. It knows no wire and no dialect.
+In: the events of a turn as its dialect says them, and what our tools gave. Out: what may go on to the rules, the
+outputs to give to the agent at once, the calls to run, and whether the turn has to be tried again. The calls of one
+step are decided together, when the step is complete: with one for the client among them its turn ends with that,
+once ours have run, and their outputs reach the model beside the client's; without one all are answered as soon as
+there is an answer, and the same turn goes on. It knows no wire and no dialect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import msgspec
 
 from codex_proxy.core.events import (
     ApprovalAsked,
-    ArgumentsWhole,
     AskClosed,
     Event,
     InputAsked,
@@ -35,10 +34,14 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import PastOutput, TextPart, Tool, ToolCall
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.choice import must_call
+from codex_proxy.tools.own_calls import OwnCall, ToolOutput, call_events, output_events, output_of
 from codex_proxy.tools.schemas import violation
 
 MAX_FAULTS = 2
 """Steps after which a model is told what is wrong with its calls; one that does not learn then never does."""
+
+ENOUGH = "The limit of tool calls is reached, and this one was not made. Answer with what you have."
+"""Told to a model whose calls this server has run as often as it may."""
 
 DEFERRED = "Deferred: one call at a time. Make this call again if you still need it."
 
@@ -56,6 +59,12 @@ NOT_HONOURED = Failure(
     code="tool_choice_not_honoured",
     message="The model answered with text twice although a tool call was required. Try again, or ask with "
     "tool_choice auto.",
+)
+NEVER_STOPPED = Failure(
+    kind=FaultKind.UPSTREAM_ERROR,
+    code="tool_call_limit",
+    message="The model kept calling tools after their limit was reached and it was told to answer. Allow more "
+    "(`max_tool_calls`, MAX_TOOL_CALL_ITERATIONS), or ask for less.",
 )
 NEVER_LEARNED = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
@@ -76,6 +85,8 @@ class Brokered(msgspec.Struct):
 
     events: list[Event]
     answers: list[Answered]
+    calls: list[OwnCall] = msgspec.field(default_factory=list)
+    """What is to be run; each output comes back by `ran`."""
     again: bool = False
     """The turn is to be tried once more, with a reminder; nothing of this try's answer was let through."""
 
@@ -88,11 +99,19 @@ class Broker:
 
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
         self._strict: dict[str, Tool] = {tool.name: tool for tool in turn.tools if tool.strict}
+        self._own: dict[str, Tool] = {tool.name: tool for tool in turn.tools if tool.mcp is not None}
+        self._steps_left = turn.own_steps
+        self._calls_left = turn.own_calls
+        self._running: set[str] = set()
+        """Calls of ours without an output, by the agent's ask."""
         self._parallel = turn.parallel_tool_calls
         self._waits_for_call = must_call(turn)
         """A call is required and none has come: words without a call would be thrown away."""
         self._second_try = second_try
         self._asks: list[ToolAsked] = []
+        self._waiting: list[ToolAsked] = []
+        """Calls of the step for the client, which hears of them once ours have run."""
+        self._own_calls: list[OwnCall] = []
         self._bad_call = False
         """In this step the agent has answered a call by itself."""
         self._faults = 0
@@ -102,6 +121,8 @@ class Broker:
         """The calls that the client is to answer, once the turn has ended with them."""
         self.hidden: list[Answered] = []
         """What we answered to the other calls of that same step; the agent has not been told yet."""
+        self.ran_calls: set[str] = set()
+        """The ids of all calls that were run here."""
 
     def feed(self, events: Sequence[Event]) -> Brokered:
         """The events that go on; empty of calls until their step is complete."""
@@ -141,6 +162,23 @@ class Broker:
         self._held.clear()
         self._waits_for_call = False
 
+    def ran(self, ask_id: str, output: ToolOutput) -> Brokered:
+        """A call of ours has its output. Where the step has calls of the client's too, they go out behind the last."""
+        done = Brokered([], [])
+        if self._over or ask_id not in self._running:
+            return done
+        self._running.remove(ask_id)
+        ask = next(call.ask for call in self._own_calls if call.ask.ask_id == ask_id)
+        done.events += output_events(ask, output)
+        answered = Answered(ask_id, output_of(ask, output))
+        if not self._waiting:
+            done.answers.append(answered)
+            return done
+        self.hidden.append(answered)
+        if not self._running:
+            self._hand_on(done)
+        return done
+
     def _decide(self, done: Brokered) -> None:
         """The step is complete: who answers its calls. What they are is told behind its end, so that a step
         which breaks the rules ends the turn before a call of it is seen."""
@@ -150,16 +188,30 @@ class Broker:
         if not self._parallel:
             hidden += [_answered(ask, DEFERRED) for ask in good[1:]]
             good = good[:1]
-        if good:
-            self._hand_on(good, hidden, done)
-        elif hidden or bad_call:
-            self._faults += 1
-            if self._faults > MAX_FAULTS:
-                self._over = True
-                self._held.clear()
-                done.events.append(TurnEnded(Stop.FAILED, "provider", NEVER_LEARNED))
-            else:
-                done.answers += hidden
+        ours, enough = self._ours_of(good)
+        self._waiting = [ask for ask in good if self._is_for_client(ask)]
+        if self._waiting or ours:
+            self._let_go(done)
+        if ours:
+            self._begin(ours, done)
+        if self._waiting:
+            self.hidden = hidden + enough
+            if not ours:
+                self._hand_on(done)
+        elif enough or ((hidden or bad_call) and not ours):
+            self._told(hidden + enough, NEVER_STOPPED if enough else NEVER_LEARNED, done)
+        else:
+            done.answers += hidden
+
+    def _told(self, hidden: list[Answered], too_often: Failure, done: Brokered) -> None:
+        """The model is told what it did wrong; a few times only."""
+        self._faults += 1
+        if self._faults <= MAX_FAULTS:
+            done.answers += hidden
+            return
+        self._over = True
+        self._held.clear()
+        done.events.append(TurnEnded(Stop.FAILED, "provider", too_often))
 
     def _sorted(self, asks: list[ToolAsked]) -> tuple[list[ToolAsked], list[Answered]]:
         """The calls that the client may see, and our answers to the others."""
@@ -175,14 +227,39 @@ class Broker:
                 )
         return good, hidden
 
-    def _hand_on(self, good: list[ToolAsked], hidden: list[Answered], done: Brokered) -> None:
+    def _is_for_client(self, ask: ToolAsked) -> bool:
+        tool = self._own.get(ask.name)
+        return tool is None or (tool.mcp is not None and tool.mcp.asks)
+
+    def _ours_of(self, good: list[ToolAsked]) -> tuple[list[OwnCall], list[Answered]]:
+        """The calls that are run here, and the answers to those that are too many."""
+        asked = [ask for ask in good if not self._is_for_client(ask)]
+        if not asked:
+            return [], []
+        room = len(asked) if self._calls_left is None else self._calls_left
+        if self._steps_left <= 0:
+            room = 0
+        self._steps_left -= 1
+        if self._calls_left is not None:
+            self._calls_left -= min(room, len(asked))
+        ours = [OwnCall(ask, self._own[ask.name]) for ask in asked[:room]]
+        return ours, [_answered(ask, ENOUGH) for ask in asked[room:]]
+
+    def _begin(self, ours: list[OwnCall], done: Brokered) -> None:
+        self._own_calls = ours
+        self._running = {call.ask.ask_id for call in ours}
+        self.ran_calls.update(call.ask.call_id for call in ours)
+        done.calls += ours
+        for call in ours:
+            done.events += call_events(call.ask, call.tool)
+
+    def _hand_on(self, done: Brokered) -> None:
         self._over = True
-        self.visible, self.hidden = good, hidden
-        self._let_go(done)
-        for ask in good:
+        self.visible = self._waiting
+        for ask in self.visible:
             if self._faults >= MAX_FAULTS and self._violation(ask) is not None:
                 done.events.append(Noticed("strict_violation", ask.name))
-            done.events += _call_events(ask)
+            done.events += [*call_events(ask, self._own.get(ask.name)), ItemEnded(ask.item_id or ask.call_id)]
         done.events.append(TurnEnded(Stop.TOOL_CALLS, "token_count"))
 
     def _violation(self, ask: ToolAsked) -> str | None:
@@ -206,12 +283,3 @@ class Broker:
 
 def _answered(ask: ToolAsked, text: str) -> Answered:
     return Answered(ask.ask_id, PastOutput(ask.call_id, (TextPart(text),), ask.kind))
-
-
-def _call_events(ask: ToolAsked) -> list[Event]:
-    id = ask.item_id or ask.call_id
-    return [
-        ItemStarted(ToolCall(id, ask.call_id, ask.name, ask.kind)),
-        ArgumentsWhole(id, ask.arguments),
-        ItemEnded(id),
-    ]

@@ -1,7 +1,8 @@
 """Whether a history goes on where another ended: each item as a digest, and what a client will echo.
 
 A thread that was kept may be used again only if the new request's history begins with exactly what that thread
-has seen and said. Items that clients do not echo (reasoning, messages that say nothing) do not count.
+has seen and said. Items that clients do not echo (reasoning, messages that say nothing, calls that this server ran)
+do not count.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def prints_of(history: Sequence[HistoryItem]) -> tuple[Prints, tuple[int, ...]]:
     while index < len(history):
         item = history[index]
         end = index + 1
-        if isinstance(item, PastRaw):
+        if isinstance(item, PastRaw) or _own(item):
             index = end
             if ends:
                 ends[-1] = end
@@ -45,7 +46,14 @@ def prints_of(history: Sequence[HistoryItem]) -> tuple[Prints, tuple[int, ...]]:
 
 
 def _is_assistant(item: HistoryItem) -> bool:
-    return isinstance(item, PastRaw) or (isinstance(item, SaidMessage) and item.role == "assistant")
+    if isinstance(item, SaidMessage):
+        return item.role == "assistant"
+    return isinstance(item, PastRaw) or _own(item)
+
+
+def _own(item: HistoryItem) -> bool:
+    """A half of a call that this server ran: on some surfaces no client hears of it."""
+    return isinstance(item, PastCall | PastOutput) and item.own
 
 
 def _print(item: HistoryItem) -> bytes:

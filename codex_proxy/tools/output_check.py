@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.core.events import Event, ItemStarted, RefusalDelta, Stop, TextDelta, TurnEnded
+from codex_proxy.core.events import Event, ItemStarted, RawItem, RefusalDelta, Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import Message, SaidMessage, TextPart
+from codex_proxy.core.items import OURS, Message, SaidMessage, TextPart
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.broker import NEVER_HELD
@@ -44,6 +44,8 @@ class OutputCheck:
         self._schema = schema
         self._second_try = second_try
         self._held: list[Event] = []
+        self._ours: set[str] = set()
+        """Items of ours in this answer."""
         self._over = False
         self.wrong: str | None = None
         """What was the matter with the text, where it has to be asked for again."""
@@ -58,11 +60,20 @@ class OutputCheck:
             if type(event) is TurnEnded:
                 self._over = True
                 out += self._ended(event)
-            elif type(event) in NEVER_HELD:
+            elif type(event) in NEVER_HELD or self._passes(event):
                 out.append(event)
             else:
                 self._held.append(event)
         return out
+
+    def _passes(self, event: Event) -> bool:
+        """What stays, whatever becomes of the text: calls that this server has run, and what the model said raw."""
+        if type(event) is RawItem:
+            return True
+        if type(event) is ItemStarted and isinstance(event.item, OURS):
+            self._ours.add(event.item.id)
+            return True
+        return getattr(event, "id", None) in self._ours
 
     def _ended(self, event: TurnEnded) -> list[Event]:
         """An answer that was cut off, filtered or refused, and one that calls, is nothing to be checked."""

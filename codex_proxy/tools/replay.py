@@ -13,10 +13,20 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, PastRaw, SaidMessage, TextPart
+from codex_proxy.core.items import (
+    HistoryItem,
+    ImagePart,
+    Part,
+    PastCall,
+    PastOutput,
+    PastRaw,
+    SaidMessage,
+    TextPart,
+)
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -24,8 +34,9 @@ class Remembered(msgspec.Struct, frozen=True):
 
     items: list[msgspec.Raw]
     """Responses items as they came, in order."""
-    hidden: dict[str, str]
-    """Outputs that we gave, by call id, of calls in the last step that the client never saw."""
+    hidden: dict[str, str | list[dict[str, Any]]]
+    """Outputs that we gave, by call id, of calls in the last step that the client never saw, or that this server
+    ran: in the form of a Responses item's `output`."""
     calls: list[str]
     """Call ids of the last step, hidden ones too, in the model's order."""
     visible: list[str]
@@ -53,7 +64,7 @@ def call_key(call: PastCall) -> bytes:
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
     """The keys to look up for a history."""
-    return [call_key(item) for item in history if isinstance(item, PastCall)]
+    return [call_key(item) for item in history if isinstance(item, PastCall) and not item.own]
 
 
 def said_text(items: Sequence[HistoryItem]) -> str:
@@ -98,20 +109,26 @@ def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
     while end < len(history) and _is_the_models(history[end]):
         if called and isinstance(history[end], SaidMessage):
             break
-        called = called or isinstance(history[end], PastCall)
+        called = called or _is_for_client(history[end])
         end += 1
     return start, end
 
 
+def _is_for_client(item: HistoryItem) -> bool:
+    """A call that the turn ended with: the client answers it, and echoes it."""
+    return isinstance(item, PastCall) and not item.own
+
+
 def _is_the_models(item: HistoryItem) -> bool:
-    return isinstance(item, PastCall | PastRaw) or (
-        isinstance(item, SaidMessage) and item.role == "assistant"
-    )
+    """What an echo is made of. An output among it is of a call that this server ran."""
+    if isinstance(item, SaidMessage):
+        return item.role == "assistant"
+    return item.own if isinstance(item, PastOutput) else True
 
 
 def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]) -> Remembered | None:
     """What is remembered of an echo: all its calls must be of one turn, its text the same, its raw items known."""
-    calls = [item for item in echo if isinstance(item, PastCall)]
+    calls = [item for item in echo if isinstance(item, PastCall) and not item.own]
     if not calls:
         return None
     memory = recalled.get(call_key(calls[0]))
@@ -158,5 +175,31 @@ def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[Histor
             left.remove(answer)
             out.append(answer)
         elif call_id in memory.hidden:
-            out.append(PastOutput(call_id, (TextPart(memory.hidden[call_id]),)))
+            out.append(PastOutput(call_id, parts_of(memory.hidden[call_id])))
     return out + left
+
+
+def wire_output(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
+    """An output as a Responses item has it: a text, or what it is made of."""
+    if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
+        return "".join(part.text for part in parts if isinstance(part, TextPart))
+    return [_wire_part(part) for part in parts]
+
+
+def parts_of(output: str | list[dict[str, Any]]) -> tuple[Part, ...]:
+    """The parts again."""
+    if isinstance(output, str):
+        return (TextPart(output),)
+    return tuple(
+        ImagePart(part["image_url"], part.get("detail"))
+        if part["type"] == "input_image"
+        else TextPart(part["text"])
+        for part in output
+    )
+
+
+def _wire_part(part: Part) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "input_text", "text": part.text}
+    detail = {} if part.detail is None else {"detail": part.detail}
+    return {"type": "input_image", "image_url": part.url, **detail}

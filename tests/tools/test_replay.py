@@ -252,7 +252,9 @@ def memories(draw: st.DrawFn) -> dict[bytes, Remembered]:
     for number in range(draw(st.integers(0, 3))):
         visible = draw(st.lists(CALLS, min_size=1, max_size=2, unique_by=lambda each: each.call_id))
         ids = [each.call_id for each in visible]
-        hidden = draw(st.dictionaries(st.sampled_from(["h1", "h2"]), st.just("no")))
+        hidden: dict[str, str | list[dict[str, Any]]] = draw(
+            st.dictionaries(st.sampled_from(["h1", "h2"]), st.just("no"))
+        )
         items = [raw("reasoning", id=f"r{number}"), raw("function_call", turn=number)]
         said_before = draw(WORDS)
         memory = Remembered(items, hidden, draw(st.permutations([*ids, *hidden])), ids, said_before, "m")

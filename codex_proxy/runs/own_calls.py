@@ -1,0 +1,134 @@
+"""Calls of the model that this server runs itself, while they are under way: one task each, ended with their run.
+
+Who runs a tool comes in through `ToolRunner`, which `app` fills. A call that fails is an output that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from codex_proxy.core.events import Event, ToolAsked
+from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, TextPart, Tool
+from codex_proxy.core.turn import Turn
+from codex_proxy.tools.own_calls import OwnCall, ToolOutput, call_events, output_events
+
+log = structlog.get_logger(__name__)
+
+BROKEN = ToolOutput(
+    (TextPart("The tool could not be run: the server failed in an unforeseen way."),),
+    "The tool could not be run: the server failed in an unforeseen way. Its log has the reason.",
+    failed=True,
+)
+GONE = ToolOutput(
+    (TextPart("The tool is not offered any more, so the call was not made."),),
+    "The tool is not offered any more, so the call was not made.",
+    failed=True,
+)
+
+
+class ToolRunner(Protocol):
+    """Runs tools for one request."""
+
+    async def run(self, tool: Tool, arguments: str) -> ToolOutput:
+        """The output, within a bound; `arguments` is the model's text. Cancel it to have the call given up."""
+        ...
+
+
+class Caller(Protocol):
+    """The run that wants the outputs."""
+
+    def ran(self, ask_id: str, output: ToolOutput) -> None: ...
+    def say(self, events: Sequence[Event]) -> None: ...
+
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class OwnCalls:
+    """The calls of one run. `spawn` makes a task that is awaited when the server stops."""
+
+    def __init__(self, runner: ToolRunner | None, spawn: Spawn) -> None:
+        self._runner = runner
+        self._spawn = spawn
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, caller: Caller, calls: Iterable[OwnCall]) -> None:
+        """Runs calls beside each other; each output goes to `caller.ran`."""
+        for call in calls:
+            self._keep(self._spawn(self._one(caller, call)))
+
+    def begin_approved(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work that ends with the run, as calls do."""
+        self._keep(self._spawn(work))
+
+    def cancel(self) -> None:
+        """Nobody wants the outputs any more."""
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    async def approved(self, caller: Caller, turn: Turn) -> Turn:
+        """Runs what the client has approved, and gives the turn with the outputs in its history."""
+        calls = {item.call_id: item for item in turn.history if isinstance(item, PastCall)}
+        waiting = [
+            item for item in turn.history if isinstance(item, PastOutput) and item.approved_by is not None
+        ]
+        outputs = await asyncio.gather(
+            *(
+                self._approved_one(caller, calls[item.call_id], item.approved_by or "", turn)
+                for item in waiting
+            )
+        )
+        return with_outputs(turn, outputs)
+
+    async def _approved_one(self, caller: Caller, call: PastCall, request_id: str, turn: Turn) -> PastOutput:
+        ask = ToolAsked(call.call_id, call.call_id, call.name, call.arguments)
+        tool = next((tool for tool in turn.tools if tool.name == call.name and tool.mcp is not None), None)
+        if tool is None:
+            return PastOutput(call.call_id, GONE.parts)
+        caller.say(call_events(ask, tool, approved_by=request_id))
+        output = await self._output(tool, call.arguments)
+        caller.say(output_events(ask, output))
+        return PastOutput(call.call_id, output.parts)
+
+    async def _one(self, caller: Caller, call: OwnCall) -> None:
+        caller.ran(call.ask.ask_id, await self._output(call.tool, call.ask.arguments))
+
+    async def _output(self, tool: Tool, arguments: str) -> ToolOutput:
+        if self._runner is None:
+            return GONE
+        try:
+            return await self._runner.run(tool, arguments)
+        except Exception:
+            log.exception("tool_broke")
+            return BROKEN
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def awaits_approved(turn: Turn) -> bool:
+    """Whether something has to be run before the turn can begin."""
+    return any(isinstance(item, PastOutput) and item.approved_by is not None for item in turn.history)
+
+
+def with_outputs(turn: Turn, outputs: Iterable[PastOutput]) -> Turn:
+    """The turn with these outputs where its history waits for them."""
+    return msgspec.structs.replace(turn, history=filled(turn.history, outputs))
+
+
+def filled(history: Sequence[HistoryItem], outputs: Iterable[PastOutput]) -> tuple[HistoryItem, ...]:
+    """The history with these outputs where it waits for them."""
+    by_id = {output.call_id: output for output in outputs}
+    return tuple(
+        by_id.get(item.call_id, item)
+        if isinstance(item, PastOutput) and item.approved_by is not None
+        else item
+        for item in history
+    )

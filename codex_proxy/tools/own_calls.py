@@ -1,0 +1,51 @@
+"""Calls that this server runs itself: what is told of them, and what the model gets.
+
+In: a call of the model, the tool, and its output. Out: events and items. Who runs it, and how, is not known here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from codex_proxy.core.events import ArgumentsWhole, Event, ItemEnded, ItemStarted, OutputDelta, ToolAsked
+from codex_proxy.core.items import Item, McpApproval, McpCall, Part, PastOutput, Tool, ToolCall
+
+
+class OwnCall(msgspec.Struct, frozen=True):
+    """A call to run, of a tool that has an `mcp`."""
+
+    ask: ToolAsked
+    tool: Tool
+
+
+class ToolOutput(msgspec.Struct, frozen=True):
+    """What a tool gave: `parts` for the model, `text` for the client. `failed`: they say what went wrong."""
+
+    parts: tuple[Part, ...]
+    text: str
+    failed: bool = False
+
+
+def call_events(ask: ToolAsked, tool: Tool | None, *, approved_by: str | None = None) -> list[Event]:
+    """The beginning of a call: the client's own where there is no tool of ours, one to approve, or one to run."""
+    id = ask.item_id or ask.call_id
+    return [ItemStarted(_item(id, ask, tool, approved_by)), ArgumentsWhole(id, ask.arguments)]
+
+
+def output_events(ask: ToolAsked, output: ToolOutput) -> list[Event]:
+    """The end of a call that was run."""
+    id = ask.item_id or ask.call_id
+    return [OutputDelta(id, output.text), ItemEnded(id, "failed" if output.failed else "completed")]
+
+
+def output_of(ask: ToolAsked, output: ToolOutput) -> PastOutput:
+    return PastOutput(ask.call_id, output.parts, ask.kind, own=True)
+
+
+def _item(id: str, ask: ToolAsked, tool: Tool | None, approved_by: str | None) -> Item:
+    origin = None if tool is None else tool.mcp
+    if origin is None:
+        return ToolCall(id, ask.call_id, ask.name, ask.kind)
+    if origin.asks and approved_by is None:
+        return McpApproval(id, ask.call_id, origin.server_label, origin.name)
+    return McpCall(id, ask.call_id, origin.server_label, origin.name, approved_by)
