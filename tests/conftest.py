@@ -1,0 +1,55 @@
+"""How the whole suite runs: fast tests first, and without those that only `--all` asks for.
+
+A test is marked ``exhaustive`` where it proves once more, at a price, what cheaper tests have shown: hundreds of
+kills, every way through a loop, every name. `scripts/test --all` and continuous integration run these too.
+"""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+HERE = Path(__file__).parent
+
+FOLDERS = (
+    *("core", "surfaces", "agents", "tools", "doors", "store", "runs", "fake", "http", "http_responses"),
+    *("contract", "commands", "mcp", "process", "scripts", "real", "process_left"),
+)
+"""From what needs nothing to what starts real processes and waits for them. A folder that is not named: the middle."""
+
+settings.register_profile("default run", max_examples=50)
+settings.register_profile("all", max_examples=200)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", dest="run_all", help="run the exhaustive tests, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("all" if config.getoption("run_all") else "default run")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _place(item.path))
+    named = any("::" in argument for argument in config.args)
+    if config.getoption("run_all") or named or config.getoption("markexpr"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: the collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def _place(path: Path) -> int:
+    folder = path.relative_to(HERE).parts[0]
+    return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS) // 2
