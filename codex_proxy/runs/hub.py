@@ -34,6 +34,8 @@ class Hub:
         """Who wants to know that the process is gone, or not to be used any more."""
         self.suspect = False
         """It broke its protocol, or a turn on it did not settle: it takes no further one."""
+        self.proven = False
+        """A turn has come to its end here, as turns do."""
         self._child: Child | None = None
         self._framer = LineFramer()
         self._readers: dict[int, LaneReader] = {}
@@ -127,6 +129,7 @@ class Hub:
         if lane not in self._readers:
             return
         if resting:
+            self.proven = True
             self._resting.add(lane)
             self._lanes_since.pop(lane, None)  # what still runs of its turn is a stray
         else:
@@ -232,6 +235,7 @@ class HubLane:
 
     async def release(self, *, settled: bool) -> None:
         self.hub.suspect = self.hub.suspect or not settled
+        self.hub.proven = self.hub.proven or (self.used and settled and self.hub.alive)
         self.hub.close_lane(self.number)
 
 

@@ -128,8 +128,6 @@ class Pool:
 
     async def release(self, lane: HubLane, *, settled: bool) -> None:
         """Gives a lane back."""
-        if settled and lane.used and lane.hub.alive:
-            self._failed = self._failed.served(self._born(lane.hub))
         await lane.release(settled=settled)
         self._turn_over()
 
@@ -185,6 +183,8 @@ class Pool:
     def _changed(self) -> None:
         """Places who waits, then looks after the processes."""
         for each in list(self._places.values()):
+            if each.hub.proven:
+                self._failed = self._failed.served(each.born)
             if each.state is not State.STARTING and not each.hub.alive:
                 del self._places[each.key]
                 self.restarts += each.state is State.READY
@@ -242,9 +242,6 @@ class Pool:
         how = place.hub.how_it_ended
         self._crash = Failure(kind=FaultKind.UNAVAILABLE, message=f"{KEEPS_ENDING}{how}")
         log.warning("agent_ended", reason=how, in_a_row=self._failed.failures)
-
-    def _born(self, hub: Hub) -> float:
-        return next((each.born for each in self._places.values() if each.hub is hub), -math.inf)
 
     def _turn_over(self) -> None:
         self._changed()

@@ -225,3 +225,38 @@ async def test_memory_is_looked_at_seldom_however_many_turns_there_are() -> None
         await asyncio.sleep(0.5)
     assert yard.hubs[0].weighed <= 100 / WEIGH_SECONDS + 1
     await yard.close()
+
+
+@virtual
+async def test_a_thread_that_is_kept_after_its_turn_has_ended_well_too() -> None:
+    yard = await warm()
+    await crash(yard, LOOP)
+    while not yard.pool.hubs:
+        await asyncio.sleep(0.1)
+    lane = await yard.pool.lane()
+    lane.attach(Nobody())
+    lane.rest(True)
+    assert yard.pool.trouble() is None
+    await yard.pool.release(lane, settled=True)
+    await yard.close()
+
+
+@virtual
+async def test_a_process_that_is_ended_on_purpose_is_no_failure() -> None:
+    yard = await warm()
+    for _ in range(LOOP):
+        yard.pool.retire(yard.pool.hubs[-1])
+        await asyncio.sleep(0.1)
+    assert len(yard.hubs) == LOOP + 1, "each of them was replaced at once"
+    assert yard.pool.trouble() is None
+    await yard.close()
+
+
+class Nobody:
+    """A reader whose turn is over."""
+
+    def received(self, messages: object, size: int) -> None: ...
+
+    def ended(self, ended: object) -> None: ...
+
+    def fail(self, failure: object) -> None: ...
