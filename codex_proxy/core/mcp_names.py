@@ -1,11 +1,16 @@
-"""The names under which a model is offered the tools of MCP servers. A rule without memory: a call that comes back in
-a later request, with its server and the name there, is the same function to the model again."""
+"""The tools of MCP servers as they are listed, and the names under which a model is offered them.
+
+The names are a rule without memory: a call that comes back in a later request, with its server and the name there, is
+the same function to the model again.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from typing import Final
+
+import msgspec
 
 LONGEST: Final = 64
 """Letters of a function's name that models take."""
@@ -21,3 +26,18 @@ def offered_name(server_label: str, name: str) -> str:
         return plain
     digest = hashlib.sha256(f"{server_label}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     return f"{allowed[: LONGEST - _DIGEST - 1]}_{digest}"
+
+
+class ListedTool(msgspec.Struct, frozen=True):
+    """A tool as its server lists it. `input_schema` and `annotations` (the server's own hints) are JSON."""
+
+    name: str
+    description: str = ""
+    input_schema: bytes = b'{"type":"object"}'
+    annotations: bytes | None = None
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether the server says that it changes nothing."""
+        hints = msgspec.json.decode(self.annotations) if self.annotations else None
+        return isinstance(hints, dict) and hints.get("readOnlyHint") is True

@@ -1,0 +1,87 @@
+"""Tools that this server runs, as a request gets them: those of MCP servers, the operator's and the request's own.
+
+Who lists and runs them comes in through `ToolSource`, which `app` fills. Here is what they do to a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from codex_proxy.core.events import Event
+from codex_proxy.core.items import PastCall, PastOutput, Tool
+from codex_proxy.core.mcp_names import ListedTool
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.agent import Agent
+from codex_proxy.runs.own_calls import ToolRunner
+from codex_proxy.surfaces.responses.tools import McpOffer
+
+
+class OwnTools(msgspec.Struct, frozen=True):
+    """What is offered to one turn. `said` tells its client what the servers that it named have."""
+
+    tools: tuple[Tool, ...] = ()
+    said: tuple[Event, ...] = ()
+    runner: ToolRunner | None = None
+
+
+class ToolSource(Protocol):
+    """The MCP servers that there are."""
+
+    steps: int
+    """Steps of the model whose calls are run in one request."""
+
+    def check(self, asked: Sequence[McpOffer]) -> None:
+        """Raises a `Fault` for a server that a request may not name."""
+        ...
+
+    async def offer(
+        self,
+        asked: Sequence[McpOffer],
+        owner: str,
+        *,
+        known: Mapping[str, tuple[ListedTool, ...]],
+        operators: bool,
+    ) -> OwnTools:
+        """The tools of the servers that the request names, and of the operator's where `operators` says so.
+        `known`: lists that the client has already, by server label. A server that has none now is told or logged,
+        and is no fault."""
+        ...
+
+
+async def with_operators_tools(
+    source: ToolSource | None, turn: Turn, owner: str, agent: Agent
+) -> tuple[Turn, OwnTools]:
+    """The turn with the tools of the operator's servers, for surfaces whose requests name none."""
+    if source is None or not takes_operators_tools(turn, agent):
+        return turn, OwnTools()
+    own = await source.offer((), owner, known={}, operators=True)
+    return with_tools(turn, own, steps=source.steps), own
+
+
+def takes_operators_tools(turn: Turn, agent: Agent) -> bool:
+    """Whether the operator's tools join: a request that chooses among tools speaks of those that it brings."""
+    return turn.tool_choice == "auto" and "client_tools" in agent.capabilities
+
+
+def with_tools(turn: Turn, own: OwnTools, *, steps: int, calls: int | None = None) -> Turn:
+    """The turn with these tools behind its own. One that the request brings wins over one of the same name."""
+    brought = {tool.name for tool in turn.tools}
+    joined = [tool for tool in own.tools if brought.isdisjoint(_names_of(tool))]
+    return msgspec.structs.replace(turn, tools=(*turn.tools, *joined), own_steps=steps, own_calls=calls)
+
+
+def awaited(turn: Turn) -> tuple[PastCall, ...]:
+    """The calls that the client has approved and that have yet to be run."""
+    calls = {item.call_id: item for item in turn.history if isinstance(item, PastCall)}
+    return tuple(
+        calls[item.call_id]
+        for item in turn.history
+        if isinstance(item, PastOutput) and item.approved_by is not None
+    )
+
+
+def _names_of(tool: Tool) -> set[str]:
+    return {tool.name} if tool.mcp is None else {tool.name, tool.mcp.name}

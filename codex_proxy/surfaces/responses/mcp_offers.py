@@ -1,0 +1,119 @@
+"""MCP servers that a request names, once their tools are known: which of them it allows, and what it chooses.
+
+In: a server as the request gives it, and its tools as listed, now or in an item of the context. Out: values. Raises
+`Fault` INVALID_REQUEST (`tool_choice`) for a choice of what no server has. Sources: seed 002 ("MCP tools"), OpenAI's
+own types for the filters and for `mcp_list_tools`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.items import Tool
+from codex_proxy.core.mcp_names import ListedTool
+from codex_proxy.core.turn import NamedTools, ToolChoice
+from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.responses.tools import McpChoice, McpFilter, McpOffer
+
+
+def allows(offer: McpOffer, tool: ListedTool) -> bool:
+    """Whether the request wants this tool of the server's."""
+    return _fits(offer.allowed, tool)
+
+
+def needs_approval(offer: McpOffer, tool: ListedTool) -> bool:
+    """Whether the client decides on each call of the tool. Where both filters name it, it does."""
+    if offer.approval_always is not None and _fits(offer.approval_always, tool):
+        return True
+    if offer.approval_never is not None and _fits(offer.approval_never, tool):
+        return False
+    return offer.approval == "always"
+
+
+def _fits(wanted: McpFilter, tool: ListedTool) -> bool:
+    if wanted.names is not None and tool.name not in wanted.names:
+        return False
+    return wanted.read_only is None or wanted.read_only == tool.only_reads
+
+
+def choice_with(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[Tool]) -> ToolChoice:
+    """The choice among all tools: `choice` is that among the client's own, `tools` holds those of the servers."""
+    if not mcp:
+        return choice
+    names = list(choice.names) if isinstance(choice, NamedTools) else []
+    for one in mcp:
+        found = [tool.name for tool in tools if _chosen(one, tool)]
+        if one.name is not None and not found:
+            raise _no_such_tool(one, tools)
+        names += found
+    required = any(one.required for one in mcp)
+    if required and not names:
+        labels = ", ".join(f"'{one.server_label}'" for one in mcp)
+        raise bad_request(
+            f"A tool call is required, and there is no tool to call: MCP server {labels} has none that this request "
+            "allows.",
+            "tool_choice",
+        )
+    required = required or (isinstance(choice, NamedTools) and choice.required)
+    return NamedTools(tuple(dict.fromkeys(names)), required)
+
+
+def _chosen(choice: McpChoice, tool: Tool) -> bool:
+    origin = tool.mcp
+    return (
+        origin is not None
+        and origin.server_label == choice.server_label
+        and choice.name in (None, origin.name)
+    )
+
+
+def _no_such_tool(choice: McpChoice, tools: Sequence[Tool]) -> Fault:
+    there = [tool.mcp.name for tool in tools if tool.mcp and tool.mcp.server_label == choice.server_label]
+    given = ", ".join(f"'{name}'" for name in there[:20]) or "none"
+    return bad_request(
+        f"MCP server '{choice.server_label}' has no tool '{choice.name}' that this request allows; there are: "
+        f"{given}{', and more' if len(there) > 20 else ''}.",
+        "tool_choice",
+    )
+
+
+def listed_in(items: Iterable[Mapping[str, Any] | None]) -> dict[str, tuple[ListedTool, ...]]:
+    """The newest list of each server's tools among the items of a context, by server label. A list that failed, or
+    that cannot be read, is none: the server is asked."""
+    known: dict[str, tuple[ListedTool, ...]] = {}
+    for item in items:
+        if item is None or item["type"] != "mcp_list_tools" or item.get("error") is not None:
+            continue
+        tools = _listed(item.get("tools"))
+        if tools is not None:
+            known[item["server_label"]] = tools
+    return known
+
+
+class _ToolOfItem(msgspec.Struct):
+    """A tool as an item shows it, of which a client may have made anything."""
+
+    name: str
+    input_schema: dict[str, Any]
+    description: str | None = None
+    annotations: dict[str, Any] | None = None
+
+
+def _listed(tools: Any) -> tuple[ListedTool, ...] | None:
+    try:
+        read = msgspec.convert(tools, list[_ToolOfItem])
+    except msgspec.ValidationError:
+        return None
+    return tuple(
+        ListedTool(
+            tool.name,
+            tool.description or "",
+            bytes(schema_json(tool.input_schema)),
+            None if tool.annotations is None else bytes(schema_json(tool.annotations)),
+        )
+        for tool in read
+    )
