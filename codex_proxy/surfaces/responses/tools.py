@@ -147,11 +147,16 @@ def _mcp(server: wire.McpServer, param: str) -> McpOffer:
         headers=tuple((server.headers or {}).items()),
         authorization=server.authorization,
         allowed=McpFilter(tuple(allowed)) if isinstance(allowed, list) else _filter(allowed) or McpFilter(),
-        approval=approval if isinstance(approval, str) else "never",
+        approval=approval if isinstance(approval, str) else _rest(by_filter),
         approval_always=_filter(by_filter.always) if by_filter else None,
         approval_never=_filter(by_filter.never) if by_filter else None,
         param=param,
     )
+
+
+def _rest(filters: wire.McpApprovalFilter | None) -> str:
+    """The approval of tools that no filter names. Whoever says which need none means that the others need one."""
+    return "never" if filters is None or filters.never is None else "always"
 
 
 def _filter(given: wire.McpToolFilter | None) -> McpFilter | None:

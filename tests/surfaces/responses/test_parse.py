@@ -360,8 +360,15 @@ def test_secrets_of_an_mcp_server_are_not_shown() -> None:
 def test_approval_can_be_asked_for_some_tools() -> None:
     always, never = {"tool_names": ["write"]}, {"read_only": True}
     (server,) = ask(tools=[{**MCP, "require_approval": {"always": always, "never": never}}]).mcp
-    assert (server.approval, server.approval_always) == ("never", McpFilter(("write",)))
+    assert server.approval_always == McpFilter(("write",))
     assert server.approval_never == McpFilter(None, read_only=True)
+
+
+def test_tools_that_no_filter_names_need_approval_where_others_are_freed_from_it() -> None:
+    some = {"tool_names": ["a"]}
+    for filters, rest in (({"never": some}, "always"), ({"always": some}, "never"), ({}, "never")):
+        (server,) = ask(tools=[{**MCP, "require_approval": filters}]).mcp
+        assert server.approval == rest
 
 
 @pytest.mark.parametrize(

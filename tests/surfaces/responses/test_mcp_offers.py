@@ -1,0 +1,155 @@
+"""Which tools of an MCP server a request allows, which it wants to approve, and which it chooses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from codex_proxy.core.faults import Fault
+from codex_proxy.core.items import McpOrigin, Tool
+from codex_proxy.core.mcp_names import ListedTool, offered_name
+from codex_proxy.core.turn import NamedTools, ToolChoice
+from codex_proxy.surfaces.responses.mcp_offers import allows, choice_with, listed_in, needs_approval
+from tests.surfaces.responses.asking import ask, function_tool
+
+MCP = {"type": "mcp", "server_label": "files", "server_url": "http://localhost:1/mcp"}
+READ = ListedTool("read", annotations=b'{"readOnlyHint":true}')
+WRITE = ListedTool("write", annotations=b'{"readOnlyHint":false}')
+GUESS = ListedTool("guess")
+
+
+def allowed(tools: Any) -> list[str]:
+    (offer,) = ask(tools=[{**MCP, "allowed_tools": tools}]).mcp
+    return [tool.name for tool in (READ, WRITE, GUESS) if allows(offer, tool)]
+
+
+def to_approve(approval: Any) -> list[str]:
+    (offer,) = ask(tools=[{**MCP, "require_approval": approval}]).mcp
+    return [tool.name for tool in (READ, WRITE, GUESS) if needs_approval(offer, tool)]
+
+
+def test_a_server_without_a_filter_offers_all_that_it_has() -> None:
+    assert allowed(None) == ["read", "write", "guess"]
+    assert allowed({}) == ["read", "write", "guess"]
+
+
+def test_only_named_tools_are_offered() -> None:
+    assert allowed(["write", "nothing"]) == ["write"]
+    assert allowed({"tool_names": ["write"]}) == ["write"]
+    assert allowed([]) == []
+
+
+def test_what_only_reads_is_what_the_server_says_of_itself() -> None:
+    assert allowed({"read_only": True}) == ["read"]
+    assert allowed({"read_only": False}) == ["write", "guess"]
+    assert allowed({"read_only": True, "tool_names": ["write", "read"]}) == ["read"]
+
+
+def test_approval_is_asked_for_every_tool_or_for_none() -> None:
+    assert to_approve("always") == ["read", "write", "guess"]
+    assert to_approve("never") == to_approve(None) == []
+
+
+def test_approval_is_asked_for_what_the_filters_say() -> None:
+    assert to_approve({"always": {"tool_names": ["write"]}}) == ["write"]
+    assert to_approve({"never": {"read_only": True}}) == ["write", "guess"]
+
+
+def test_a_tool_that_both_filters_name_needs_approval() -> None:
+    both = {"tool_names": ["read", "write"]}
+    assert to_approve({"always": both, "never": both}) == ["read", "write", "guess"]
+    assert to_approve({"always": {"tool_names": ["read"]}, "never": both}) == ["read", "guess"]
+
+
+def server_tools(label: str, *names: str) -> list[Tool]:
+    return [Tool(offered_name(label, name), mcp=McpOrigin(label, name)) for name in names]
+
+
+TOOLS = [*server_tools("files", "read", "write"), *server_tools("mail", "read")]
+
+
+def chosen(choice: Any, tools: list[Tool] = TOOLS) -> ToolChoice:
+    parsed = ask(tools=[function_tool(), MCP, {**MCP, "server_label": "mail"}], tool_choice=choice)
+    return choice_with(parsed.turn.tool_choice, parsed.mcp_choice, tools)
+
+
+def refusal(choice: Any, tools: list[Tool] = TOOLS) -> str:
+    with pytest.raises(Fault) as raised:
+        chosen(choice, tools)
+    assert raised.value.failure.param == "tool_choice"
+    return raised.value.failure.message
+
+
+@pytest.mark.parametrize("word", ["auto", "none", "required"])
+def test_a_choice_that_names_no_server_stays_as_it_is(word: str) -> None:
+    assert chosen(word) == word
+    assert chosen({"type": "function", "name": "get_weather"}) == NamedTools(("get_weather",), required=True)
+
+
+def test_a_servers_tool_is_chosen_by_the_name_that_the_model_knows() -> None:
+    choice = {"type": "mcp", "server_label": "files", "name": "read"}
+    assert chosen(choice) == NamedTools(("files__read",), required=True)
+
+
+def test_a_server_is_chosen_with_all_its_tools() -> None:
+    choice = {"type": "mcp", "server_label": "files"}
+    assert chosen(choice) == NamedTools(("files__read", "files__write"), required=True)
+
+
+def test_allowed_tools_of_servers_and_of_the_client_are_one_choice() -> None:
+    wanted = [{"type": "mcp", "server_label": "mail"}, {"type": "function", "name": "get_weather"}]
+    for mode in ("auto", "required"):
+        choice = {"type": "allowed_tools", "mode": mode, "tools": wanted}
+        assert chosen(choice) == NamedTools(("get_weather", "mail__read"), mode == "required")
+
+
+def test_a_tool_that_the_server_does_not_have_is_refused_with_those_it_has() -> None:
+    message = refusal({"type": "mcp", "server_label": "files", "name": "delete"})
+    assert "'delete'" in message
+    assert "'read', 'write'" in message
+    many = server_tools("files", *(f"tool_{number}" for number in range(21)))
+    message = refusal({"type": "mcp", "server_label": "files", "name": "delete"}, many)
+    assert message.endswith("'tool_19', and more.")
+
+
+def test_a_required_call_of_a_server_without_tools_is_refused() -> None:
+    assert "'files'" in refusal({"type": "mcp", "server_label": "files"}, [])
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "files"}]}
+    assert chosen(allowed, []) == NamedTools(())
+
+
+def listing(label: str, *tools: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": label, "tools": list(tools), **more}
+
+
+def test_the_newest_list_of_a_server_is_used_again() -> None:
+    old = {"name": "read", "input_schema": {"type": "object"}}
+    new = {
+        "name": "write",
+        "description": "Writes.",
+        "input_schema": {"type": "object", "minimum": 10**30},
+        "annotations": {"readOnlyHint": False},
+    }
+    said = {"type": "message", "role": "user", "content": []}
+    known = listed_in([listing("a", old), None, said, listing("b", old), listing("a", new)])
+    assert known["b"] == (ListedTool("read"),)
+    (tool,) = known["a"]
+    assert (tool.name, tool.description, tool.only_reads) == ("write", "Writes.", False)
+    assert json.loads(tool.input_schema) == new["input_schema"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        listing("a", error="It is down."),
+        listing("a", {"name": "read"}),
+        listing("a", {"name": 1, "input_schema": {}}),
+        listing("a", {"name": "read", "input_schema": None}),
+    ],
+)
+def test_a_list_that_failed_or_makes_no_sense_is_not_used(broken: dict[str, Any]) -> None:
+    assert listed_in([broken]) == {}
+    good = listing("a", {"name": "read", "input_schema": {"type": "object"}})
+    assert listed_in([good, broken]) == {"a": (ListedTool("read"),)}
