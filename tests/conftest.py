@@ -21,7 +21,7 @@ FOLDERS = (
 """From what needs nothing to what starts real processes and waits for them. A folder that is not named: the middle."""
 
 settings.register_profile("default run", max_examples=50)
-settings.register_profile("all", max_examples=200)
+settings.register_profile("all", max_examples=300)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

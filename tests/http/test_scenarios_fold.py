@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 import fake_proto
 from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, user
@@ -14,18 +15,26 @@ from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, user
 SCENARIOS = sorted(path.stem for path in Path(fake_proto.__file__ or "").parent.glob("scenarios/*.json"))
 
 
-@pytest.fixture(
-    params=[
-        (dialect, *choices)
-        for dialect in ("proto", "app-server")
-        for choices in ((1, "broadcast"), (2, "broadcast"), (2, "sample"))
-    ],
-    ids=lambda param: " ".join(map(str, param)),
+WAYS = [
+    ("app-server", 1, "broadcast"),
+    ("app-server", 2, "broadcast"),
+    ("app-server", 2, "sample"),
+    ("proto", 1, "broadcast"),
+    pytest.param(("proto", 2, "broadcast"), marks=pytest.mark.exhaustive),
+    pytest.param(("proto", 2, "sample"), marks=pytest.mark.exhaustive),
+]
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=WAYS, ids=lambda way: " ".join(map(str, way))
 )
-async def proxy_and_n(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Proxy, int]]:
+async def proxy_and_n(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Proxy, int]]:
     """A proxy of either dialect and either way to make choices, and how many to ask for."""
     dialect, n, choices = request.param
-    async with fake_proxy(tmp_path, fake_dialect=dialect, choices=choices) as running:
+    folder = tmp_path_factory.mktemp("proxy")
+    async with fake_proxy(folder, fake_dialect=dialect, choices=choices) as running:
         yield running, n
 
 
@@ -71,6 +80,7 @@ def without_nulls(message: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in message.items() if value is not None}
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_a_stream_folds_to_the_whole_answer(proxy_and_n: tuple[Proxy, int], scenario: str) -> None:
     proxy, n = proxy_and_n

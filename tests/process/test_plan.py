@@ -268,5 +268,5 @@ class PoolPlay(RuleBasedStateMachine):
         assert full or any(seat.state is not State.DRAINING for seat in self.seats.values())
 
 
-PoolPlay.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+PoolPlay.TestCase.settings = settings(stateful_step_count=40, deadline=None)
 TestPoolPlay = PoolPlay.TestCase

@@ -13,6 +13,7 @@ from scripts.bench_lib.figures import Figure, quantile, table
 from tests.scripts.checkout import ROOT
 
 
+@pytest.mark.exhaustive
 @pytest.mark.real
 def test_a_quick_run_gives_a_figure_for_everything(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"

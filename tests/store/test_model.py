@@ -289,7 +289,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreAgainstItsModel = StoreMachine.TestCase
 TestStoreAgainstItsModel.settings = settings(
-    max_examples=150,
     stateful_step_count=30,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     deadline=None,

@@ -54,13 +54,13 @@ def understood_or_refused(body: bytes) -> None:
     assert fault.failure.kind in (FaultKind.INVALID_REQUEST, FaultKind.MODEL_NOT_FOUND)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None)
 @given(REQUESTS)
 def test_any_fields_are_understood_or_refused(fields: dict[str, Any]) -> None:
     understood_or_refused(json.dumps({**LIKELY, **fields}).encode())
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(EVERY_KIND), max_size=6), st.data())
 def test_any_order_of_any_items_is_understood_or_refused(items: list[Any], data: st.DataObject) -> None:
     changed = [
