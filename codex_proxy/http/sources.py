@@ -12,6 +12,7 @@ from codex_proxy.core.events import Event
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.manager import RunManager
+from codex_proxy.runs.own_calls import ToolRunner
 from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.samples import Samples
 
@@ -95,14 +96,19 @@ class SampledRuns:
             run.interrupt()
 
 
-async def start(manager: RunManager, turn: Turn, owner: str) -> OneRun:
-    """One turn of this owner's under way. Raises the `Fault` of a turn that cannot begin."""
-    return OneRun(await manager.start(turn, owner))
+async def start(
+    manager: RunManager, turn: Turn, owner: str, *, runner: ToolRunner | None = None
+) -> OneRun:
+    """One turn of this owner's under way; `runner` runs the tools of the server. Raises the `Fault` of a turn that
+    cannot begin."""
+    return OneRun(await manager.start(turn, owner, runner=runner))
 
 
-async def start_samples(manager: RunManager, turn: Turn, count: int, owner: str) -> SampledRuns:
+async def start_samples(
+    manager: RunManager, turn: Turn, count: int, owner: str, *, runner: ToolRunner | None = None
+) -> SampledRuns:
     """The same turn `count` times. Where one cannot begin, none goes on, and its `Fault` is raised."""
-    starting = [asyncio.ensure_future(manager.start(turn, owner)) for _ in range(count)]
+    starting = [asyncio.ensure_future(manager.start(turn, owner, runner=runner)) for _ in range(count)]
     try:
         return SampledRuns(await asyncio.gather(*starting))
     except BaseException:

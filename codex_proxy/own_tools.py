@@ -1,0 +1,228 @@
+"""MCP servers as the HTTP layer wants them: the operator's and those of requests, behind one `ToolSource`.
+
+Part of the wiring, like `app`: it joins the MCP client to processes, runs and surfaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import structlog
+
+from codex_proxy.config import Settings, split_list
+from codex_proxy.core.events import Event, ItemEnded, ItemStarted
+from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.core.items import McpOrigin, McpTools, TextPart, Tool
+from codex_proxy.core.mcp_names import ListedTool, offered_name
+from codex_proxy.http.own_tools import OwnTools
+from codex_proxy.mcp.config import parse_servers
+from codex_proxy.mcp.ports import Output, Process, StartError
+from codex_proxy.mcp.remote import NamedServer, RemoteServers
+from codex_proxy.mcp.servers import McpServers
+from codex_proxy.mcp.values import McpFault, McpListing, McpResult, McpTool
+from codex_proxy.process.child import Command, SpawnError, spawn
+from codex_proxy.process.environment import child_environment
+from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
+from codex_proxy.surfaces.responses.tools import McpOffer
+from codex_proxy.tools.own_calls import ToolOutput
+
+log = structlog.get_logger(__name__)
+
+
+class McpConfigError(Exception):
+    """The operator's servers cannot be read. The text says what is wrong."""
+
+
+class McpToolSource:
+    """All MCP servers of this proxy. `close` it after the last turn."""
+
+    def __init__(self, servers: McpServers, remote: RemoteServers, ids: IdSource, settings: Settings) -> None:
+        self.steps = settings.max_tool_call_iterations
+        self._servers = servers
+        self._remote = remote
+        self._ids = ids
+        self._within = settings.mcp_call_timeout
+
+    def check(self, asked: Sequence[McpOffer]) -> None:
+        """Raises `Fault` INVALID_REQUEST for a server that may not be named."""
+        for offer in asked:
+            self._remote.check(_named(offer), f"{offer.param}.server_url")
+
+    async def offer(
+        self,
+        asked: Sequence[McpOffer],
+        owner: str,
+        *,
+        known: Mapping[str, tuple[ListedTool, ...]],
+        operators: bool,
+    ) -> OwnTools:
+        """The tools for one turn. All servers are asked at once, each for a bounded time."""
+        has_operators = operators and bool(self._servers.labels)
+        if not asked and not has_operators:
+            return OwnTools(runner=_Runner(self, owner, {}))
+        listings = await asyncio.gather(*(self._listed(offer, owner, known) for offer in asked))
+        theirs = await self._servers.tools() if has_operators else McpListing(())
+        for fault in theirs.faults:
+            log.warning("mcp_server_has_no_tools", server=fault.server_label, reason=fault.message)
+        labels = {offer.server_label for offer in asked}
+        tools = [
+            *(tool for _, listed in listings for tool in listed),
+            *(_tool(tool) for tool in theirs.tools if tool.server_label not in labels),
+        ]
+        named = {offer.server_label: _named(offer) for offer in asked}
+        said = tuple(event for events, _ in listings for event in events)
+        return OwnTools(tuple(tools), said, _Runner(self, owner, named))
+
+    async def _listed(
+        self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
+    ) -> tuple[Sequence[Event], Sequence[Tool]]:
+        """What a server of the request has: what is told of it, and what is offered."""
+        there = known.get(offer.server_label)
+        if there is not None and _covers(there, offer):
+            return [], [_offered(offer, tool) for tool in there if allows(offer, tool)]
+        listing = await self._remote.tools(_named(offer), owner)
+        listed = [_listed_tool(tool) for tool in listing.tools]
+        tools = [tool for tool in listed if allows(offer, tool)]
+        fault = next(iter(listing.faults), None)
+        return self._said(offer, tools, fault), [_offered(offer, tool) for tool in tools]
+
+    def _said(self, offer: McpOffer, tools: Sequence[ListedTool], fault: McpFault | None) -> Sequence[Event]:
+        id = self._ids.new("mcpl_")
+        if fault is not None and not tools:
+            item = McpTools(id, offer.server_label, error=fault.message)
+            return [ItemStarted(item), ItemEnded(id, "failed")]
+        wire = msgspec.json.encode([_wire(tool) for tool in tools])
+        return [ItemStarted(McpTools(id, offer.server_label, wire)), ItemEnded(id)]
+
+    async def call(self, server: NamedServer | str, owner: str, tool: str, arguments: str) -> McpResult:
+        """Runs a tool of a server: the request's own, or the operator's by its name."""
+        began = time.monotonic()
+        if isinstance(server, str):
+            result = await self._servers.call(server, tool, arguments, self._within)
+        else:
+            result = await self._remote.call(server, owner, tool, arguments, self._within)
+        log.info(
+            "mcp_call",
+            server=server if isinstance(server, str) else "of the request",
+            failed=result.is_error,
+            fault=None if result.fault is None else result.fault.kind.value,
+            truncated=result.truncated,
+            ms=round((time.monotonic() - began) * 1000),
+        )
+        if result.fault is not None and result.fault.detail:
+            log.debug("mcp_call_failed", server=result.fault.server_label, detail=result.fault.detail)
+        return result
+
+    async def close(self) -> None:
+        """Ends every server and every session."""
+        await asyncio.gather(self._servers.close(), self._remote.close())
+
+
+class _Runner:
+    """Runs the tools of one request. A server that the request names wins over the operator's of that name."""
+
+    def __init__(self, source: McpToolSource, owner: str, named: Mapping[str, NamedServer]) -> None:
+        self._source = source
+        self._owner = owner
+        self._named = named
+
+    async def run(self, tool: Tool, arguments: str) -> ToolOutput:
+        assert tool.mcp is not None
+        server = self._named.get(tool.mcp.server_label, tool.mcp.server_label)
+        result = await self._source.call(server, self._owner, tool.mcp.name, arguments)
+        return ToolOutput(result.parts, _text_of(result), failed=result.is_error)
+
+
+def _text_of(result: McpResult) -> str:
+    """One text as it is, several as a JSON array of strings."""
+    texts = [part.text for part in result.parts if isinstance(part, TextPart)]
+    return texts[0] if len(texts) == 1 else result.text
+
+
+def _covers(known: Sequence[ListedTool], offer: McpOffer) -> bool:
+    """Whether a list that the client has already holds every tool that the request allows by name."""
+    names = offer.allowed.names
+    return names is None or {tool.name for tool in known}.issuperset(names)
+
+
+def _named(offer: McpOffer) -> NamedServer:
+    assert offer.server_url is not None
+    return NamedServer(
+        server_label=offer.server_label,
+        server_url=offer.server_url,
+        headers=dict(offer.headers),
+        authorization=offer.authorization,
+        allowed_tools=offer.allowed.names,
+    )
+
+
+def _listed_tool(tool: McpTool) -> ListedTool:
+    return ListedTool(tool.name, tool.description, tool.input_schema, tool.annotations)
+
+
+def _offered(offer: McpOffer, tool: ListedTool) -> Tool:
+    origin = McpOrigin(offer.server_label, tool.name, needs_approval(offer, tool))
+    description = tool.description
+    return Tool(
+        offered_name(offer.server_label, tool.name), description, msgspec.Raw(tool.input_schema), mcp=origin
+    )
+
+
+def _tool(tool: McpTool) -> Tool:
+    return Tool(
+        offered_name(tool.server_label, tool.name),
+        tool.description,
+        msgspec.Raw(tool.input_schema),
+        mcp=McpOrigin(tool.server_label, tool.name),
+    )
+
+
+def _wire(tool: ListedTool) -> dict[str, object]:
+    annotations = {} if tool.annotations is None else {"annotations": msgspec.Raw(tool.annotations)}
+    schema = msgspec.Raw(tool.input_schema)
+    return {"name": tool.name, "description": tool.description, "input_schema": schema, **annotations}
+
+
+# --- from settings ------------------------------------------------------------------------------
+
+
+def tool_source(settings: Settings, environ: Mapping[str, str], clock: Clock, ids: IdSource) -> McpToolSource:
+    """The servers that the settings name. Raises `McpConfigError`."""
+    allowed = split_list(settings.mcp_allowed_urls)
+    try:
+        text = b'{"mcpServers": {}}' if settings.mcp_config is None else settings.mcp_config.read_bytes()
+        definitions = parse_servers(text, environ)
+        remote = RemoteServers(allowed, clock=clock, refresh_interval=settings.mcp_tool_refresh_interval)
+    except OSError as error:
+        raise McpConfigError(
+            f"PROXY_MCP_CONFIG: {settings.mcp_config} cannot be read: {error.strerror}."
+        ) from error
+    except ValueError as error:
+        raise McpConfigError(f"MCP servers: {error}.") from error
+    servers = McpServers(
+        definitions,
+        _Spawner(child_environment(environ, extra=split_list(settings.child_env))),
+        clock=clock,
+        refresh_interval=settings.mcp_tool_refresh_interval,
+    )
+    return McpToolSource(servers, remote, ids, settings)
+
+
+class _Spawner:
+    """Starts servers that are programs, under the warden, with what every child may see."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    async def __call__(
+        self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, output: Output
+    ) -> Process:
+        command = Command(argv=argv, env={**self._environment, **env}, cwd=cwd or tempfile.gettempdir())
+        try:
+            return await spawn(command, output)
+        except SpawnError as error:
+            raise StartError(str(error)) from error
