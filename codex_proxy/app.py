@@ -16,20 +16,27 @@ from aiohttp import web
 
 from codex_proxy.agent_choice import choose_agent
 from codex_proxy.config import Settings, split_list
-from codex_proxy.core.rate import RateLimits
+from codex_proxy.core.ids import Clock
+from codex_proxy.core.keys import NOBODY, KeysError
+from codex_proxy.core.rate import RateLimits, RunningRequests
 from codex_proxy.http.application import application
+from codex_proxy.http.clients import Client, Clients
 from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.image_fetch import ImageFetcher
 from codex_proxy.http.metrics import add_metrics
+from codex_proxy.http.middleware.heads import LONGEST_LINE
 from codex_proxy.http.middleware.origins import misspelt
+from codex_proxy.http.middleware.wrong_keys import WrongKeys
 from codex_proxy.http.responses.background import take_up_again
 from codex_proxy.http.responses.background_runs import BackgroundRuns
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.responses.turns import ConversationTurns
-from codex_proxy.http.service import Service, catalog_of
+from codex_proxy.http.service import Network, Service, catalog_of
 from codex_proxy.http.usage_book import UsageBook
 from codex_proxy.http.webhook_sender import WebhookSender
+from codex_proxy.http.workspace import workspace_of
 from codex_proxy.keeping import Keeping, KeepingError, begin_keeping
+from codex_proxy.keys_file import Keyring
 from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import KeptLimits
@@ -113,6 +120,8 @@ class Server:
             access_log=None,
             handler_cancellation=True,
             keepalive_timeout=75,
+            max_line_size=LONGEST_LINE,
+            max_field_size=LONGEST_LINE,
             shutdown_timeout=LAST_WORDS_SECONDS / 2,  # then handlers are cancelled, and have as long again
         )
         await self._runner.setup()
@@ -139,31 +148,23 @@ class Server:
             clock=self.clock,
             ids=RandomIds(),
             catalog=catalog,
-            chat=ChatSettings(
-                max_choices=settings.max_chat_choices,
-                builtin_tools=settings.builtin_tools,
-                show_activity=settings.show_activity,
-                sandbox=settings.sandbox,
-                workdir=str(settings.workdir),
-                structured_output=settings.structured_output,
-            ),
+            clients=Clients(keyring_of(settings, self.clock), everybody_of(settings), catalog),
             responses=self._responses(),
             book=self._book(),
             environment=settings.env,
             images=self.images,
             keepalive=settings.sse_keepalive_ms / 1000,
             guard=SseGuard(settings.sse_max_concurrency),
-            rate=RateLimits(settings.rate_limit_rpm, self.clock) if settings.rate_limit_rpm else None,
+            rate=RateLimits(self.clock),
+            running=RunningRequests(),
+            wrong_keys=WrongKeys(self.clock),
             choices=settings.choices,
             stream_metrics=settings.stream_metrics,
             test_endpoints=settings.test_endpoints,
             release_file=settings.stream_release_file,
             body_limit=settings.body_limit,
             started=int(self.clock.epoch()),
-            workdir=str(settings.workdir),
-            workdir_roots=split_list(settings.workdir_roots, ":"),
-            sandbox=settings.sandbox,
-            api_key=settings.api_key.get_secret_value() if settings.api_key else None,
+            trusted_proxies=trusted_proxies(settings),
             hosts=allowed_hosts(settings),
             origins=frozenset(origin.lower() for origin in split_list(settings.allowed_origins)),
             fake=settings.agent == "fake",
@@ -191,12 +192,6 @@ class Server:
         settings = self.settings
         return ResponsesService(
             store=None if self.keeping is None else self.keeping.store,
-            settings=ResponsesSettings(
-                builtin_tools=settings.builtin_tools,
-                show_activity=settings.show_activity,
-                sandbox=settings.sandbox,
-                workdir=str(settings.workdir),
-            ),
             profile=settings.responses_profile,
             heartbeat=settings.heartbeat_interval,
             conversation_wait=settings.queue_wait,
@@ -239,6 +234,55 @@ def webhooks_of(settings: Settings, clock: SystemClock) -> WebhookSender | None:
         raise StartError(f"PROXY_WEBHOOK_SECRET is wrong: {error}") from error
 
 
+def everybody_of(settings: Settings) -> Client:
+    """What the operator allows where no key narrows it."""
+    workdir = str(settings.workdir)
+    return Client(
+        name=NOBODY,
+        chat=ChatSettings(
+            max_choices=settings.max_chat_choices,
+            builtin_tools=settings.builtin_tools,
+            show_activity=settings.show_activity,
+            sandbox=settings.sandbox,
+            workdir=workdir,
+            structured_output=settings.structured_output,
+        ),
+        responses=ResponsesSettings(
+            builtin_tools=settings.builtin_tools,
+            show_activity=settings.show_activity,
+            sandbox=settings.sandbox,
+            workdir=workdir,
+        ),
+        workspace=workspace_of(workdir, split_list(settings.workdir_roots, ":")),
+        rpm=settings.rate_limit_rpm,
+        concurrency=settings.key_concurrency,
+    )
+
+
+def keyring_of(settings: Settings, clock: Clock) -> Keyring:
+    """The keys that these settings name. Raises `StartError`."""
+    try:
+        if settings.keys_file is not None and not settings.keys_path.exists():
+            raise KeysError(f"there is no {settings.keys_path}; make a key with `codex-proxy keys add NAME`")
+        return Keyring(
+            settings.keys_path, settings.api_key.get_secret_value() if settings.api_key else None, clock
+        )
+    except KeysError as error:
+        raise StartError(f"The keys (PROXY_KEYS_FILE) are wrong: {error}.") from error
+
+
+def trusted_proxies(settings: Settings) -> tuple[Network, ...]:
+    """The reverse proxies that may pass requests on. Raises `StartError`."""
+    try:
+        return tuple(
+            ipaddress.ip_network(each, strict=False) for each in split_list(settings.trusted_proxies)
+        )
+    except ValueError as error:
+        raise StartError(
+            f"PROXY_TRUSTED_PROXIES: {error}. Write addresses or networks, like 10.0.0.0/8."
+        ) from error
+
+
 def is_loopback(host: str) -> bool:
     """Whether an address that we listen on can be reached from this machine only."""
     if host == "localhost":
@@ -259,11 +303,13 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 def check(settings: Settings) -> None:
     """What can be said against settings before anything is started. Raises `StartError`."""
-    if not is_loopback(settings.host) and settings.api_key is None:
+    keys = keyring_of(settings, SystemClock()).current()
+    if not is_loopback(settings.host) and not keys.keys:
         raise StartError(
-            f"--host {settings.host} opens a coding agent to other machines: give a key with --api-key or "
-            "PROXY_API_KEY, or listen on 127.0.0.1."
+            f"--host {settings.host} opens a coding agent to other machines: make a key with `codex-proxy keys add "
+            "NAME` (or give one with PROXY_API_KEY), or listen on 127.0.0.1."
         )
+    trusted_proxies(settings)
     for origin in split_list(settings.allowed_origins):
         if misspelt(origin.lower()):
             raise StartError(

@@ -143,7 +143,7 @@ def connect(
         click.echo(command.listing())
         return
     settings = load_settings({}, config_file)
-    known_key = key or (command.KEY_TO_BE_GIVEN if settings.api_key else command.NO_KEY)
+    known_key = key or (command.KEY_TO_BE_GIVEN if settings.wants_key else command.NO_KEY)
     target = command.Target(base_url=base_url or f"{settings.server_url}/v1", model=model, key=known_key)
     try:
         found = command.client_named(client)
@@ -259,7 +259,7 @@ def banner(server: Any) -> str:
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{server.port}/v1"
     settings = server.settings
-    key = " -H 'Authorization: Bearer KEY'" if settings.api_key else ""
+    key = " -H 'Authorization: Bearer KEY'" if settings.wants_key else ""
     lines = [
         f"codex-proxy {__version__} serves on {base}",
         f"  agent      {server.agent.name} {server.agent.version}",

@@ -53,7 +53,15 @@ class Settings(BaseSettings):
     # Where it listens, and who may come in.
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(11435, ge=0, le=65535, description="port to listen on; 0 takes any free one")
-    api_key: SecretStr | None = Field(None, description="key that clients must send as a bearer token")
+    api_key: SecretStr | None = Field(
+        None, description="key that clients must send as a bearer token; its name is `default`"
+    )
+    keys_file: Path | None = Field(
+        None, description="file of `codex-proxy keys`; unset: `keys.toml` in the state folder"
+    )
+    trusted_proxies: str = Field(
+        "", description="addresses and networks of reverse proxies in front, separated by commas"
+    )
     allowed_hosts: str = Field("", description="further Host names to answer to, separated by commas")
     allowed_origins: str = Field(
         "",
@@ -114,6 +122,9 @@ class Settings(BaseSettings):
     # Limits and times.
     sse_max_concurrency: int | None = Field(None, ge=1, description="streams at once; unset: any number")
     rate_limit_rpm: int = Field(0, ge=0, description="requests a minute from one key; 0 for any number")
+    key_concurrency: int = Field(
+        256, ge=0, description="requests at once from one key, whose bodies are all in RAM; 0 for any number"
+    )
     max_running_turns: int = Field(16, ge=1, description="turns at once")
     max_queued_turns: int = Field(64, ge=0, description="turns that wait for one of those")
     queue_wait: float = Field(30.0, gt=0, description="seconds a turn may wait")
@@ -207,6 +218,16 @@ class Settings(BaseSettings):
     def store_file(self) -> Path:
         """The file of the store."""
         return (self.store_path or self.state_dir / "store.sqlite3").expanduser().absolute()
+
+    @property
+    def keys_path(self) -> Path:
+        """The file of keys, which need not be there."""
+        return (self.keys_file or self.state_dir / "keys.toml").expanduser().absolute()
+
+    @property
+    def wants_key(self) -> bool:
+        """Whether clients need a key, as far as can be seen from here."""
+        return self.api_key is not None or self.keys_path.exists()
 
     @property
     def aliases(self) -> tuple[tuple[str, str], ...]:

@@ -23,6 +23,7 @@ class FaultKind(StrEnum):
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     REQUEST_TOO_LARGE = "request_too_large"
+    HEADERS_TOO_LARGE = "headers_too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     # The model provider refused the content of the request (its 400).
     REJECTED_BY_PROVIDER = "rejected_by_provider"

@@ -1,7 +1,7 @@
-"""How many requests a minute a key may make: a token bucket for each key.
+"""How many requests a key may make: a minute, by a token bucket for each key, and at once, by counting them.
 
-In: a key and the time (from an injected clock). Out: whether the request may pass, and the figures that the
-`x-ratelimit-*` headers carry. It knows neither headers nor who the keys belong to.
+In: a key's name, its limit, and the time (from an injected clock). Out: whether the request may pass, and the figures
+that the `x-ratelimit-*` headers carry. It knows neither headers nor who the keys belong to.
 """
 
 from __future__ import annotations
@@ -26,38 +26,68 @@ class Allowance(msgspec.Struct, frozen=True):
     """Until the next request may pass; 0 if it may at once."""
 
 
+class _Bucket(msgspec.Struct, frozen=True):
+    """What was in it, when, and how much goes into it."""
+
+    level: float
+    since: float
+    limit: int
+
+    def at(self, now: float) -> float:
+        return min(float(self.limit), self.level + (now - self.since) * self.limit / 60)
+
+
 class RateLimits:
-    """Buckets of `per_minute` requests that fill evenly: a full one takes a minute's worth at once."""
+    """Buckets that fill evenly: a full one takes a minute's worth at once."""
 
-    def __init__(self, per_minute: int, clock: Clock) -> None:
-        self._limit = per_minute
-        self._per_second = per_minute / 60
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._buckets: dict[str, tuple[float, float]] = {}
-        """Per key what was in its bucket, and when."""
+        self._buckets: dict[str, _Bucket] = {}
 
-    def take(self, key: str) -> Allowance:
-        """Takes one request out of the key's bucket, if there is one in it."""
+    def take(self, key: str, per_minute: int) -> Allowance:
+        """Takes one request out of the key's bucket of `per_minute`, if there is one in it.
+
+        A limit that changes counts from now on; what was used up before stays so.
+        """
         now = self._clock.monotonic()
-        level = self._level(key, now)
+        before = self._buckets.get(key)
+        level = float(per_minute) if before is None else min(float(per_minute), before.at(now))
         allowed = level >= 1
         if allowed:
             level -= 1
-        self._buckets[key] = (level, now)
+        self._buckets[key] = _Bucket(level, now, per_minute)
         if len(self._buckets) > MOST_BUCKETS:
             self._drop_full(now)
+        second = per_minute / 60
         return Allowance(
-            allowed,
-            self._limit,
-            int(level),
-            (self._limit - level) / self._per_second,
-            max(0.0, (1 - level) / self._per_second),
+            allowed, per_minute, int(level), (per_minute - level) / second, max(0.0, (1 - level) / second)
         )
 
-    def _level(self, key: str, now: float) -> float:
-        level, since = self._buckets.get(key, (float(self._limit), now))
-        return min(float(self._limit), level + (now - since) * self._per_second)
-
     def _drop_full(self, now: float) -> None:
-        for key in [key for key in self._buckets if self._level(key, now) >= self._limit]:
+        for key in [key for key, bucket in self._buckets.items() if bucket.at(now) >= bucket.limit]:
             del self._buckets[key]
+
+
+class RunningRequests:
+    """How many requests of each key are under way."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, int] = {}
+
+    def enter(self, key: str, limit: int) -> bool:
+        """Counts one more, unless there are `limit` already (0: any number). Whoever entered has to `leave`."""
+        running = self._running.get(key, 0)
+        if limit and running >= limit:
+            return False
+        self._running[key] = running + 1
+        return True
+
+    def leave(self, key: str) -> None:
+        left = self._running[key] - 1
+        if left:
+            self._running[key] = left
+        else:
+            del self._running[key]
+
+    def of(self, key: str) -> int:
+        return self._running.get(key, 0)

@@ -8,6 +8,7 @@ from aiohttp import web
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.body import read_body
+from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.exchange import streamed, whole
 from codex_proxy.http.guard import Release
 from codex_proxy.http.middleware.frame import NOTES, OWNER
@@ -16,7 +17,8 @@ from codex_proxy.http.places import place_of
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
-from codex_proxy.http.turns import billed_to, check_capabilities, in_workspace, with_images
+from codex_proxy.http.turns import billed_to, check_capabilities, with_images
+from codex_proxy.http.workspace import in_workspace
 from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
@@ -33,7 +35,9 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     hints = RequestHints(
         mode=request.headers.get("X-Codex-Mode"), workdir=request.headers.get("X-Codex-Workdir")
     )
-    parsed = parse(await read_body(request), settings=service.chat, catalog=service.catalog, headers=hints)
+    client = request[CLIENT]
+    parsed = parse(await read_body(request), settings=client.chat, catalog=service.catalog, headers=hints)
+    client.check_model(parsed.turn, parsed.model_asked)
     request[NOTES] |= {
         "model": parsed.model_asked[:LOGGED_LETTERS],
         "stream": parsed.stream,
@@ -45,11 +49,11 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         "functions[{}].parameters" if parsed.legacy_function_call else "tools[{}].function.parameters"
     )
     check_schemas(parsed.turn, answer="response_format.json_schema.schema", tool=tool_field)
-    turn = in_workspace(parsed.turn, parsed.workdir_param, service)
+    turn = in_workspace(parsed.turn, parsed.workdir_param, client.workspace)
     turn = await with_images(turn, service, "messages")
     if _sampled(service, parsed):
         _check_sampling(turn)
-    renderer = _renderer(service, parsed, observed)
+    renderer = _renderer(service, parsed, observed, show_activity=client.chat.show_activity)
     try:
         with service.book.turn(request[OWNER], billed_to(turn), renderer):
             if parsed.stream:
@@ -111,7 +115,9 @@ def _check_sampling(turn: Turn) -> None:
         )
 
 
-def _renderer(service: Service, parsed: ParsedChat, observed: Observed) -> ChatRenderer:
+def _renderer(
+    service: Service, parsed: ParsedChat, observed: Observed, *, show_activity: bool
+) -> ChatRenderer:
     return ChatRenderer(
         id=service.ids.new("chatcmpl-"),
         created=int(service.clock.epoch()),
@@ -121,7 +127,7 @@ def _renderer(service: Service, parsed: ParsedChat, observed: Observed) -> ChatR
         include_usage=parsed.include_usage,
         legacy_function_call=parsed.legacy_function_call,
         whole_calls=not parsed.turn.parallel_tool_calls,
-        show_activity=service.chat.show_activity,
+        show_activity=show_activity,
         prompt_letters=parsed.prompt_letters,
         metrics=observed.measure if service.stream_metrics else None,
     )

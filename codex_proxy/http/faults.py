@@ -12,6 +12,9 @@ from codex_proxy.surfaces.errors import Surface, error_body, retry_after, status
 
 log = structlog.get_logger("codex_proxy.http")
 
+CHALLENGE = 'Bearer realm="codex-proxy"'
+"""How a key is sent, for clients that wait to be asked (RFC 6750)."""
+
 UNFORESEEN = Failure(
     kind=FaultKind.INTERNAL,
     message="The server failed in an unforeseen way. Its log has the reason under this request's id.",
@@ -42,6 +45,8 @@ def fault_response(failure: Failure, path: str, *, allow: str | None = None) -> 
     seconds = retry_after(failure)
     if seconds is not None:
         headers["Retry-After"] = str(seconds)
+    if failure.kind is FaultKind.INVALID_API_KEY:
+        headers["WWW-Authenticate"] = CHALLENGE
     if allow is not None:
         headers["Allow"] = allow
     return web.Response(

@@ -8,6 +8,11 @@ from codex_proxy import __version__
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.service import SERVICE
 
+KEYS_TROUBLE = (
+    "The keys file cannot be read: the keys in force are older. The log and `codex-proxy doctor` say why."
+)
+"""All that is told to whoever asks: the reason names a path."""
+
 
 async def healthz(request: web.Request) -> web.Response:
     """GET /healthz: what serves here, and whether a turn would work."""
@@ -24,6 +29,9 @@ async def healthz(request: web.Request) -> web.Response:
         body["warning"] = "The embedded fake agent serves: its answers are made up."
     if trouble is not None:
         body["trouble"] = trouble.message
+    if service.clients.trouble is not None:
+        body["status"] = "degraded"
+        body["keys"] = KEYS_TROUBLE
     return json_response(body)
 
 

@@ -10,11 +10,9 @@ from pathlib import Path
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.http.middleware.forwarded import is_near
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.service import SERVICE
-
-FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Via")
-"""Whoever sends one of these stands behind a reverse proxy, and may be anywhere."""
 
 
 async def open_streams(request: web.Request) -> web.Response:
@@ -36,6 +34,6 @@ async def release_streams(request: web.Request) -> web.Response:
 
 def _check_near(request: web.Request) -> None:
     """Without a key they are for this machine only."""
-    if request.app[SERVICE].api_key is None and any(name in request.headers for name in FORWARDED):
+    if not request.app[SERVICE].clients.wanted and not is_near(request):
         message = "The test endpoints answer only to this machine, or to a key."
         raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))

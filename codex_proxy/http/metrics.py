@@ -7,14 +7,15 @@ request, with labels of which there are only so many.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from typing import Protocol
 
 import msgspec
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.instrumentation import FORWARDED
+from codex_proxy.core.keys import digest_of
+from codex_proxy.http.middleware.doors import held_back, key_in
+from codex_proxy.http.middleware.forwarded import is_near
 from codex_proxy.http.middleware.frame import CLIENT_LEFT, NOTES, Handler
 from codex_proxy.http.observed import TALLY, Tally
 from codex_proxy.http.service import SERVICE
@@ -68,31 +69,24 @@ def add_metrics(app: web.Application, meter: Meter, key: str | None) -> None:
 
 async def metrics(request: web.Request) -> web.Response:
     """The exposition. Raises `Fault` for whoever may not read it."""
-    _check(request, request.app[METRICS_KEY])
+    await _check(request, request.app[METRICS_KEY])
     body, kind = request.app[METER].exposition()
     return web.Response(body=body, headers={"Content-Type": kind})
 
 
-def _check(request: web.Request, key: str) -> None:
+async def _check(request: web.Request, key: str) -> None:
     if key:
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), key.encode()):
+        given = key_in(request)
+        if not hmac.compare_digest(digest_of(given), digest_of(key)):
+            if given:
+                await held_back(request)
             message = (
                 "Metrics have a key of their own (PROXY_METRICS_KEY): send it as `Authorization: Bearer KEY`."
             )
             raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message=message))
-    elif not _is_near(request):
+    elif not is_near(request):
         message = "Metrics are for this machine only; PROXY_METRICS_KEY opens them to whoever has that key."
         raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
-
-
-def _is_near(request: web.Request) -> bool:
-    """Whether it comes from this machine, and not through a reverse proxy on it."""
-    try:
-        near = ipaddress.ip_address(request.remote or "").is_loopback
-    except ValueError:
-        return False
-    return near and not any(name in request.headers for name in FORWARDED)
 
 
 @web.middleware

@@ -1,9 +1,11 @@
-"""GET /v1/models and /v1/models/{id}."""
+"""GET /v1/models and /v1/models/{id}: those that the key may ask for."""
 
 from __future__ import annotations
 
+import msgspec
 from aiohttp import web
 
+from codex_proxy.http.clients import CLIENT, not_its_model
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.service import SERVICE
 from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
@@ -12,15 +14,21 @@ from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
 async def list_models(request: web.Request) -> web.Response:
     """OpenAI's list. Codex as a client, which tells its version, gets its own shape where the agent has given us
     entries of it; OpenAI's makes it fall back to the models that it brings along, and an empty list would not."""
-    service = request.app[SERVICE]
+    service, client = request.app[SERVICE], request[CLIENT]
+    catalog = service.catalog
     if "client_version" in request.query:
-        own = codex_list_body(service.catalog)
+        models = tuple(model for model in catalog.models if client.allows_some_effort(model.id))
+        own = codex_list_body(msgspec.structs.replace(catalog, models=models))
         if own["models"]:
             return json_response(own)
-    return json_response(list_body(service.catalog, service.environment, service.started))
+    body = list_body(catalog, service.environment, service.started)
+    body["data"] = [entry for entry in body["data"] if client.lists(entry["id"], catalog)]
+    return json_response(body)
 
 
 async def one_model(request: web.Request) -> web.Response:
-    """One entry, or 404 `model_not_found`."""
-    service = request.app[SERVICE]
-    return json_response(one_body(request.match_info["id"], service.catalog, service.started))
+    """One entry, or 404 `model_not_found`. Raises `Fault` NOT_ALLOWED for one that the key may not ask for."""
+    service, name = request.app[SERVICE], request.match_info["id"]
+    if not request[CLIENT].lists(name, service.catalog):
+        raise not_its_model(name)
+    return json_response(one_body(name, service.catalog, service.started))

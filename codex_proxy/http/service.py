@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import ipaddress
+from typing import Literal, TypeAlias
 
 import msgspec
 from aiohttp import web
 
 from codex_proxy.core.ids import Clock, IdSource
-from codex_proxy.core.rate import RateLimits
-from codex_proxy.core.turn import Sandbox
+from codex_proxy.core.rate import RateLimits, RunningRequests
+from codex_proxy.http.clients import Clients
 from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.image_fetch import ImageFetcher
+from codex_proxy.http.middleware.wrong_keys import WrongKeys
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.usage_book import UsageBook
 from codex_proxy.runs.agent import AgentModel
 from codex_proxy.runs.manager import RunManager
-from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.models import Model, ModelCatalog
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +30,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     ids: IdSource
     catalog: ModelCatalog
-    chat: ChatSettings
+    clients: Clients
+    """Who may come in, and what each of them may do."""
     responses: ResponsesService
     book: UsageBook
     """Where it is written down what turns have cost."""
@@ -39,8 +43,11 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of silence after which a stream gets a comment; 0 for never."""
     guard: SseGuard
     """Places for streams."""
-    rate: RateLimits | None
-    """Requests a minute; None: as many as come."""
+    rate: RateLimits
+    """Requests a minute, by key."""
+    running: RunningRequests
+    """Requests under way, by key."""
+    wrong_keys: WrongKeys
     choices: Literal["broadcast", "sample"]
     """Whether several choices are one turn told several times, or several turns."""
     stream_metrics: bool
@@ -51,10 +58,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     body_limit: int
     started: int
     """Seconds since 1970."""
-    workdir: str
-    workdir_roots: tuple[str, ...]
-    sandbox: Sandbox
-    api_key: str | None
+    trusted_proxies: tuple[Network, ...]
+    """Reverse proxies that may pass requests on."""
     hosts: frozenset[str]
     """Names (without port) that a Host header may have; empty: any."""
     origins: frozenset[str]

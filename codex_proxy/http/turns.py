@@ -1,8 +1,6 @@
-"""What stands between a parsed request and a run: the folder it works in, and what the agent can do."""
+"""What stands between a parsed request and a run: its images, and what the agent can do."""
 
 from __future__ import annotations
-
-import os
 
 import msgspec
 
@@ -13,24 +11,6 @@ from codex_proxy.http.image_fetch import inlined
 from codex_proxy.http.service import Service
 from codex_proxy.runs.agent import Agent
 from codex_proxy.surfaces.models import DEFAULT_NAME
-
-
-def in_workspace(turn: Turn, asked_by: str | None, service: Service) -> Turn:
-    """The turn with its folder resolved. One outside the configured roots is a 400, never another folder."""
-    if asked_by is None:
-        return msgspec.structs.replace(turn, workdir=service.workdir)
-    folder = os.path.realpath(os.path.expanduser(turn.workdir))
-    roots = [os.path.realpath(root) for root in (service.workdir, *service.workdir_roots)]
-    inside = any(folder == root or folder.startswith(root.rstrip("/") + "/") for root in roots)
-    if not inside:
-        raise bad_request(
-            f"{asked_by} names a folder outside of this server's workspaces; the operator allows more with "
-            "PROXY_WORKDIR_ROOTS.",
-            asked_by,
-        )
-    if not os.path.isdir(folder):
-        raise bad_request(f"{asked_by} does not name a folder.", asked_by)
-    return msgspec.structs.replace(turn, workdir=folder)
 
 
 async def with_images(turn: Turn, service: Service, param: str) -> Turn:

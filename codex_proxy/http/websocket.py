@@ -3,6 +3,9 @@
 In: frames `{"type": "response.create", ...}`. Out: the events of a stream, each as one frame, without `[DONE]`; what
 would be a status elsewhere is `{"type": "error", "status", "error"}`. The newest response stays in the connection's
 memory, so that it can be continued with `store: false`; a continuation that fails makes it forgotten.
+
+Each turn is a request of its own: its key is looked at again, and the limits of the key count it. A key that is no
+longer one ends the connection.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ import asyncio
 from typing import Any
 
 import msgspec
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.faults import UNFORESEEN, log_unforeseen
-from codex_proxy.http.middleware.frame import OWNER
+from codex_proxy.http.middleware.doors import DIGEST, KEY_PROTOCOL, subprotocols
+from codex_proxy.http.middleware.pace import counted
 from codex_proxy.http.places import place_of
 from codex_proxy.http.responses.answer import Answer
 from codex_proxy.http.responses.context import Context, ContextItem, context_item, context_of
@@ -51,7 +56,9 @@ TOO_LONG = Failure(
 
 async def responses_socket(request: web.Request) -> web.StreamResponse:
     """The whole connection."""
-    socket = web.WebSocketResponse(max_msg_size=request.app[SERVICE].body_limit, heartbeat=PING_SECONDS)
+    socket = web.WebSocketResponse(
+        max_msg_size=request.app[SERVICE].body_limit, heartbeat=PING_SECONDS, protocols=_spoken(request)
+    )
     if not socket.can_prepare(request):
         message = "GET of this path is for WebSockets; send a POST."
         raise Fault(Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message))
@@ -64,6 +71,12 @@ async def responses_socket(request: web.Request) -> web.StreamResponse:
         await socket.send_str(socket_error(TOO_LONG).decode())
     await socket.close()
     return socket
+
+
+def _spoken(request: web.Request) -> list[str]:
+    """The subprotocol that is agreed on: the first that is offered and is no key. A browser that offers some hangs up
+    where none is taken, and a key must not be repeated."""
+    return [name for name in subprotocols(request) if not name.startswith(KEY_PROTOCOL)][:1]
 
 
 class _Remembered(msgspec.Struct, frozen=True):
@@ -89,7 +102,8 @@ class _Connection:
         self._request = request
         self._socket = socket
         self._service: Service = request.app[SERVICE]
-        self._owner = request[OWNER]
+        self._client = request[CLIENT]
+        self._digest = request[DIGEST] or None
         self._waiting: asyncio.Queue[str | bytes] = asyncio.Queue(MAX_WAITING)
         self._last: _Remembered | None = None
 
@@ -107,10 +121,15 @@ class _Connection:
     async def _answer(self) -> None:
         while True:
             frame = await self._waiting.get()
-            place = None
             try:
-                place = place_of(self._request)
-                await self._turn(frame)
+                self._look_at_key()
+            except Fault as fault:
+                await self._send(socket_error(fault.failure))
+                await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"The key is not valid.")
+                return
+            try:
+                with counted(self._service, self._client):
+                    await self._in_its_place(frame)
             except Fault as fault:
                 await self._send(socket_error(fault.failure))
             except ConnectionError:
@@ -118,9 +137,20 @@ class _Connection:
             except Exception as error:  # noqa: BLE001 - the connection outlives it
                 log_unforeseen(error)
                 await self._send(socket_error(UNFORESEEN))
-            finally:
-                if place is not None:
-                    place.release("finish")
+
+    def _look_at_key(self) -> None:
+        """Whoever opened the connection must still be let in, with the limits of now. Raises `Fault`."""
+        client = self._service.clients.holding(self._digest)
+        if client.name != self._client.name:  # what this connection remembers is another's
+            raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message="The key has another name now."))
+        self._client = client
+
+    async def _in_its_place(self, frame: str | bytes) -> None:
+        place = place_of(self._request)
+        try:
+            await self._turn(frame)
+        finally:
+            place.release("finish")
 
     async def _turn(self, frame: str | bytes) -> None:
         parsed = self._parsed(frame)
@@ -129,7 +159,7 @@ class _Connection:
             prepared = await self._prepared(parsed)
             answer = answer_of(self._service, prepared, SaveOnce(self._service, prepared), stream=False)
             try:
-                with self._service.book.turn(self._owner, billed_to(prepared.turn), answer):
+                with self._service.book.turn(self._client.name, billed_to(prepared.turn), answer):
                     run = await begin(self._service, prepared, answer)
                     await self._send_events(answer)
             finally:
@@ -175,7 +205,7 @@ class _Connection:
         body["stream"] = True
         return parse(
             msgspec.json.encode(body),
-            settings=self._service.responses.settings,
+            settings=self._client.responses,
             catalog=self._service.catalog,
             headers=hints_of(self._request),
         )
@@ -186,7 +216,7 @@ class _Connection:
         last = self._last
         if last is None or parsed.previous_response_id != last.id:
             wait = service.responses.conversation_wait
-            return await prepare(service, parsed, self._owner, id=id, created=now, wait=wait)
+            return await prepare(service, parsed, self._client.name, id=id, created=now, wait=wait)
         if parsed.store and not last.stored:
             raise bad_request(
                 "This response cannot be stored, since the one that it continues was not: send 'store': false.",
@@ -194,9 +224,9 @@ class _Connection:
             )
         check_request(parsed)
         asked = _Asked(parsed.input_items)
-        fresh = await context_of(asked, service.responses.store, self._owner, service.ids, now)
+        fresh = await context_of(asked, service.responses.store, self._client.name, service.ids, now)
         context = Context(last.items, fresh.fresh, fresh.input)
-        return await prepared_with(service, parsed, context, self._owner, id=id, created=now)
+        return await prepared_with(service, parsed, context, self._client.name, id=id, created=now)
 
 
 def _body_of(frame: str | bytes) -> dict[str, Any]:

@@ -40,6 +40,7 @@ TABLE: Final[dict[FaultKind, Row]] = {
     FaultKind.NOT_FOUND: Row(404, "not_found_error", "not_found"),
     FaultKind.METHOD_NOT_ALLOWED: Row(405, _REQUEST, "method_not_allowed"),
     FaultKind.REQUEST_TOO_LARGE: Row(413, _REQUEST, "request_too_large"),
+    FaultKind.HEADERS_TOO_LARGE: Row(431, _REQUEST, "headers_too_large"),
     FaultKind.UNSUPPORTED_MEDIA_TYPE: Row(415, _REQUEST, "unsupported_media_type"),
     FaultKind.RATE_LIMITED: Row(429, _LIMIT, "rate_limit_exceeded", wait=1),
     FaultKind.CONCURRENCY_EXCEEDED: Row(429, _LIMIT, "concurrency_exceeded", wait=1),

@@ -14,6 +14,7 @@ import structlog
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.keys import NOBODY
 from codex_proxy.http.faults import UNFORESEEN, fault_response, log_unforeseen
 from codex_proxy.http.service import SERVICE
 
@@ -27,9 +28,7 @@ NOTES = web.RequestKey("notes", dict[str, object])
 REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
 """What goes out with whatever is answered: a stream, a body, or a fault."""
 OWNER = web.RequestKey("owner", str)
-"""The name of the key that the request came with."""
-NOBODY = "local"
-"""The owner where no key is wanted."""
+"""The name of the key that the request came with; `local` where none is wanted."""
 
 _PREPARED = web.RequestKey("prepared", bool)
 """The headers of an answer have gone out: there can be no other."""

@@ -1,37 +1,70 @@
-"""How many requests a minute one key may make. Only requests that can start a turn count: those with a body.
+"""How many requests one key may make, a minute and at once. Only requests that can start a turn count: those with a
+body, and the turns of a WebSocket, each for itself.
 
 OpenAI's own headers tell the client how it stands, on every counted reply.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, MutableMapping
+
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.rate import Allowance
-from codex_proxy.http.middleware.frame import OWNER, REPLY_HEADERS, Handler
-from codex_proxy.http.service import SERVICE
+from codex_proxy.http.clients import CLIENT, Client
+from codex_proxy.http.middleware.frame import REPLY_HEADERS, Handler
+from codex_proxy.http.service import SERVICE, Service
 
 TEST_PREFIX = "/__test/"
 
 
 @web.middleware
 async def pace(request: web.Request, handler: Handler) -> web.StreamResponse:
-    limits = request.app[SERVICE].rate
-    if limits is None or request.method != "POST" or request.path.startswith(TEST_PREFIX):
+    client = request.get(CLIENT)
+    if client is None or request.method != "POST" or request.path.startswith(TEST_PREFIX):
         return await handler(request)
-    allowance = limits.take(request[OWNER])
-    request[REPLY_HEADERS] |= headers_of(allowance)
-    if not allowance.allowed:
-        raise Fault(
-            Failure(
-                kind=FaultKind.RATE_LIMITED,
-                message=f"This server takes {allowance.limit} requests a minute from a key "
-                "(PROXY_RATE_LIMIT_RPM). Try again later.",
-                retry_after=allowance.wait,
-            )
-        )
-    return await handler(request)
+    with counted(request.app[SERVICE], client, request[REPLY_HEADERS]):
+        return await handler(request)
+
+
+@contextlib.contextmanager
+def counted(
+    service: Service, client: Client, headers: MutableMapping[str, str] | None = None
+) -> Iterator[None]:
+    """One request (or turn of a WebSocket) of this client's, while it runs. Raises `Fault` for one too many.
+
+    `headers` gets the figures of `x-ratelimit-*`.
+    """
+    if client.rpm:
+        allowance = service.rate.take(client.name, client.rpm)
+        if headers is not None:
+            headers.update(headers_of(allowance))
+        if not allowance.allowed:
+            raise _too_many_a_minute(allowance)
+    if not service.running.enter(client.name, client.concurrency):
+        raise _too_many_at_once(client.concurrency)
+    try:
+        yield
+    finally:
+        service.running.leave(client.name)
+
+
+def _too_many_a_minute(allowance: Allowance) -> Fault:
+    message = (
+        f"This server takes {allowance.limit} requests a minute from this key (its own limit, or "
+        "PROXY_RATE_LIMIT_RPM). Try again later."
+    )
+    return Fault(Failure(kind=FaultKind.RATE_LIMITED, message=message, retry_after=allowance.wait))
+
+
+def _too_many_at_once(limit: int) -> Fault:
+    message = (
+        f"{limit} requests of this key are under way, which is as many as it may have at once (its own limit, or "
+        "PROXY_KEY_CONCURRENCY). Try again when one has ended."
+    )
+    return Fault(Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message))
 
 
 def headers_of(allowance: Allowance) -> dict[str, str]:

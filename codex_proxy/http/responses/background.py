@@ -140,7 +140,7 @@ async def _run_again(service: Service, store: Store, found: StoredResponse) -> b
     try:
         parsed = parse(
             recovery.body.encode(),
-            settings=service.responses.settings,
+            settings=service.clients.named(found.owner).responses,
             catalog=service.catalog,
             headers=hints,
         )

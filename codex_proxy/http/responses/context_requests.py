@@ -7,6 +7,7 @@ from aiohttp import web
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.body import read_body
+from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.exchange import whole
 from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
@@ -14,7 +15,8 @@ from codex_proxy.http.replies import json_response
 from codex_proxy.http.responses.context import context_of
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import OneRun
-from codex_proxy.http.turns import billed_to, check_capabilities, in_workspace
+from codex_proxy.http.turns import billed_to, check_capabilities
+from codex_proxy.http.workspace import in_workspace
 from codex_proxy.surfaces.responses import context as contexts
 from codex_proxy.surfaces.responses import objects
 from codex_proxy.surfaces.responses.context import ParsedContext
@@ -33,7 +35,8 @@ async def compact(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     parsed, history = await _context(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}
-    turn = in_workspace(contexts.compaction_turn(parsed, history), None, service)
+    turn = in_workspace(contexts.compaction_turn(parsed, history), None, request[CLIENT].workspace)
+    request[CLIENT].check_model(turn, parsed.model_asked)
     check_capabilities(turn, service.manager.agent)
     renderer = await _answered(service, turn, request[OWNER])
     response = renderer.response()

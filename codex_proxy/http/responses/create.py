@@ -6,6 +6,7 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Fault
 from codex_proxy.http.body import read_body
+from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.exchange import streamed, whole
 from codex_proxy.http.guard import Release
 from codex_proxy.http.middleware.frame import NOTES, OWNER
@@ -36,7 +37,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     observed = Observed(service.clock)
     body, hints = await read_body(request), hints_of(request)
-    parsed = parse(body, settings=service.responses.settings, catalog=service.catalog, headers=hints)
+    parsed = parse(body, settings=request[CLIENT].responses, catalog=service.catalog, headers=hints)
     request[NOTES] |= {
         "model": parsed.model_asked,
         "stream": parsed.stream,

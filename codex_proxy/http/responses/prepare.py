@@ -17,7 +17,8 @@ from codex_proxy.http.responses.shortening import may_shorten, shortened
 from codex_proxy.http.responses.store_faults import failure_of
 from codex_proxy.http.responses.turns import ConversationTurn
 from codex_proxy.http.service import Service
-from codex_proxy.http.turns import check_capabilities, in_workspace, with_images
+from codex_proxy.http.turns import check_capabilities, with_images
+from codex_proxy.http.workspace import in_workspace
 from codex_proxy.runs.model_items import ModelItem, model_items
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.schemas import check_schemas
@@ -78,11 +79,13 @@ async def prepared_with(
     created: float,
     held: ConversationTurn | None = None,
 ) -> Prepared:
-    """The same, for a context that is known already."""
+    """The same, for a context that is known already, within what its owner may do now."""
+    client = service.clients.named(owner)
+    client.check_model(parsed.turn, parsed.model_asked)
     turn, replay = turn_with(parsed, context, service.manager.identity(parsed.turn))
     _check_agent(service, turn)
     check_schemas(turn, answer="text.format.schema", tool="tools[{}].parameters")
-    turn = in_workspace(turn, parsed.workdir_param, service)
+    turn = in_workspace(turn, parsed.workdir_param, client.workspace)
     turn, replay = await _with_images(service, turn, replay)
     return Prepared(
         id=id,

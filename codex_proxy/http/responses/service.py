@@ -10,7 +10,6 @@ from codex_proxy.http.responses.background_runs import BackgroundRuns
 from codex_proxy.http.responses.turns import ConversationTurns
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.store.base import Store
-from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
 Profile = Literal["openai", "open-responses-server"]
 
@@ -20,7 +19,6 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
 
     store: Store | None
     """None: nothing is kept."""
-    settings: ResponsesSettings
     profile: Profile = "openai"
     heartbeat: float = 15.0
     """Seconds of silence after which a stream gets a comment; 0 for never."""

@@ -1,0 +1,63 @@
+"""What clients and the agent say, in the log: only where the operator wants it there, to find a fault.
+
+In: a request and whatever passes on it. Out: `content` lines with its id. Keys are masked as far as they can be known:
+the one that the client came with, and what stands where clients put keys. Images are left out, long texts are cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, Literal
+
+import structlog
+from aiohttp import web
+
+from codex_proxy.http.middleware.doors import OPEN_PATHS, key_in
+from codex_proxy.http.middleware.frame import Handler
+from codex_proxy.http.tellers import TELL
+
+log = structlog.get_logger("codex_proxy.http")
+
+LONGEST: Final = 16_384
+"""Letters of one line: more of a text helps nobody who reads a log."""
+MASK: Final = "***"
+
+_NAMES: Final = (
+    r"authorization|proxy-authorization|cookie|[\w-]*api[_-]?key|[\w-]*token|[\w-]*secret|password|passwd"
+)
+# In JSON, also in JSON that is a string of JSON: there every quote has backslashes in front.
+_VALUE: Final = re.compile(rf'(\\*"(?:{_NAMES})\\*"\s*:\s*\\*")(?:[^"\\]|\\(?!\\*"))+', re.IGNORECASE)
+_BEARER: Final = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{4,}", re.IGNORECASE)
+_KEY: Final = re.compile(r"\b(?:sk|rk|pk|ghp|gho|xox[abp])[-_][\w-]{8,}")
+_IMAGE: Final = re.compile(r"(data:[\w/+.-]{0,80};base64,)[\w+/=-]{64,}")
+
+
+def masked(text: str, key: str = "") -> str:
+    """The text without keys and images, and no longer than a log line should be."""
+    if key:
+        text = text.replace(key, MASK)
+    text = _IMAGE.sub(r"\1...", text)
+    text = _VALUE.sub(rf"\1{MASK}", text)
+    text = _BEARER.sub(rf"\1 {MASK}", text)
+    text = _KEY.sub(MASK, text)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text) - LONGEST} more)"
+
+
+@web.middleware
+async def contents(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Outside of `frame`, so that it sees every answer; what passes meanwhile is told by whoever reads or writes it."""
+    if request.path in OPEN_PATHS:
+        return await handler(request)
+    tell = request[TELL] = _teller(key_in(request))
+    response = await handler(request)
+    if isinstance(response, web.Response) and isinstance(response.body, bytes):
+        tell("answer", response.body)
+    return response
+
+
+def _teller(key: str) -> Callable[[Literal["request", "answer"], bytes], None]:
+    def tell(what: Literal["request", "answer"], data: bytes) -> None:
+        log.info("content", of=what, said=masked(data.decode("utf-8", "replace"), key))
+
+    return tell

@@ -1,0 +1,86 @@
+"""What reverse proxies bring: a request that one has passed on comes from anywhere, wherever this server listens.
+
+So it needs a proxy that the operator trusts (PROXY_TRUSTED_PROXIES), and a server that wants keys. Of a trusted
+proxy, and of no other, it is believed whose request it passes on.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Final
+
+from aiohttp import web
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.http.service import SERVICE, Network
+
+_NAMES: Final = frozenset({"forwarded", "via"})
+_PREFIX: Final = "x-forwarded-"
+_MOST_HOPS: Final = 16
+"""Addresses of `X-Forwarded-For` that are looked at, from the nearest on: no chain of proxies is longer."""
+
+
+def is_forwarded(request: web.Request) -> bool:
+    """Whether a reverse proxy has passed it on."""
+    return any(name.lower() in _NAMES or name.lower().startswith(_PREFIX) for name in request.headers)
+
+
+def is_near(request: web.Request) -> bool:
+    """Whether it comes from this machine, and not through a reverse proxy on it."""
+    address = _address(request.remote or "")
+    return address is not None and address.is_loopback and not is_forwarded(request)
+
+
+def check_forwarded(request: web.Request) -> None:
+    """Raises `Fault` NOT_ALLOWED for one that was passed on by whom nobody has named, or to a server without keys."""
+    if not is_forwarded(request):
+        return
+    service = request.app[SERVICE]
+    if not _is_in(request.remote or "", service.trusted_proxies):
+        raise _refused(
+            "This request was passed on by a reverse proxy that this server does not know: its headers say so. "
+            "The operator names the proxy's address in PROXY_TRUSTED_PROXIES."
+        )
+    if not service.clients.wanted:
+        raise _refused(
+            "Behind a reverse proxy this server can be reached by others, so it needs keys: the operator makes one "
+            "with `codex-proxy keys add NAME`, or sets PROXY_API_KEY."
+        )
+
+
+def client_address(request: web.Request) -> str:
+    """Where it comes from: of what trusted proxies have passed on, the nearest address that is not theirs."""
+    trusted = request.app[SERVICE].trusted_proxies
+    address = request.remote or ""
+    if not _is_in(address, trusted):
+        return address
+    hops = [
+        hop.strip() for value in request.headers.getall("X-Forwarded-For", []) for hop in value.split(",")
+    ]
+    for hop in hops[: -_MOST_HOPS - 1 : -1]:
+        if _address(hop) is None:
+            break
+        address = hop
+        if not _is_in(hop, trusted):
+            break
+    return address
+
+
+def _is_in(text: str, networks: Sequence[Network]) -> bool:
+    address = _address(text)
+    return address is not None and any(address in network for network in networks)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address, one of IPv4 as such: a socket for both kinds writes `::ffff:127.0.0.1`."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _refused(message: str) -> Fault:
+    return Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))

@@ -1,0 +1,63 @@
+"""The folders that agent turns may work in: which one a turn gets, and none that lies outside of them.
+
+Roots are resolved once, links and all; the folder that a request names is resolved before it is compared with them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.turn import Turn
+
+
+class Workspace(msgspec.Struct, frozen=True):
+    """The folder of turns that name none, and the resolved roots that all of them lie in."""
+
+    folder: str
+    roots: tuple[str, ...]
+
+
+def workspace_of(folder: str, roots: Sequence[str]) -> Workspace:
+    """The server's own: its folder, and what else may be chosen."""
+    return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))))
+
+
+def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
+    """The same for whom the operator has given these roots: the folder stays where it lies in one of them."""
+    resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
+    inside = _is_inside(os.path.realpath(workspace.folder), resolved)
+    return Workspace(workspace.folder if inside else resolved[0], resolved)
+
+
+def in_workspace(turn: Turn, asked_by: str | None, workspace: Workspace) -> Turn:
+    """The turn with its folder resolved. One outside of the roots is a 400, never another folder.
+
+    `asked_by`: the field in which the request names the folder; None where it names none.
+    """
+    if asked_by is None:
+        return msgspec.structs.replace(turn, workdir=workspace.folder)
+    try:
+        folder = os.path.realpath(os.path.join(workspace.folder, os.path.expanduser(turn.workdir)))
+    except ValueError:  # a NUL, or half of a surrogate pair
+        raise _no_folder(asked_by) from None
+    if not _is_inside(folder, workspace.roots):
+        raise bad_request(
+            f"{asked_by} names a folder outside of this server's workspaces; the operator allows more with "
+            "PROXY_WORKDIR_ROOTS.",
+            asked_by,
+        )
+    if not os.path.isdir(folder):
+        raise _no_folder(asked_by)
+    return msgspec.structs.replace(turn, workdir=folder)
+
+
+def _is_inside(folder: str, roots: Sequence[str]) -> bool:
+    return any(folder == root or folder.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def _no_folder(asked_by: str) -> Fault:
+    return bad_request(f"{asked_by} does not name a folder.", asked_by)
