@@ -10,6 +10,7 @@ import signal
 import time
 import uuid
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import structlog
 from aiohttp import web
@@ -46,6 +47,9 @@ from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
 log = structlog.get_logger(__name__)
+if TYPE_CHECKING:
+    from codex_proxy.own_tools import McpToolSource
+
 
 LAST_WORDS_SECONDS = 2.0
 """How long answers that are over may take to reach their clients when the server stops."""
@@ -98,6 +102,7 @@ class Server:
         self.background = BackgroundRuns(settings.max_running_turns)
         self.webhooks: WebhookSender | None = None
         self.keeping: Keeping | None = None
+        self.own_tools: McpToolSource | None = None
         """The open store, from the start on; None where there is to be none."""
         self._runner: web.AppRunner | None = None
         self.host = settings.host
@@ -115,6 +120,7 @@ class Server:
         # A handler must end when its client leaves, or nobody tells the agent.
         self.webhooks = webhooks_of(self.settings, self.clock)
         self.service = self._service()
+        self.own_tools = mcp_tools_of(self.settings, self.clock)
         self._runner = web.AppRunner(
             self._application(self.service),
             access_log=None,
@@ -154,6 +160,7 @@ class Server:
             environment=settings.env,
             images=self.images,
             keepalive=settings.sse_keepalive_ms / 1000,
+            own_tools=self.own_tools,
             guard=SseGuard(settings.sse_max_concurrency),
             rate=RateLimits(self.clock),
             running=RunningRequests(),
@@ -212,6 +219,8 @@ class Server:
         if self.images is not None:
             await self.images.close()
         if self.service is not None:
+        if self.own_tools is not None:
+            await self.own_tools.close()
             await self.service.book.close()
         if self.keeping is not None:
             await self.keeping.close()
@@ -224,6 +233,19 @@ class Server:
 def webhooks_of(settings: Settings, clock: SystemClock) -> WebhookSender | None:
     """Who tells the configured targets of ends; None where there is no target. Raises `StartError`."""
     urls = split_list(settings.webhook_urls)
+def mcp_tools_of(settings: Settings, clock: SystemClock) -> McpToolSource | None:
+    """The MCP servers whose tools are run here; None where the settings name none. Raises `StartError`."""
+    if settings.mcp_config is None and not settings.mcp_allowed_urls:
+        return None
+    # Imported here, since most servers have none.
+    from codex_proxy.own_tools import McpConfigError, tool_source
+
+    try:
+        return tool_source(settings, os.environ, clock, RandomIds())
+    except McpConfigError as error:
+        raise StartError(str(error)) from error
+
+
     if not urls:
         return None
     if settings.webhook_secret is None:

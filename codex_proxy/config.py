@@ -184,6 +184,30 @@ class Settings(BaseSettings):
     webhook_urls: str = Field("", description="where ends of background responses are told, by commas")
     webhook_secret: SecretStr | None = Field(None, description="what webhooks are signed with (`whsec_...`)")
 
+    # MCP servers, whose tools this server runs.
+    mcp_config: Path | None = Field(
+        None, description="JSON file of MCP servers (`mcpServers`) whose tools every request is offered"
+    )
+    mcp_allowed_urls: str = Field(
+        "",
+        description="URLs of MCP servers that requests may name, each with what is below it; none by default",
+    )
+    mcp_call_timeout: float = Field(60.0, gt=0, description="seconds that one call of an MCP tool may take")
+    mcp_tool_refresh_interval: float = _named(
+        "mcp_tool_refresh_interval",
+        "MCP_TOOL_REFRESH_INTERVAL",
+        default=10.0,
+        gt=0,
+        description="seconds until the tools of an MCP server are listed again",
+    )
+    max_tool_call_iterations: int = _named(
+        "max_tool_call_iterations",
+        "MAX_TOOL_CALL_ITERATIONS",
+        default=25,
+        ge=1,
+        description="steps of the model in one request whose MCP calls are run",
+    )
+
     # Instrumentation for tests.
     test_endpoints: bool = Field(False, description="serve /__test/* and the X-Conc-* headers")
     stream_release_file: str | None = _named(

@@ -13,6 +13,7 @@ from codex_proxy.http.exchange import streamed, whole
 from codex_proxy.http.guard import Release
 from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
+from codex_proxy.http.own_tools import with_operators_tools
 from codex_proxy.http.places import place_of
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import Source, start, start_samples
@@ -93,11 +94,12 @@ async def _stream(
 
 
 async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source:
-    service = request.app[SERVICE]
+    service, owner = request.app[SERVICE], request[OWNER]
+    turn, own = await with_operators_tools(service.own_tools, turn, owner, service.manager.agent)
     if not _sampled(service, parsed):
-        return await start(service.manager, turn, request[OWNER])
+        return await start(service.manager, turn, owner, runner=own.runner)
     one_choice = msgspec.structs.replace(turn, choices=1)
-    return await start_samples(service.manager, one_choice, parsed.choices, request[OWNER])
+    return await start_samples(service.manager, one_choice, parsed.choices, owner, runner=own.runner)
 
 
 def _sampled(service: Service, parsed: ParsedChat) -> bool:

@@ -14,6 +14,7 @@ from codex_proxy.http.clients import Clients
 from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.image_fetch import ImageFetcher
 from codex_proxy.http.middleware.wrong_keys import WrongKeys
+from codex_proxy.http.own_tools import ToolSource
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.usage_book import UsageBook
 from codex_proxy.runs.agent import AgentModel
@@ -65,6 +66,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     origins: frozenset[str]
     """Origins, in small letters, whose pages may use this server."""
     fake: bool
+    own_tools: ToolSource | None = None
+    """The MCP servers whose tools are run here; None where there are none."""
 
 
 SERVICE = web.AppKey("service", Service)

@@ -36,6 +36,7 @@ from codex_proxy.http.responses.prepare import (
     prepared_with,
 )
 from codex_proxy.http.service import SERVICE, Service
+from codex_proxy.http.tellers import tell
 from codex_proxy.http.turns import billed_to
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
@@ -222,7 +223,7 @@ class _Connection:
                 "This response cannot be stored, since the one that it continues was not: send 'store': false.",
                 "store",
             )
-        check_request(parsed)
+        check_request(service, parsed)
         asked = _Asked(parsed.input_items)
         fresh = await context_of(asked, service.responses.store, self._client.name, service.ids, now)
         context = Context(last.items, fresh.fresh, fresh.input)

@@ -52,7 +52,7 @@ async def create_in_background(
     """Stores the response, and starts it. What is wrong with the request is raised before that."""
     refuse_without_store(service)
     store = opened(service.responses.store)
-    check_request(parsed)
+    check_request(service, parsed)
     service.responses.background.check_room()
     now = service.clock.epoch()
     owner = request[OWNER]

@@ -9,6 +9,7 @@ import msgspec
 from codex_proxy.core.faults import Failure, Fault, bad_request
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
+from codex_proxy.http.own_tools import OwnTools, awaited, takes_operators_tools, with_tools
 from codex_proxy.http.responses.answer import Answer, Save
 from codex_proxy.http.responses.context import Context, context_of, turn_with
 from codex_proxy.http.responses.profiles import renderer_of_profile
@@ -24,11 +25,18 @@ from codex_proxy.runs.run import Run
 from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.store.base import Append, StoredItem, StoredResponse, StoreError
 from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.responses.mcp_offers import choice_with, listed_in
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import letters_in
 
-NO_MCP = "MCP servers cannot be named in a request to this server: give their tools as functions."
+NO_MCP = (
+    "This server connects to no MCP server that a request names: have the operator allow its `server_url` in "
+    "PROXY_MCP_ALLOWED_URLS."
+)
+GONE_TOOL = (
+    "The call '{}' was approved, but its tool is not offered by this request: name its MCP server in 'tools' again."
+)
 
 _PARAMS = {"response_format": "text.format"}
 """How a field of Chat's is called here."""
@@ -56,7 +64,7 @@ async def prepare(
     service: Service, parsed: ParsedResponse, owner: str, *, id: str, created: float, wait: float | None
 ) -> Prepared:
     """Reads the context and makes the turn. Raises `Fault`. `wait`: seconds for another turn of its conversation."""
-    check_request(parsed)
+    check_request(service, parsed)
     held = None
     if parsed.conversation is not None and service.responses.store is not None:
         held = await service.responses.turns.enter(owner, parsed.conversation, wait)
@@ -115,10 +123,36 @@ async def prepared_shorter(service: Service, prepared: Prepared, failure: Failur
     )
 
 
-def check_request(parsed: ParsedResponse) -> None:
-    """What no agent can do. Raises `Fault`."""
-    if parsed.mcp:
-        raise bad_request(NO_MCP, parsed.mcp[0].param, "unsupported_tool")
+def check_request(service: Service, parsed: ParsedResponse) -> None:
+    """What this server does not do. Raises `Fault`."""
+    if not parsed.mcp:
+        return
+    if service.own_tools is None:
+        raise bad_request(NO_MCP, f"{parsed.mcp[0].param}.server_url", "invalid_mcp_server")
+    service.own_tools.check(parsed.mcp)
+
+
+async def _with_own_tools(service: Service, prepared: Prepared) -> tuple[Turn, OwnTools]:
+    """The turn with what the servers have that it may use. Raises `Fault` for a choice that they cannot serve."""
+    source, parsed, turn = service.own_tools, prepared.parsed, prepared.turn
+    if source is None:
+        return turn, OwnTools()
+    own = await source.offer(
+        parsed.mcp,
+        prepared.owner,
+        known=listed_in(item.shown for item in prepared.context.earlier),
+        operators=takes_operators_tools(turn, service.manager.agent),
+    )
+    choice = choice_with(turn.tool_choice, parsed.mcp_choice, own.tools)
+    turn = msgspec.structs.replace(
+        with_tools(turn, own, steps=source.steps, calls=parsed.max_tool_calls), tool_choice=choice
+    )
+    _check_agent(service, turn)
+    offered = {tool.name for tool in turn.tools}
+    for call in awaited(turn):
+        if call.name not in offered:
+            raise bad_request(GONE_TOOL.format(call.call_id), "tools", "invalid_mcp_server")
+    return turn, own
 
 
 async def _with_images(
@@ -187,12 +221,15 @@ async def begin(service: Service, prepared: Prepared, answer: Answer) -> Run:
     """Starts the turn. Raises the `Fault` of one that cannot begin."""
     saves = stores(service, prepared.parsed) or prepared.parsed.conversation is not None
     try:
+        turn, own = await _with_own_tools(service, prepared)
         run = await service.manager.start(
-            prepared.turn,
+            turn,
             prepared.owner,
             answer.before_end if saves else None,
             durable=prepared.parsed.store,
             replay=prepared.replay,
+            runner=own.runner,
+            first=own.said,
         )
     except BaseException:
         prepared.release()
