@@ -25,6 +25,7 @@ from codex_proxy.http.clients import Client, Clients
 from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.image_fetch import ImageFetcher
 from codex_proxy.http.metrics import add_metrics
+from codex_proxy.http.middleware.contents import contents
 from codex_proxy.http.middleware.heads import LONGEST_LINE
 from codex_proxy.http.middleware.origins import misspelt
 from codex_proxy.http.middleware.wrong_keys import WrongKeys
@@ -184,6 +185,8 @@ class Server:
 
     def _application(self, service: Service) -> web.Application:
         app = application(service)
+        if self.settings.log_content:
+            app.middlewares.insert(0, contents)
         if self.settings.metrics:
             # Imported here, since most servers have no metrics.
             from codex_proxy.metrics import Metrics, State, known_models

@@ -56,6 +56,12 @@ SETTING_OPTIONS = (
         "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default: info."
     ),
     click.option("--log-format", type=click.Choice(["console", "json"]), help="Default: console."),
+    click.option(
+        "--log-content",
+        is_flag=True,
+        default=None,
+        help="Log prompts and answers too, to find a fault. Off by default: a log is read by many.",
+    ),
 )
 """The flags of settings, the same for every command that reads them."""
 
@@ -75,10 +81,11 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     Settings are read from these flags, else from PROXY_* and CODEX_* variables, else from the TOML file
     (~/.config/codex-proxy/config.toml unless --config names another).
     """
-    from codex_proxy.logs import configure
+    from codex_proxy.logs import configure, take_over
 
     settings = load_settings(flags, config_file)
-    configure(settings.log_level, settings.log_format)
+    configure(settings.log_level, settings.log_format, content=settings.log_content)
+    take_over()
     sys.exit(asyncio.run(_serve(settings)))
 
 
@@ -268,6 +275,12 @@ def banner(server: Any) -> str:
     trouble = server.agent.trouble()
     if trouble is not None:
         lines.append(f"  TROUBLE    {trouble.message}")
+    if settings.log_content:
+        lines += [
+            "",
+            "  *** PROMPTS AND ANSWERS ARE LOGGED (--log-content): whoever reads the log reads them.   ***",
+            "  *** Meant for finding a fault. Start without it, and remove the log, when that is done. ***",
+        ]
     if settings.agent == "fake":
         lines += [
             "",

@@ -226,6 +226,9 @@ class Settings(BaseSettings):
     # Logs.
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged")
     log_format: Literal["console", "json"] = Field("console", description="how it is logged")
+    log_content: bool = Field(
+        False, description="log what clients and the agent say, prompts and answers: only to find a fault"
+    )
 
     @field_validator("codex_home", "workdir", "state_dir")
     @classmethod

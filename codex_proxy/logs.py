@@ -1,22 +1,38 @@
-"""How logs are written: structlog to stderr, one event a line, never a prompt, an answer or a key."""
+"""How logs are written: structlog to stderr, one event a line, never a prompt, an answer or a key.
+
+That holds by construction. Exceptions are told by their kind and place. What somebody outside has said stands in a
+field `said`, which is dropped here unless the operator wants content in the log. Libraries and the interpreter, whose
+messages may quote anything, are told of in the same way.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+import threading
+import warnings
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import structlog
 
+from codex_proxy.core.traces import trace_of
 
-def configure(level: str, format: str) -> None:
+log = structlog.get_logger(__name__)
+
+Event = MutableMapping[str, Any]
+
+
+def configure(level: str, format: str, *, content: bool = False) -> None:
     """Sets structlog up for this process. `format`: `console` for people, `json` for machines."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso"),
-        structlog.processors.format_exc_info,
+        _with_traces(content=content),
     ]
+    if not content:
+        shared.append(_without_words)
     if format == "json":
         renderer: Any = structlog.processors.JSONRenderer()
     else:
@@ -27,3 +43,68 @@ def configure(level: str, format: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def _with_traces(*, content: bool) -> Callable[[Any, str, Event], Event]:
+    """Tells of an exception what may be told, and all that it says where content is wanted."""
+
+    def processor(_logger: Any, _method: str, event: Event) -> Event:
+        given = event.pop("exc_info", None)
+        error = given[1] if isinstance(given, tuple) else given
+        if error is True:
+            error = sys.exception()
+        if isinstance(error, BaseException):
+            event.update(trace_of(error))
+            if content:
+                event.setdefault("said", str(error))
+        return event
+
+    return processor
+
+
+def _without_words(_logger: Any, _method: str, event: Event) -> Event:
+    event.pop("said", None)
+    return event
+
+
+# --- what others say ------------------------------------------------------------------------------
+
+
+def take_over() -> None:
+    """Lets this process's libraries, its warnings and exceptions that nobody catches be logged by the same rules."""
+    logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
+    warnings.showwarning = _warned
+    sys.unraisablehook = _not_raisable
+    threading.excepthook = _thread_broke
+
+
+class _Libraries(logging.Handler):
+    """The loggers of libraries, asyncio's and aiohttp's among them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A message with arguments is a template and says nothing of its own; any other may quote anything."""
+        what = str(record.msg) if record.args else ""
+        log.log(
+            record.levelno,
+            "library",
+            logger=record.name,
+            source=f"{record.pathname}:{record.lineno}",
+            what=what,
+            exc_info=record.exc_info,
+            said=record.getMessage(),
+        )
+
+
+def _warned(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
+) -> None:
+    log.warning("warned", category=category.__name__, source=f"{filename}:{lineno}", said=str(message))
+
+
+def _not_raisable(told: Any) -> None:
+    """An exception in a destructor or a callback of the interpreter's."""
+    log.error("not_raisable", exc_info=told.exc_value, said=f"{told.err_msg}: {told.object!r}")
+
+
+def _thread_broke(told: Any) -> None:
+    log.error("thread_broke", exc_info=told.exc_value)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import traceback
-
 import structlog
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.traces import trace_of
 from codex_proxy.surfaces.errors import Surface, error_body, retry_after, status_of
 
 log = structlog.get_logger("codex_proxy.http")
@@ -23,14 +22,7 @@ UNFORESEEN = Failure(
 
 def log_unforeseen(error: BaseException) -> None:
     """Logs where a fault of ours happened. Never what it says: that may hold a piece of the request."""
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-    causes: list[str] = []
-    cause = error.__cause__ or error.__context__
-    while cause is not None and len(causes) < 5:
-        causes.append(type(cause).__name__)
-        cause = cause.__cause__ or cause.__context__
-    log.error("internal_error", exception=type(error).__name__, caused_by=causes, at=places)
+    log.error("internal_error", **trace_of(error))
 
 
 def surface_of(path: str) -> Surface:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from codex_proxy.http.tellers import tell
+
 STALL_SECONDS = 120.0
 """How long a client may leave one write unread before it is cut: longer than any hiccup of a network, and
 little enough that a stuck client does not hold a turn for an hour."""
@@ -38,6 +40,7 @@ class EventStream:
             self._timer = self._loop.call_later(STALL_SECONDS, self._check)
             await self.response.prepare(self._request)
         self._writing_since = self._loop.time()
+        tell(self._request, "answer", data)
         await self.response.write(data)
         self._writing_since = None
 

@@ -122,6 +122,7 @@ class _Connection:
     async def _answer(self) -> None:
         while True:
             frame = await self._waiting.get()
+            tell(self._request, "request", frame.encode() if isinstance(frame, str) else frame)
             try:
                 self._look_at_key()
             except Fault as fault:
@@ -193,6 +194,7 @@ class _Connection:
             answer.close()
 
     async def _send(self, payload: bytes) -> None:
+        tell(self._request, "answer", payload)
         await self._socket.send_str(payload.decode())
 
     # --- from a frame to a turn -----------------------------------------------------------------

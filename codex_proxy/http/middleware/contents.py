@@ -7,15 +7,14 @@ the one that the client came with, and what stands where clients put keys. Image
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Final, Literal
 
 import structlog
 from aiohttp import web
 
-from codex_proxy.http.middleware.doors import OPEN_PATHS, key_in
+from codex_proxy.http.middleware.doors import OPEN_PATHS
 from codex_proxy.http.middleware.frame import Handler
-from codex_proxy.http.tellers import TELL
+from codex_proxy.http.tellers import TELL, Tell
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -49,14 +48,14 @@ async def contents(request: web.Request, handler: Handler) -> web.StreamResponse
     """Outside of `frame`, so that it sees every answer; what passes meanwhile is told by whoever reads or writes it."""
     if request.path in OPEN_PATHS:
         return await handler(request)
-    tell = request[TELL] = _teller(key_in(request))
+    tell = request[TELL] = _teller(request.headers.get("Authorization", "").partition(" ")[2].strip())
     response = await handler(request)
     if isinstance(response, web.Response) and isinstance(response.body, bytes):
         tell("answer", response.body)
     return response
 
 
-def _teller(key: str) -> Callable[[Literal["request", "answer"], bytes], None]:
+def _teller(key: str) -> Tell:
     def tell(what: Literal["request", "answer"], data: bytes) -> None:
         log.info("content", of=what, said=masked(data.decode("utf-8", "replace"), key))
 
