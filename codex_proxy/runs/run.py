@@ -2,14 +2,14 @@
 
 There is no task of its own in it: what the child says arrives by a call, is read, repaired and logged in that call, and
 the readers of the log are woken. An HTTP request never owns a child; it reads the log, and may `interrupt`. One
-run is one client turn, of one or more steps of the agent, and of two tries at most; a kept thread whose process
-dies as it is taken up again is none of them.
+run is one client turn, of one or more steps of the agent, and of two tries at most; a thread whose process was gone
+as it was taken is none of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 import structlog
@@ -109,8 +109,10 @@ class Run:
         self._calls = calls
         self._calls_running = 0
         self._seat: Seat | None = None
-        self._replayable = False
-        """It goes on on a kept thread, and nobody has seen anything of it: a new thread does as well."""
+        self._replayable: Literal["", "unheard", "unseen"] = ""
+        """Another thread does as well, should the process end: of a kept one while the client has seen nothing, of
+        a new one on a process of several while that has not said a word, and so was gone before."""
+        self._replayed = False
         self._rules = Rules()
         self._limits: list[StopSequences | MaxTokens] = []
         if turn.stop:
@@ -147,13 +149,14 @@ class Run:
             return
         self._agent_begins()
         self._seat = seat
+        self._replayable = "" if seat.alone or self._replayed else "unheard"
         seat.begin()
 
     def go_on(self, hit: Hit) -> None:
         """A seat that has rested, on which the turn goes on."""
         self._agent_begins()
         self._seat = hit.seat
-        self._replayable = True
+        self._replayable = "unseen"
         hit.seat.listener = self
         hit.seat.proceed(self.attempt.turn, hit.fresh)
         for answered in hit.hidden:
@@ -182,8 +185,10 @@ class Run:
         if seat is not self._seat or self._rules.ended:
             return  # an earlier try that winds down
         if seat.gone and self._replayable:
-            self._begin_again(first_attempt(self.turn))
+            self._replay()
             return
+        if size and self._replayable == "unheard":
+            self._replayable = ""
         self._take(self.attempt.broker.feed(events), seat, size)
 
     def ran(self, ask_id: str, output: ToolOutput) -> None:
@@ -216,7 +221,7 @@ class Run:
         if seat is not self._seat:
             return
         if self._replayable:
-            self._begin_again(first_attempt(self.turn))
+            self._replay()
         else:
             self.fail(failure)
 
@@ -230,7 +235,8 @@ class Run:
     def _log_events(self, said: list[Event], size: int) -> None:
         events = self._rules.feed(said)
         visible = not VISIBLE.isdisjoint(map(type, events))
-        self._replayable = self._replayable and not visible
+        if visible:
+            self._replayable = ""
         self._watch.alive(visible=visible)
         if not OURS.isdisjoint(map(type, events)):
             self._take_ours(events)
@@ -283,11 +289,16 @@ class Run:
         if self._seat is not None:
             self._seat.answer(ask.ask_id, NO)
 
+    def _replay(self) -> None:
+        """The process is gone, and nobody has seen anything of the turn: once, it goes to another one."""
+        self._replayed = True
+        self._begin_again(first_attempt(self.turn))
+
     def _begin_again(self, attempt: Attempt) -> None:
         """What came is thrown away, but for what it cost; the agent is asked once more, on a new thread."""
         self._spent_before += self._spent
         self._spent = Usage()
-        self._replayable = False
+        self._replayable = ""
         self.raw.clear()
         self.attempt = attempt
         seat, self._seat = self._seat, None

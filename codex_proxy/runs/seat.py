@@ -72,6 +72,11 @@ class Seat:
         self._do(lambda: self._dialect.answer(ask_id, reply), 0)
 
     @property
+    def alone(self) -> bool:
+        """The child serves nobody else."""
+        return self._lane.alone
+
+    @property
     def resting(self) -> bool:
         """The agent has nothing to do here until it is told: the thread may be kept."""
         return not self.gone and not self._closing and self._dialect.resting

@@ -192,6 +192,7 @@ async def test_a_turn_that_breaks_in_its_first_step_ends_with_our_fault_and_hold
 @virtual
 async def test_a_child_that_ends_while_its_run_begins_gives_the_slot_back() -> None:
     manager, agent = managed()
+    agent.alone = True
     run = await manager.start(TURN)
     reader = agent.lanes[0].reader
     assert reader is not None

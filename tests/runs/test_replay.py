@@ -1,5 +1,5 @@
-"""A kept thread whose process dies as it is taken up again: the request goes to a new one, once, while nobody has seen
-anything of it."""
+"""A thread whose process is gone as it is taken, kept or new: the request goes to another one, once, while nobody has
+seen anything of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from codex_proxy.core.events import ItemStarted, RawItem, Stop, TextDelta, TurnE
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Message, SaidMessage, TextPart
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.manager import RunManager
+from codex_proxy.runs.deadlines import Deadlines
+from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.run import Run
 from tests.runs.actors import WordLane, end_of, read, text_of
 from tests.runs.test_run_tools import GOOD, ToolAgent, go_on, managed, output, spent, step, words
@@ -89,7 +90,7 @@ async def test_the_outputs_of_calls_are_told_to_a_new_thread_too() -> None:
 
 
 @virtual
-async def test_a_new_thread_that_dies_as_well_is_the_end() -> None:
+async def test_another_thread_that_dies_as_well_is_the_end() -> None:
     manager, agent, run = await taken_up_again()
     dies(agent.lanes[0])
     await settled()
@@ -117,14 +118,38 @@ async def test_what_the_client_has_seen_is_not_begun_again(seen: list[ItemStarte
 
 
 @virtual
-async def test_a_turn_that_was_new_to_its_thread_is_not_begun_again() -> None:
+async def test_a_new_thread_on_a_process_that_was_gone_already_is_left_for_another() -> None:
     manager, agent = managed()
     run = await manager.start(AGAIN)
+    dies(agent.lanes[0])
+    await settled()
+    agent.lanes[1].say(*words("And so on."))
+    await settled()
+    assert text_of(read(run)) == "And so on."
+    await manager.close()
+
+
+@virtual
+async def test_a_process_that_has_heard_of_a_new_turn_is_not_given_a_successor_to_end() -> None:
+    manager, agent = managed()
+    run = await manager.start(AGAIN)
+    agent.lanes[0].say()  # it has answered, although there is nothing in it for the log
     dies(agent.lanes[0])
     await settled()
     assert len(agent.lanes) == 1
     assert end_of(run).stop == Stop.FAILED
     assert manager.running == 0
+
+
+@virtual
+async def test_a_child_of_ones_own_is_not_started_again() -> None:
+    agent = ToolAgent(alone=True)
+    manager = RunManager(agent, RunLimits(), Deadlines())
+    run = await manager.start(AGAIN)
+    dies(agent.lanes[0])
+    await settled()
+    assert len(agent.lanes) == 1
+    assert end_of(run).stop == Stop.FAILED
 
 
 @virtual
