@@ -11,6 +11,7 @@ from codex_proxy.http.instrumentation import open_streams, release_streams
 from codex_proxy.http.models import list_models, one_model
 from codex_proxy.http.responses.routes import add_response_routes
 from codex_proxy.http.service import Service
+from codex_proxy.http.usage import add_usage_routes
 
 
 def add_routes(app: web.Application, service: Service) -> None:
@@ -21,6 +22,7 @@ def add_routes(app: web.Application, service: Service) -> None:
         app.router.add_get(f"{prefix}/models/{{id:.+}}", one_model)
     add_response_routes(app)
     add_conversation_routes(app)
+    add_usage_routes(app)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)

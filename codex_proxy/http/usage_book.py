@@ -76,6 +76,11 @@ class UsageBook:
         except StoreError as error:
             log.warning("usage_not_written", reason=str(error))
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something that the ledger does not have."""
+        return bool(self._waiting) or self._writing.locked()
+
     async def flush(self) -> None:
         """Gives everything to the ledger. Raises `StoreError`, and keeps it."""
         async with self._writing:

@@ -1,0 +1,64 @@
+"""`GET /v1/usage`: what the turns of the key that asks have cost."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.keys import NOBODY
+from codex_proxy.http.middleware.forwarded import is_near
+from codex_proxy.http.middleware.frame import OWNER
+from codex_proxy.http.replies import json_response
+from codex_proxy.http.responses.store_faults import told_as_faults
+from codex_proxy.http.service import SERVICE
+from codex_proxy.store.usage import UsageQuery
+from codex_proxy.surfaces.usage_report import Row, page_of, report_of
+
+
+def add_usage_routes(app: web.Application) -> None:
+    """Every path, with and without `/v1`."""
+    for prefix in ("/v1", ""):
+        app.router.add_get(f"{prefix}/usage", usage)
+
+
+async def usage(request: web.Request) -> web.Response:
+    """Sums by hour or day. A key sees its own and nothing else."""
+    check_may_see(request)
+    service = request.app[SERVICE]
+    report = report_of(request.query.items(), now=service.clock.epoch())
+    query = UsageQuery(
+        owner=request[OWNER],
+        start=report.first,
+        end=report.after,
+        width=report.width,
+        by_model=report.by_model,
+    )
+    with told_as_faults():
+        await service.book.flush()
+        found = await service.book.ledger.usage(query)
+    rows = []
+    for each in found:
+        figures = each.figures
+        rows.append(
+            Row(
+                start=each.start,
+                model=each.model,
+                turns=figures.turns,
+                failed=figures.failed,
+                estimated=figures.estimated,
+                input=figures.input,
+                cached=figures.cached,
+                output=figures.output,
+                reasoning=figures.reasoning,
+            )
+        )
+    return json_response(
+        page_of(report, rows, key=request[OWNER], durable=service.book.durable, since=service.book.since)
+    )
+
+
+def check_may_see(request: web.Request) -> None:
+    """Whoever has a key, and else this machine only. Raises `Fault`."""
+    if request[OWNER] == NOBODY and not is_near(request):
+        message = "Usage is for whoever has a key, or for this machine."
+        raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))

@@ -1,0 +1,198 @@
+"""`GET /v1/usage`: what a client may ask of its usage, and the page that answers it.
+
+In: the query's parameters in order, the time, sums of buckets. Out: `Report`, and the page as a dict. Raises `Fault`
+INVALID_REQUEST with `param`; a parameter that is not known here is one too, since an answer that ignored a filter
+would be wrong. The shape is that of OpenAI's usage of completions (`GET /v1/organization/usage/completions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from codex_proxy.core.faults import Fault, bad_request
+
+HOUR: Final = 3600
+DAY: Final = 24 * HOUR
+
+
+class Width(NamedTuple):
+    """A width of buckets: its seconds, how many come at once by default, and at most. As at OpenAI."""
+
+    seconds: int
+    default: int
+    most: int
+
+
+WIDTHS: Final = {"1h": Width(HOUR, 24, 168), "1d": Width(DAY, 7, 31)}
+GROUPS: Final = ("key", "model")
+PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "group_by", "limit", "page")
+LATEST: Final = 253_402_300_799
+"""The last second of the year 9999."""
+_SHOWN: Final = 80  # letters of a client's own words in a message
+_PAGE: Final = "page_"
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for: the buckets of one page, and how their content is grouped."""
+
+    first: int
+    """When the first bucket of the page begins."""
+    buckets: int
+    """How many there are on the page."""
+    width: int
+    end: int
+    """Where the asked time ends; the last bucket may reach beyond it."""
+    by_key: bool
+    by_model: bool
+
+    @property
+    def after(self) -> int:
+        """Where the page ends."""
+        return self.first + self.buckets * self.width
+
+
+class Row(NamedTuple):
+    """One sum: the bucket it is in, and what was counted there. `model` is empty where models are summed up."""
+
+    start: int
+    model: str
+    turns: int
+    failed: int
+    estimated: int
+    input: int
+    cached: int
+    output: int
+    reasoning: int
+
+
+def report_of(query: Iterable[tuple[str, str]], *, now: float) -> Report:
+    """What the query asks for. Without times: the newest buckets, the one of this moment included."""
+    given = _parameters(query)
+    width = _width(given)
+    limit = _number(given, "limit", 1, width.most, width.default)
+    end = _number(given, "end_time", 0, LATEST, int(now) + 1)
+    newest = _floor(max(0, end - 1), width)
+    start = _number(given, "start_time", 0, LATEST, max(0, newest - (limit - 1) * width.seconds))
+    if end <= start:
+        raise bad_request(
+            "Invalid value for 'end_time': expected a time after 'start_time'.", "end_time", "invalid_value"
+        )
+    first = _floor(start, width)
+    if "page" in given:
+        first = _page(given["page"][0], first, end, width)
+    groups = _groups(given)
+    left = -(-(end - first) // width.seconds)
+    return Report(
+        first=first,
+        buckets=min(limit, left),
+        width=width.seconds,
+        end=end,
+        by_key="key" in groups,
+        by_model="model" in groups,
+    )
+
+
+def page_of(report: Report, rows: Sequence[Row], *, key: str, durable: bool, since: int) -> dict[str, Any]:
+    """The answer. `key`: whose usage it is; `since`: from when on there is any, where it is not kept on disk."""
+    by_start: dict[int, list[Row]] = {}
+    for row in rows:
+        by_start.setdefault(row.start, []).append(row)
+    starts = range(report.first, report.after, report.width)
+    has_more = report.after < report.end
+    return {
+        "object": "page",
+        "data": [
+            {
+                "object": "bucket",
+                "start_time": start,
+                "end_time": start + report.width,
+                "results": [_result(report, row, key) for row in by_start.get(start, ())],
+            }
+            for start in starts
+        ],
+        "has_more": has_more,
+        "next_page": f"{_PAGE}{report.after}" if has_more else None,
+        "kept": "disk" if durable else "memory",
+        "kept_since": None if durable else since,
+    }
+
+
+def _result(report: Report, row: Row, key: str) -> dict[str, Any]:
+    return {
+        "object": "usage.result",
+        "input_tokens": row.input,
+        "input_cached_tokens": row.cached,
+        "output_tokens": row.output,
+        "output_reasoning_tokens": row.reasoning,
+        "num_model_requests": row.turns,
+        "num_failed_requests": row.failed,
+        "num_estimated_requests": row.estimated,
+        "estimated": row.estimated > 0,
+        "key": key if report.by_key else None,
+        "model": row.model if report.by_model else None,
+    }
+
+
+# --- the query ----------------------------------------------------------------------------------
+
+
+def _parameters(query: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    given: dict[str, list[str]] = {}
+    for name, value in query:
+        name = name.removesuffix("[]") if name == "group_by[]" else name
+        if name not in PARAMETERS:
+            raise bad_request(
+                f"Unknown parameter: '{name[:_SHOWN]}'. There are {', '.join(PARAMETERS)}.",
+                name[:_SHOWN],
+                "unknown_parameter",
+            )
+        given.setdefault(name, []).append(value)
+    for name, values in given.items():
+        if len(values) > 1 and name != "group_by":
+            raise bad_request(f"'{name}' is given more than once.", name, "invalid_value")
+    return given
+
+
+def _width(given: dict[str, list[str]]) -> Width:
+    name = given.get("bucket_width", ["1d"])[0]
+    if name not in WIDTHS:
+        raise _invalid("bucket_width", "supported values are: '1h', '1d'")
+    return WIDTHS[name]
+
+
+def _number(given: dict[str, list[str]], name: str, least: int, most: int, default: int) -> int:
+    if name not in given:
+        return default
+    text = given[name][0]
+    # Only what is surely small becomes a number: `int` takes underscores, signs and digits of any script.
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(LATEST)) else -1
+    if not least <= number <= most:
+        raise _invalid(name, f"expected an integer from {least} to {most}")
+    return number
+
+
+def _groups(given: dict[str, list[str]]) -> set[str]:
+    names = [name for value in given.get("group_by", ()) for name in value.split(",")]
+    if any(name not in GROUPS for name in names):
+        raise _invalid("group_by", "supported values are: 'key', 'model'")
+    return set(names)
+
+
+def _page(text: str, first: int, end: int, width: Width) -> int:
+    digits = text.removeprefix(_PAGE)
+    if text.startswith(_PAGE) and digits.isascii() and digits.isdecimal() and len(digits) <= len(str(LATEST)):
+        start = int(digits)
+        if first <= start < end and start == _floor(start, width):
+            return start
+    raise _invalid("page", "expected the 'next_page' of an answer to the same question")
+
+
+def _floor(time: int, width: Width) -> int:
+    return time - time % width.seconds
+
+
+def _invalid(name: str, expected: str) -> Fault:
+    return bad_request(f"Invalid value for '{name}': {expected}.", name, "invalid_value")
