@@ -212,6 +212,72 @@ def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
         raise click.ClickException(str(error)) from error
 
 
+@main.group(name="keys", short_help="Make, list and remove keys for clients.")
+def keys_group() -> None:
+    """Keys that clients send. A server that runs notices changes within a second."""
+
+
+@keys_group.command(name="add")
+@click.argument("name")
+@click.option(
+    "--model", "models", multiple=True, metavar="NAME", help="A model it may ask for; several times."
+)
+@click.option(
+    "--sandbox",
+    "most_sandbox",
+    type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
+    help="The most that its agent turns may do.",
+)
+@click.option("--root", "roots", multiple=True, metavar="DIR", help="A folder it may work in; several times.")
+@click.option("--rpm", type=click.IntRange(1), help="Requests a minute.")
+@click.option("--concurrency", type=click.IntRange(1), help="Requests at once.")
+@click.option("--plain-model", is_flag=True, help="No agent turns: the model alone.")
+@click.option("--replace", is_flag=True, help="Put it in the place of the key that has this name.")
+@CONFIG_OPTION
+def keys_add(
+    name: str, most_sandbox: str | None, replace: bool, config_file: Path | None, **limits: Any
+) -> None:
+    """Make the key NAME and print it, once. What it stores is stored under its name."""
+    from codex_proxy.commands.keys import Limits, add
+    from codex_proxy.core.keys import KeysError
+
+    settings = load_settings({}, config_file)
+    try:
+        key, told = add(settings, name, Limits(sandbox=most_sandbox, **limits), replace=replace)
+    except KeysError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(key)
+    click.echo(told, err=True)
+
+
+@keys_group.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@CONFIG_OPTION
+def keys_list(as_json: bool, config_file: Path | None) -> None:
+    """List the names of the keys, and their limits."""
+    from codex_proxy.commands.keys import listing
+    from codex_proxy.core.keys import KeysError
+
+    try:
+        click.echo(listing(load_settings({}, config_file), as_json=as_json))
+    except KeysError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@keys_group.command(name="remove")
+@click.argument("name")
+@CONFIG_OPTION
+def keys_remove(name: str, config_file: Path | None) -> None:
+    """Take the key NAME away."""
+    from codex_proxy.commands.keys import remove
+    from codex_proxy.core.keys import KeysError
+
+    try:
+        click.echo(remove(load_settings({}, config_file), name))
+    except KeysError as error:
+        raise click.ClickException(str(error)) from error
+
+
 @main.command(short_help="Chat in the terminal with the server that runs.")
 @click.option("--base-url", metavar="URL", help="Address of the server (default: that of the settings).")
 @click.option("--model", metavar="NAME", default="codex-5", show_default=True, help="Model to ask.")

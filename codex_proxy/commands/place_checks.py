@@ -1,4 +1,7 @@
-"""The folders, as `doctor` looks at them: what is there, whose it is, and who else may read it. Nothing is made."""
+"""The folders and the keys file, as `doctor` looks at them: what is there, whose it is, and who else may read it.
+
+Nothing is made.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,22 @@ from pathlib import Path
 
 from codex_proxy.commands.checkup import Check, Fact
 from codex_proxy.config import Settings
+from codex_proxy.core.keys import KeysError, with_default
+from codex_proxy.keys_file import open_to_others, read_keys
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
+OPEN = {"read": "read", "change": "changed"}
+SHOWN = 10  # names of keys in a message
 
 
 def folder_checks(settings: Settings) -> list[Check]:
-    """The state folder, Codex's home, and the workspace."""
-    return [state_check(settings.state_dir), home_check(settings), workspace_check(settings)]
+    """The state folder, the keys in it, Codex's home, and the workspace."""
+    return [
+        state_check(settings.state_dir),
+        keys_check(settings),
+        home_check(settings),
+        workspace_check(settings),
+    ]
 
 
 def state_check(folder: Path) -> Check:
@@ -39,6 +51,34 @@ def state_check(folder: Path) -> Check:
         advice = f"Run `chmod 700 {folder}`."
         return Check(name="state folder", status="warning", message=message, advice=advice, facts=facts)
     return Check(name="state folder", status="ok", message=f"{folder} is ours alone.", facts=facts)
+
+
+def keys_check(settings: Settings) -> Check:
+    """The keys of clients: whole, and for nobody else to change or to read."""
+    file = settings.keys_path
+    facts: dict[str, Fact] = {"path": str(file), "exists": file.exists()}
+    try:
+        keys = with_default(
+            read_keys(file), settings.api_key.get_secret_value() if settings.api_key else None
+        )
+    except KeysError as error:
+        message = f"The keys file is broken: {error}."
+        advice = f"Mend {file}; a server that runs goes on with the keys that it has read before."
+        return Check(name="keys", status="failed", message=message, advice=advice, facts=facts)
+    facts["count"] = len(keys)
+    others = open_to_others(file)
+    if others:
+        message, advice = f"{file} can be {OPEN[others]} by others.", f"Run `chmod 600 {file}`."
+        return Check(name="keys", status="warning", message=message, advice=advice, facts=facts)
+    if keys:
+        message = f"Clients need one of {len(keys)}: {', '.join(key.name for key in keys[:SHOWN])}."
+    elif file.exists():
+        message = f"{file} holds none, and clients need one: nobody is let in."
+        advice = "Make one with `codex-proxy keys add NAME`."
+        return Check(name="keys", status="warning", message=message, advice=advice, facts=facts)
+    else:
+        message = "None are needed: only this machine reaches the server."
+    return Check(name="keys", status="ok", message=message, facts=facts)
 
 
 def home_check(settings: Settings) -> Check:

@@ -49,6 +49,7 @@ async def test_where_everything_is_there_it_says_how_to_go_on_and_ends_with_0(tm
         "sandbox": "ok",
         "port": "ok",
         "state folder": "ok",
+        "keys": "ok",
         "codex home": "ok",
         "workspace": "ok",
     }
