@@ -158,7 +158,7 @@ class Connection:
             raise McpError(
                 self._fault(
                     McpFaultKind.TIMED_OUT,
-                    f"did not answer the call of '{tool}' within {within:g} s. It was told to stop.",
+                    f"did not answer the call of '{tool}' within {within:.3g} s. It was told to stop.",
                 )
             ) from None
         except MCPError as error:

@@ -1,0 +1,204 @@
+"""MCP servers of the operator through the real binary: who hears of which call, and what the model sees of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.mcp.serving import PROGRAM, eventually
+from tests.real.codex_home import MODEL, CodexHome
+from tests.real.model_plans import PutOut, call, plan, say
+from tests.real.model_scenarios import tools_of
+from tests.real.model_server import ModelServer
+from tests.real.proxy import proxy as serving
+from tests.real.tool_loop import EVERY_WAY, WEATHER, call_ids, functions_called, loop_of, outputs_of
+
+
+def operators_file(folder: Path, *options: str, **more: Any) -> Path:
+    """The operator's file, with one server over stdio."""
+    server = {"command": sys.executable, "args": [PROGRAM, "stdio", *options]}
+    file = folder / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"desk": server, **more}}))
+    return file
+
+
+def asking(*responses: list[PutOut], **request: Any) -> dict[str, Any]:
+    """A chat request of a client that is the agent itself; the model puts these out, one after the other."""
+    messages = [{"role": "system", "content": "Help."}, {"role": "user", "content": plan(*responses)}]
+    return {"model": MODEL, "messages": messages, **request}
+
+
+def outputs(model_server: ModelServer, number: int) -> list[Any]:
+    """What the model saw of its calls, in this request to it."""
+    return [output for _, output in outputs_of(model_server.calls[number])]
+
+
+async def test_a_chat_gets_the_answer_behind_the_calls_of_the_operator_s_tools(
+    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+) -> None:
+    async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
+        answer = await proxy.client.chat.completions.create(
+            **asking([say("Looking."), call("desk__echo", text="found")], [say("Done.")])
+        )
+    message = answer.choices[0].message
+    assert message.content == "Looking.\n\nDone."
+    assert message.tool_calls is None
+    assert answer.choices[0].finish_reason == "stop"
+    assert "desk__echo" in tools_of(model_server.calls[0].body)
+    assert outputs(model_server, 1) == ["found"]
+
+
+async def test_a_stream_brings_each_part_as_it_comes(
+    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+) -> None:
+    """Not only the last round: the words before a call are there while the call still runs."""
+    async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
+        stream = await proxy.client.chat.completions.create(
+            **asking([say("Looking."), call("desk__hang", folder=str(tmp_path))]), stream=True
+        )
+        said = ""
+        async for chunk in stream:
+            said += chunk.choices[0].delta.content or ""
+            if said == "Looking.":
+                break
+        await eventually((tmp_path / "called").exists)
+        await stream.close()
+        await eventually((tmp_path / "cancelled").exists)
+        await eventually(lambda: proxy.idle)
+
+
+async def test_several_calls_of_one_step_run_beside_each_other(
+    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+) -> None:
+    async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
+        meeting = [call("desk__meet", count=2, text=name) for name in ("one", "two")]
+        answer = await proxy.client.chat.completions.create(**asking(meeting, [say("Met.")]))
+    assert answer.choices[0].message.content == "Met."
+    assert sorted(outputs(model_server, 1)) == ["one", "two"]
+
+
+@EVERY_WAY
+async def test_a_step_with_calls_of_both_gives_both_outputs_to_the_model(
+    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path, way: str
+) -> None:
+    settings = {"mcp_config": operators_file(tmp_path)}
+    async with loop_of(codex_home, way, **settings) as loop:
+        loop.say(plan([call("desk__echo", text="ours"), call(city="Rome")], [say("Both.")]))
+        first = await loop.ask()
+        assert [each.name for each in functions_called(first)] == ["get_weather"]
+        assert first.choices[0].finish_reason == "tool_calls"
+        loop.output(call_ids(first)[0], "theirs")
+        last = await loop.ask()
+    assert last.choices[0].message.content == "Both."
+    assert outputs(model_server, 1) == ["ours", "theirs"]
+    assert len(model_server.calls) == 2
+
+
+async def test_images_and_structured_content_reach_the_model(
+    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+) -> None:
+    async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
+        await proxy.client.chat.completions.create(**asking([call("desk__mixed")], [say("Seen.")]))
+    [output] = outputs(model_server, 1)
+    assert [part["type"] for part in output] == ["input_text", "input_image", "input_text"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "told"),
+    [
+        ("desk__refuse", {}, "not today"),
+        ("desk__die", {}, "ended"),
+        ("desk__big", {"size": 20 << 20}, "too large"),
+    ],
+)
+async def test_what_goes_wrong_with_a_call_is_told_to_the_model_and_the_answer_comes(
+    codex_home: CodexHome,
+    model_server: ModelServer,
+    tmp_path: Path,
+    tool: str,
+    arguments: dict[str, Any],
+    told: str,
+) -> None:
+    async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
+        answer = await proxy.client.chat.completions.create(
+            **asking([call(tool, **arguments)], [say("Never mind.")])
+        )
+    assert answer.choices[0].message.content == "Never mind."
+    assert told in json.dumps(outputs(model_server, 1))
+
+
+async def test_a_call_that_hangs_ends_at_its_deadline(
+    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+) -> None:
+    async with serving(
+        codex_home, mcp_config=operators_file(tmp_path), mcp_call_timeout=0.3, idle_timeout=0.2
+    ) as proxy:
+        answer = await proxy.client.chat.completions.create(
+            **asking([call("desk__hang", folder=str(tmp_path))], [say("Never mind.")])
+        )
+    assert answer.choices[0].message.content == "Never mind."
+    assert "0.3 s" in json.dumps(outputs(model_server, 1))
+
+
+async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
+    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+) -> None:
+    async with serving(codex_home, mcp_config=operators_file(tmp_path), max_tool_call_iterations=2) as proxy:
+        steps = [[call("desk__echo", text=str(number))] for number in range(9)]
+        with pytest.raises(openai.APIStatusError) as caught:
+            await proxy.client.chat.completions.create(**asking(*steps))
+    assert (caught.value.status_code, caught.value.code) == (502, "tool_call_limit")
+    assert outputs(model_server, 2)[:2] == ["0", "1"]
+    assert "limit" in outputs(model_server, 3)[2]
+
+
+async def test_a_server_with_five_hundred_tools_is_offered_whole(
+    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+) -> None:
+    async with serving(codex_home, mcp_config=operators_file(tmp_path, "--tools", "500")) as proxy:
+        answer = await proxy.client.chat.completions.create(**asking([say("So many.")]))
+    assert answer.choices[0].message.content == "So many."
+    assert {f"desk__extra_{number}" for number in range(500)} <= set(tools_of(model_server.calls[0].body))
+
+
+async def test_a_tool_that_the_request_brings_wins_and_a_choice_keeps_the_others_out(
+    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+) -> None:
+    mine = {"type": "function", "function": {"name": "echo", "parameters": {"type": "object"}}}
+    async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
+        create = proxy.client.chat.completions.create
+        await create(**asking([say("Yes.")], tools=[mine]))
+        await create(**asking([call(city="Rome")], tools=[WEATHER], tool_choice="required"))
+        await create(**asking([say("No.")], tools=[WEATHER], tool_choice="none"))
+    first, second, third = (list(tools_of(each.body)) for each in model_server.calls)
+    assert {"echo", "desk__refuse"} <= set(first)
+    assert "desk__echo" not in first
+    assert second == ["get_weather"]
+    assert third == []
+
+
+async def test_a_server_that_cannot_be_started_costs_its_tools_and_no_answer(
+    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+) -> None:
+    broken = {"command": str(tmp_path / "nothing here")}
+    async with serving(codex_home, mcp_config=operators_file(tmp_path, broken=broken)) as proxy:
+        answer = await proxy.client.chat.completions.create(
+            **asking([call("desk__echo", text="well")], [say("Done.")])
+        )
+    assert answer.choices[0].message.content == "Done."
+    assert outputs(model_server, 1) == ["well"]
+
+
+async def test_a_proxy_that_stops_ends_its_servers(
+    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+) -> None:
+    async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
+        await proxy.client.chat.completions.create(**asking([call("desk__pid")], [say("Done.")]))
+        [pid] = outputs(model_server, 1)
+        assert Path(f"/proc/{pid}").exists()
+    assert not Path(f"/proc/{pid}").exists()
