@@ -208,7 +208,8 @@ def _plan(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
         elif "wait" in each:
             yield Gate(each["wait"])
         else:
-            yield from reply.call(each["call"], each["text"], custom=each.get("kind") == "custom")
+            custom = each.get("kind") == "custom"
+            yield from reply.call(each["call"], each["text"], custom=custom, namespace=each.get("namespace"))
     yield from reply.end()
 
 

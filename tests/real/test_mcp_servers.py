@@ -202,3 +202,22 @@ async def test_a_proxy_that_stops_ends_its_servers(
         [pid] = outputs(model_server, 1)
         assert Path(f"/proc/{pid}").exists()
     assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_servers_of_the_agent_s_own_home_stay_the_agent_s_and_show_as_activity(
+    codex_home: CodexHome, model_server: ModelServer
+) -> None:
+    codex_home.config.write_text(
+        codex_home.config.read_text()
+        + f'\n[mcp_servers.own]\ncommand = "{sys.executable}"\nargs = ["{PROGRAM}", "stdio"]\nrequired = true\n'
+        'default_tools_approval_mode = "approve"\n'
+    )
+    async with serving(codex_home) as proxy:
+        put_out = {**call("echo", text="found"), "namespace": "mcp__own"}
+        answer = await proxy.client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": plan([put_out], [say("Done.")])}]
+        )
+    message = answer.choices[0].message
+    assert (message.content, message.tool_calls) == ("Done.", None)
+    assert "[mcp_call] own.echo" in message.model_extra["reasoning_content"]
+    assert "found" in json.dumps(outputs(model_server, 1))
