@@ -93,5 +93,13 @@ class Dialect(Protocol[L_contra]):
 
 
 Capability = Literal[
-    "text_deltas", "history", "client_tools", "structured_output", "images", "cancellation", "plain_model"
+    "text_deltas",
+    "history",
+    "client_tools",
+    "tool_replies",
+    "structured_output",
+    "images",
+    "cancellation",
+    "plain_model",
 ]
+"""`tool_replies`: a turn goes on with the outputs of its calls, so that a server can run tools in it."""

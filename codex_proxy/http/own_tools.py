@@ -63,7 +63,7 @@ async def with_operators_tools(
 
 def takes_operators_tools(turn: Turn, agent: Agent) -> bool:
     """Whether the operator's tools join: a request that chooses among tools speaks of those that it brings."""
-    return turn.tool_choice == "auto" and "client_tools" in agent.capabilities
+    return turn.tool_choice == "auto" and "tool_replies" in agent.capabilities
 
 
 def with_tools(turn: Turn, own: OwnTools, *, steps: int, calls: int | None = None) -> Turn:

@@ -75,6 +75,7 @@ class AppServerAgent:
             "text_deltas",
             "history",
             "client_tools",
+            "tool_replies",
             "structured_output",
             "images",
             "cancellation",

@@ -219,5 +219,5 @@ async def test_servers_of_the_agent_s_own_home_stay_the_agent_s_and_show_as_acti
         )
     message = answer.choices[0].message
     assert (message.content, message.tool_calls) == ("Done.", None)
-    assert "[mcp_call] own.echo" in message.model_extra["reasoning_content"]
+    assert "[mcp_call] own.echo" in (message.model_extra or {})["reasoning_content"]
     assert "found" in json.dumps(outputs(model_server, 1))

@@ -130,6 +130,14 @@ def check_request(service: Service, parsed: ParsedResponse) -> None:
     if service.own_tools is None:
         raise bad_request(NO_MCP, f"{parsed.mcp[0].param}.server_url", "invalid_mcp_server")
     service.own_tools.check(parsed.mcp)
+    agent = service.manager.agent
+    if "tool_replies" not in agent.capabilities:
+        raise bad_request(
+            f"The agent {agent.name} cannot work with MCP servers of a request. Start the server with "
+            "--agent codex-app-server for that.",
+            parsed.mcp[0].param,
+            "unsupported_by_agent",
+        )
 
 
 async def _with_own_tools(service: Service, prepared: Prepared) -> tuple[Turn, OwnTools]:
