@@ -41,15 +41,15 @@ class ModelItem(msgspec.Struct, frozen=True):
 
 
 class _TextPart(msgspec.Struct, frozen=True):
-    text: str = ""
+    text: str | None = None
 
 
 class ItemHead(msgspec.Struct, frozen=True):
     """What tells one item from another."""
 
     type: str
-    id: str = ""
-    call_id: str = ""
+    id: str | None = None
+    call_id: str | None = None
     content: list[_TextPart] | None = None
 
     @property
@@ -58,7 +58,7 @@ class ItemHead(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        return "".join(part.text for part in self.content or ())
+        return "".join(part.text or "" for part in self.content or ())
 
 
 def model_items(run: Run, identity: str) -> list[ModelItem]:
@@ -115,7 +115,7 @@ def _half_of(item: HistoryItem) -> tuple[str, str]:
     """Whether an item is a call, an output, or neither; and of which call."""
     if isinstance(item, PastRaw):
         head = msgspec.json.decode(item.json, type=ItemHead)
-        return (head.kind, head.call_id)
+        return (head.kind, head.call_id or "")
     if isinstance(item, PastOutput):
         return ("output", item.call_id)
     return ("call", item.call_id) if isinstance(item, PastCall) else ("other", "")

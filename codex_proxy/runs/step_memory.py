@@ -67,8 +67,8 @@ class _Head(msgspec.Struct, frozen=True):
     type: str = ""
     role: str | None = None
     call_id: str | None = None
-    name: str = ""
-    arguments: str = ""
+    name: str | None = None
+    arguments: str | None = None
     content: list[dict[str, Any]] | None = None
 
 
@@ -96,7 +96,7 @@ def said_by(raw: Iterable[bytes]) -> tuple[SaidMessage, ...]:
     for each in raw:
         head = msgspec.json.decode(each, type=_Head)
         if head.type == "message" and head.role == "assistant":
-            text = "".join(str(part.get("text", "")) for part in head.content or ())
+            text = "".join(str(part.get("text") or "") for part in head.content or ())
             messages.append(SaidMessage("assistant", (TextPart(text),)))
     return tuple(messages)
 
@@ -147,7 +147,7 @@ def _not_answered(call: _Head) -> str:
         pass  # a number that is larger than any here: the agent reads it
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return UNREADABLE
-    return UNSUPPORTED + call.name
+    return UNSUPPORTED + (call.name or "")
 
 
 async def recalled_history(

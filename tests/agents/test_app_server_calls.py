@@ -189,6 +189,28 @@ def test_a_raw_item_of_which_a_field_is_null_is_kept() -> None:
     assert [event.type for event in talk.completes() if isinstance(event, ev.RawItem)] == ["local_shell_call"]
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"content": ["words"]},
+        {"content": "words"},
+        {"content": [{"text": 5}]},
+        {"encrypted_content": {}},
+        {"name": 1},
+    ],
+)
+@pytest.mark.parametrize("type", ["message", "reasoning", "function_call_output"])
+def test_a_raw_item_that_nobody_could_read_again_is_noticed_and_not_kept(
+    type: str, field: dict[str, Any]
+) -> None:
+    talk = Dialogue(mode="agent").start()
+    item = {"type": type, "id": "x_1", "role": "assistant", "call_id": "c", **field}
+    assert talk.tells("rawResponseItem/completed", item=item) == [
+        ev.Noticed("unreadable_message", "rawResponseItem/completed")
+    ]
+    assert not [event for event in talk.completes() if isinstance(event, ev.RawItem)]
+
+
 def test_a_call_without_an_id_cannot_be_asked_for_and_is_noticed() -> None:
     talk = Dialogue().start()
     assert talk.calls(1, call_id=None) == [ev.Noticed("unreadable_message", "rawResponseItem/completed")]

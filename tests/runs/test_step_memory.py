@@ -11,6 +11,7 @@ import pytest
 from codex_proxy.core.events import StepCompleted, ToolAsked
 from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, PastRaw, SaidMessage, TextPart, Tool
 from codex_proxy.core.turn import Turn
+from codex_proxy.runs.model_items import ModelItem
 from codex_proxy.runs.step_memory import (
     CUT_OFF,
     MAX_BYTES,
@@ -180,6 +181,19 @@ def test_only_words_of_the_assistant_are_said() -> None:
     assert said_by(raw(REASONING, user, WORDS, called("a"))) == (
         SaidMessage("assistant", (TextPart("Hm."),)),
     )
+
+
+def test_a_field_that_is_null_is_as_if_it_were_missing() -> None:
+    shell = {"type": "local_shell_call", "id": None, "call_id": None, "name": None, "arguments": None}
+    empty = {**WORDS, "id": None, "content": [{"type": "output_text", "text": None}]}
+    items = raw(shell, empty, {**WORDS, "content": None})
+    assert (
+        "".join(part.text for said in said_by(items) for part in said.parts if isinstance(part, TextPart))
+        == ""
+    )
+    _, value = entry_of(items, broker_of("a"), "words/m")
+    assert len(json.loads(value)["items"]) == 3
+    assert [ModelItem("words/m", msgspec.Raw(item)).head.text for item in items] == ["", "", ""]
 
 
 def test_visible_calls_are_as_the_client_echoes_them() -> None:

@@ -100,6 +100,20 @@ class RawHead(msgspec.Struct, frozen=True):
     role: str | None = None
 
 
+class RawPart(msgspec.Struct, frozen=True):
+    text: str | None = None
+
+
+class RawRead(RawHead, frozen=True):
+    """All that is read of a raw item after it was kept: one whose fields are of other types is not kept."""
+
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    content: list[RawPart] | None = None
+    encrypted_content: str | None = None
+
+
 class RawCall(msgspec.Struct, frozen=True):
     """A call of the model's, or (by its id) the output of one."""
 

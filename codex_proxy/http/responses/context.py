@@ -168,7 +168,7 @@ def _native(
             raw = as_history(item.model, identity)
             if raw is not None:
                 history.append(raw)
-                calls.pop(item.model.head.call_id, None)
+                calls.pop(item.model.head.call_id or "", None)
         elif item.shown is not None:
             history += _as_shown(item.shown, calls, outputs)
     return settled(history)
