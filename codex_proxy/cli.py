@@ -51,6 +51,9 @@ SETTING_OPTIONS = (
     click.option(
         "--api-key", metavar="KEY", help="Key that clients must send. PROXY_API_KEY keeps it out of `ps`."
     ),
+    click.option(
+        "--mcp-config", metavar="FILE", help="MCP servers (`mcpServers` JSON) whose tools every request gets."
+    ),
     CONFIG_OPTION,
     click.option(
         "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default: info."

@@ -194,7 +194,7 @@ def tool_source(settings: Settings, environ: Mapping[str, str], clock: Clock, id
     """The servers that the settings name. Raises `McpConfigError`."""
     allowed = split_list(settings.mcp_allowed_urls)
     try:
-        text = b'{"mcpServers": {}}' if settings.mcp_config is None else settings.mcp_config.read_bytes()
+        text = b'{"mcpServers": {}}' if settings.mcp_config is None else settings.mcp_config.expanduser().read_bytes()
         definitions = parse_servers(text, environ)
         remote = RemoteServers(allowed, clock=clock, refresh_interval=settings.mcp_tool_refresh_interval)
     except OSError as error:
