@@ -83,7 +83,7 @@ class Clients:
 
     def __init__(self, keys: Keys, everybody: Client, catalog: ModelCatalog) -> None:
         self._source = keys
-        self._everybody = everybody
+        self.everybody = everybody
         self._catalog = catalog
         self._made_of: KeySet | None = None
         self._clients: dict[str, Client] = {}
@@ -102,7 +102,7 @@ class Clients:
         """Who comes with the key of this digest (None: with no key). Raises `Fault` INVALID_API_KEY."""
         keys = self._source.current()
         if not keys.wanted:
-            return self._everybody
+            return self.everybody
         if digest is None:
             raise _refused("This server wants a key: send it as `Authorization: Bearer KEY`.")
         key = keys.of(digest)
@@ -114,7 +114,7 @@ class Clients:
         """Whoever has this name now. Raises `Fault` INVALID_API_KEY where nobody has it any more."""
         keys = self._source.current()
         if not keys.wanted and name == NOBODY:
-            return self._everybody
+            return self.everybody
         key = keys.named(name)
         if key is None:
             raise _refused("The key that this was asked with is not one of this server's any more.")
@@ -125,7 +125,7 @@ class Clients:
             self._made_of, self._clients = keys, {}
         client = self._clients.get(key.name)
         if client is None:
-            client = self._clients[key.name] = narrowed(self._everybody, key, self._catalog)
+            client = self._clients[key.name] = narrowed(self.everybody, key, self._catalog)
         return client
 
 

@@ -9,6 +9,7 @@ from codex_proxy.http.conversations import add_conversation_routes
 from codex_proxy.http.health import healthz, livez, readyz
 from codex_proxy.http.instrumentation import open_streams, release_streams
 from codex_proxy.http.models import list_models, one_model
+from codex_proxy.http.openapi_route import add_openapi
 from codex_proxy.http.responses.routes import add_response_routes
 from codex_proxy.http.service import Service
 from codex_proxy.http.usage import add_usage_routes
@@ -23,6 +24,7 @@ def add_routes(app: web.Application, service: Service) -> None:
     add_response_routes(app)
     add_conversation_routes(app)
     add_usage_routes(app)
+    add_openapi(app, most_choices=service.clients.everybody.chat.max_choices)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)

@@ -21,8 +21,8 @@ from codex_proxy.http.middleware.heads import check_head
 from codex_proxy.http.middleware.origins import admit
 from codex_proxy.http.service import SERVICE, Service
 
-OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/metrics"})
-"""What a supervisor asks without a key; `/metrics` has a key of its own."""
+OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/metrics", "/openapi.json"})
+"""What a supervisor asks without a key; `/metrics` has a key of its own, and what is served is no secret."""
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing here, and whose bodies nobody looks at."""

@@ -21,16 +21,22 @@ ITEMS_AT_ONCE: Final = 20
 KEYS: Final = 16
 
 
-class _Create(Wire):
+class CreateBody(Wire):
+    """Of `POST /v1/conversations`."""
+
     metadata: Metadata | None = None
     items: Annotated[list[AnyItem], Field(max_length=ITEMS_AT_ONCE)] | None = None
 
 
-class _Update(Wire):
+class UpdateBody(Wire):
+    """Of `POST /v1/conversations/{id}`."""
+
     metadata: Metadata | None
 
 
-class _AddItems(Wire):
+class AddItemsBody(Wire):
+    """Of `POST /v1/conversations/{id}/items`."""
+
     items: Annotated[list[AnyItem], Field(max_length=ITEMS_AT_ONCE)]
 
 
@@ -43,19 +49,19 @@ class NewConversation(msgspec.Struct, frozen=True):
 
 def parse_create(body: bytes) -> NewConversation:
     """`POST /v1/conversations`. A body may be missing: then there is nothing in it."""
-    request = parse_as(_Create, body or b"{}")
+    request = parse_as(CreateBody, body or b"{}")
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
     return NewConversation(metadata, normalised(request.items or [], "items"))
 
 
 def parse_update(body: bytes) -> dict[str, str | None]:
     """`POST /v1/conversations/{id}`: what to merge, null where a key is to go."""
-    return dict(parse_as(_Update, body).metadata or {})
+    return dict(parse_as(UpdateBody, body).metadata or {})
 
 
 def parse_items(body: bytes) -> tuple[ItemDict, ...]:
     """`POST /v1/conversations/{id}/items`."""
-    return normalised(parse_as(_AddItems, body).items, "items")
+    return normalised(parse_as(AddItemsBody, body).items, "items")
 
 
 def merged(metadata: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:

@@ -1,0 +1,315 @@
+"""Schemas of what this server answers. Tests hold the answers of a running server to them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from codex_proxy.http.openapi.bodies import NULL, Schema
+from codex_proxy.surfaces.errors import CHAT_ROWS, TABLE
+from codex_proxy.surfaces.usage_report import WIDTHS
+
+TEXT: Final[Schema] = {"type": "string"}
+FLAG: Final[Schema] = {"type": "boolean"}
+COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+NUMBER: Final[Schema] = {"type": "number"}
+ANYTHING: Final[Schema] = {}
+TRUE: Final[Schema] = {"const": True}
+
+
+def ref(name: str) -> Schema:
+    """A component by its name."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def kind(word: str) -> Schema:
+    """The one word that a field always has."""
+    return {"type": "string", "const": word}
+
+
+def one_of(*words: str) -> Schema:
+    return {"type": "string", "enum": list(words)}
+
+
+def maybe(schema: Schema) -> Schema:
+    return {"anyOf": [schema, NULL]}
+
+
+def array(items: Schema, **more: Any) -> Schema:
+    return {"type": "array", "items": items, **more}
+
+
+def record(_required: Schema, _optional: Schema | None = None, /, **more: Any) -> Schema:
+    """An object. Further fields may come with later versions."""
+    properties = {**_required, **(_optional or {})}
+    return {"type": "object", "properties": properties, "required": list(_required), **more}
+
+
+METADATA: Final = {"type": "object", "additionalProperties": TEXT, "maxProperties": 16}
+
+ERRORS: Final[dict[str, Schema]] = {
+    "Error": record(
+        {
+            "error": record(
+                {
+                    "message": TEXT,
+                    "type": one_of(*sorted({row.type for row in (*TABLE.values(), *CHAT_ROWS.values())})),
+                    "param": maybe(TEXT),
+                    "code": maybe(TEXT),
+                }
+            )
+        },
+        description="Every refusal and every fault. `param` names the field that is to blame; `code` is for "
+        "programs: one of the table in docs/api.md, or the provider's own.",
+    )
+}
+
+# --- chat ---------------------------------------------------------------------------------------
+
+_DETAILS: Final = {
+    "prompt_tokens_details": record({"cached_tokens": COUNT}),
+    "completion_tokens_details": record({"reasoning_tokens": COUNT}),
+}
+_CALL: Final = {
+    "anyOf": [
+        record(
+            {
+                "id": TEXT,
+                "type": kind("function"),
+                "function": record({"name": TEXT, "arguments": TEXT}),
+            }
+        ),
+        record({"id": TEXT, "type": kind("custom"), "custom": record({"name": TEXT, "input": TEXT})}),
+    ]
+}
+
+CHAT: Final[dict[str, Schema]] = {
+    "ChatUsage": record(
+        {"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT, **_DETAILS},
+        {
+            "estimated": {**TRUE, "description": "The agent told no figures: these go by the letters."},
+            "time_to_first_token": maybe(NUMBER),
+            "throughput_after_first_token": maybe(NUMBER),
+            "emission_trigger": one_of("token_count", "task_complete", "provider"),
+        },
+    ),
+    "ChatCompletion": record(
+        {
+            "id": TEXT,
+            "object": kind("chat.completion"),
+            "created": COUNT,
+            "model": TEXT,
+            "choices": array(
+                record(
+                    {
+                        "index": COUNT,
+                        "message": record(
+                            {"role": kind("assistant"), "content": maybe(TEXT), "refusal": maybe(TEXT)},
+                            {
+                                "tool_calls": array(_CALL, minItems=1),
+                                "function_call": record({"name": TEXT, "arguments": TEXT}),
+                                "reasoning_content": TEXT,
+                            },
+                        ),
+                        "logprobs": NULL,
+                        "finish_reason": TEXT,
+                    }
+                ),
+                minItems=1,
+            ),
+            "usage": ref("ChatUsage"),
+        }
+    ),
+    "ChatCompletionChunk": record(
+        {
+            "id": TEXT,
+            "object": kind("chat.completion.chunk"),
+            "created": COUNT,
+            "model": TEXT,
+            "choices": array(
+                record(
+                    {
+                        "index": COUNT,
+                        "delta": record(
+                            {},
+                            {
+                                "role": kind("assistant"),
+                                "content": TEXT,
+                                "refusal": TEXT,
+                                "reasoning_content": TEXT,
+                                "tool_calls": array(record({"index": COUNT})),
+                                "function_call": record({}, {"name": TEXT, "arguments": TEXT}),
+                            },
+                        ),
+                        "finish_reason": maybe(TEXT),
+                    }
+                )
+            ),
+        },
+        {"usage": maybe(ref("ChatUsage"))},
+        description="One `data:` line of a stream; the last line is `data: [DONE]`.",
+    ),
+}
+
+# --- responses and conversations ----------------------------------------------------------------
+
+_EFFORT: Final = maybe(record({"effort": maybe(TEXT), "summary": maybe(TEXT)}))
+
+RESPONSES: Final[dict[str, Schema]] = {
+    "StoredItem": record(
+        {"type": TEXT, "id": TEXT},
+        {"status": TEXT},
+        description="An item of input or output: OpenAI's types, and `codex:activity` for those that ask for it.",
+    ),
+    "ConversationItem": record({"type": TEXT, "id": TEXT, "status": TEXT, "created_at": COUNT}),
+    "ResponseUsage": record(
+        {
+            "input_tokens": COUNT,
+            "input_tokens_details": record({"cached_tokens": COUNT, "cache_write_tokens": COUNT}),
+            "output_tokens": COUNT,
+            "output_tokens_details": record({"reasoning_tokens": COUNT}),
+            "total_tokens": COUNT,
+        },
+        {"estimated": TRUE},
+    ),
+    "Response": record(
+        {
+            "id": TEXT,
+            "object": kind("response"),
+            "created_at": COUNT,
+            "status": one_of("queued", "in_progress", "completed", "incomplete", "failed", "cancelled"),
+            "completed_at": maybe(COUNT),
+            "error": maybe(record({"code": TEXT, "message": TEXT})),
+            "incomplete_details": maybe(record({"reason": one_of("max_output_tokens", "content_filter")})),
+            "output": array(ref("StoredItem")),
+            "usage": maybe(ref("ResponseUsage")),
+            "background": FLAG,
+            "frequency_penalty": NUMBER,
+            "instructions": maybe(TEXT),
+            "max_output_tokens": maybe(COUNT),
+            "max_tool_calls": maybe(COUNT),
+            "metadata": METADATA,
+            "model": TEXT,
+            "parallel_tool_calls": FLAG,
+            "presence_penalty": NUMBER,
+            "previous_response_id": maybe(TEXT),
+            "prompt_cache_key": maybe(TEXT),
+            "reasoning": _EFFORT,
+            "safety_identifier": maybe(TEXT),
+            "service_tier": TEXT,
+            "store": FLAG,
+            "temperature": NUMBER,
+            "text": record({"format": record({"type": TEXT})}, {"verbosity": TEXT}),
+            "tool_choice": {"anyOf": [TEXT, record({"type": TEXT})]},
+            "tools": array(record({"type": TEXT})),
+            "top_logprobs": COUNT,
+            "top_p": NUMBER,
+            "truncation": one_of("auto", "disabled"),
+        },
+        {"conversation": record({"id": TEXT}), "user": TEXT},
+    ),
+    "ResponseEvent": record(
+        {"type": TEXT, "sequence_number": COUNT},
+        description="An event of a stream: `event:` is its type, `data:` this. The last one is `event: done`.",
+    ),
+    "ResponseDeleted": record({"id": TEXT, "object": kind("response.deleted"), "deleted": TRUE}),
+    "Compaction": record(
+        {
+            "id": TEXT,
+            "object": kind("response.compaction"),
+            "created_at": COUNT,
+            "output": array(ref("StoredItem")),
+            "usage": ref("ResponseUsage"),
+        }
+    ),
+    "InputTokens": record(
+        {"object": kind("response.input_tokens"), "input_tokens": COUNT}, {"estimated": TRUE}
+    ),
+    "Conversation": record(
+        {"id": TEXT, "object": kind("conversation"), "created_at": COUNT, "metadata": METADATA}
+    ),
+    "ConversationDeleted": record({"id": TEXT, "object": kind("conversation.deleted"), "deleted": TRUE}),
+}
+
+
+def list_of(name: str) -> Schema:
+    """OpenAI's list of a component."""
+    return record(
+        {
+            "object": kind("list"),
+            "data": array(ref(name)),
+            "first_id": maybe(TEXT),
+            "last_id": maybe(TEXT),
+            "has_more": FLAG,
+        }
+    )
+
+
+# --- models, usage, the server itself -----------------------------------------------------------
+
+SERVER: Final[dict[str, Schema]] = {
+    "Model": record(
+        {"id": TEXT, "object": kind("model"), "created": COUNT, "owned_by": TEXT},
+        {
+            "display_name": TEXT,
+            "context_window": COUNT,
+            "input_modalities": array(TEXT),
+            "efforts": array(TEXT),
+            "default_effort": TEXT,
+        },
+    ),
+    "ModelList": record({"object": kind("list"), "data": array(ref("Model"))}),
+    "CodexModelList": record({"models": array(ANYTHING)}, description="Codex's own shape."),
+    "UsageResult": record(
+        {
+            "object": kind("usage.result"),
+            "input_tokens": COUNT,
+            "input_cached_tokens": COUNT,
+            "output_tokens": COUNT,
+            "output_reasoning_tokens": COUNT,
+            "num_model_requests": COUNT,
+            "num_failed_requests": COUNT,
+            "num_estimated_requests": COUNT,
+            "estimated": FLAG,
+            "key": maybe(TEXT),
+            "model": maybe(TEXT),
+        }
+    ),
+    "UsagePage": record(
+        {
+            "object": kind("page"),
+            "data": array(
+                record(
+                    {
+                        "object": kind("bucket"),
+                        "start_time": COUNT,
+                        "end_time": COUNT,
+                        "results": array(ref("UsageResult")),
+                    }
+                ),
+                maxItems=max(width.most for width in WIDTHS.values()),
+            ),
+            "has_more": FLAG,
+            "next_page": maybe(TEXT),
+            "kept": one_of("disk", "memory"),
+            "kept_since": maybe(COUNT),
+        }
+    ),
+    "Health": record(
+        {
+            "status": one_of("ok", "degraded"),
+            "version": TEXT,
+            "agent": record({"name": TEXT, "version": TEXT, "fake": FLAG}),
+            "turns": record({"running": COUNT, "queued": COUNT}),
+        },
+        {"warning": TEXT, "trouble": TEXT},
+    ),
+    "Live": record({"status": kind("ok")}),
+    "Unready": record({"status": kind("unready"), "reason": TEXT}),
+    "OpenStreams": record({"conc": COUNT}),
+    "Released": record({"released": TRUE}),
+}
+
+
+def answer_schemas() -> dict[str, Schema]:
+    """Every schema of an answer by its name."""
+    return ERRORS | CHAT | RESPONSES | SERVER

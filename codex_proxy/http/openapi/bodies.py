@@ -1,0 +1,120 @@
+"""Schemas of request bodies: out of the models that read them, so that the two cannot differ.
+
+What the models let pass and the parser behind them always refuses (another generation of the protocol, what no agent
+can do) is taken out here, by one table. Refusals that depend on several fields, or on the server's settings, are
+told in words where the body is described.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+
+from codex_proxy.surfaces.chat.wire import ChatRequest
+from codex_proxy.surfaces.conversations.bodies import AddItemsBody, CreateBody, UpdateBody
+from codex_proxy.surfaces.responses.parse import CONVERSATION_PREFIX
+from codex_proxy.surfaces.responses.tools import LEFT_OUT
+from codex_proxy.surfaces.responses.wire import ContextFields, Include, ResponseRequest
+
+Schema = dict[str, Any]
+
+NULL: Final[Schema] = {"type": "null"}
+NEVER_TAKEN: Final = frozenset({"ChatUnheardPart", "UnheardPart", "ChosenHosted"})
+"""Members of unions that are known by name only to be refused by name."""
+
+_CONVERSATION_ID: Final[Schema] = {"type": "string", "pattern": f"^{CONVERSATION_PREFIX}"}
+_CONVERSATION: Final[Schema] = {
+    "anyOf": [_CONVERSATION_ID, {"$ref": "#/components/schemas/ConversationId"}, NULL]
+}
+_INCLUDES: Final = [name for name in get_args(Include) if name != "message.output_text.logprobs"]
+
+CHANGED: Final[dict[tuple[str, str], Schema]] = {
+    ("ChatRequest", "logprobs"): {"anyOf": [{"type": "boolean", "const": False}, NULL]},
+    ("ChatRequest", "top_logprobs"): NULL,
+    ("ChatRequest", "audio"): NULL,
+    ("ChatRequest", "web_search_options"): NULL,
+    ("ChatRequest", "modalities"): {"anyOf": [{"type": "array", "items": {"const": "text"}}, NULL]},
+    ("ResponseRequest", "prompt"): NULL,
+    ("ConversationId", "id"): _CONVERSATION_ID,
+    ("ResponseRequest", "conversation"): _CONVERSATION,
+    ("ContextFields", "conversation"): _CONVERSATION,
+    ("ResponseRequest", "include"): {"anyOf": [{"type": "array", "items": {"enum": _INCLUDES}}, NULL]},
+    ("ResponseRequest", "top_logprobs"): {"anyOf": [{"type": "integer", "const": 0}, NULL]},
+    ("HostedTool", "type"): {"type": "string", "enum": sorted(LEFT_OUT)},
+    # Without a type an item that has a role or content is a message, so it is no reference.
+    ("ItemReference", "type"): {"anyOf": [{"const": "item_reference"}, NULL]},
+}
+"""Properties, by the schema that they are in."""
+
+NOT_WITHOUT_TYPE: Final[Schema] = {
+    "anyOf": [
+        {"properties": {"type": {"const": "item_reference"}}, "required": ["type"]},
+        {"not": {"anyOf": [{"required": ["role"]}, {"required": ["content"]}]}},
+    ]
+}
+
+
+def body_schemas(*, most_choices: int) -> dict[str, Schema]:
+    """Every schema of a request body by its name; `most_choices` is the largest `n` of this server."""
+    found: dict[str, Schema] = {}
+    for model, prefix in (
+        (ChatRequest, "Chat"),
+        (ResponseRequest, ""),
+        (ContextFields, ""),
+        (CreateBody, ""),
+        (UpdateBody, ""),
+        (AddItemsBody, ""),
+    ):
+        found |= _schemas_of(model, prefix)
+    for (name, field), schema in CHANGED.items():
+        found[name]["properties"][field] = schema
+    found["ItemReference"] |= NOT_WITHOUT_TYPE
+    found["ChatRequest"]["properties"]["n"] = {
+        "anyOf": [{"type": "integer", "minimum": 1, "maximum": most_choices}, NULL]
+    }
+    for name in NEVER_TAKEN:
+        del found[name]
+    return found
+
+
+def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
+    """The schema of a model and of all that it refers to, as components. `prefix` tells two surfaces apart that
+    call different things by the same name."""
+    whole = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    parts = {prefix + name: schema for name, schema in whole.pop("$defs", {}).items()}
+    parts[model.__name__] = whole
+    for schema in parts.values():
+        for node in _nodes(schema):
+            _adapt(node, prefix)
+    return parts
+
+
+def _nodes(value: Any) -> Iterator[Schema]:
+    """Every object in a schema, itself included."""
+    if isinstance(value, dict):
+        yield value
+        for child in value.values():
+            yield from _nodes(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _nodes(child)
+
+
+def _adapt(node: Schema, prefix: str) -> None:
+    if isinstance(node.get("title"), str):
+        del node["title"]
+    if node.get("default", 0) is None:
+        del node["default"]  # null is what absence means, and not a value that is filled in
+    if isinstance(node.get("$ref"), str):
+        head, _, name = node["$ref"].rpartition("/")
+        node["$ref"] = f"{head}/{prefix}{name}"
+    # The members of a union are told apart by a word in them; several may fit an object that has none.
+    members = node.pop("oneOf", None)
+    if members is not None:
+        node["anyOf"] = [each for each in members if _name(each, prefix) not in NEVER_TAKEN]
+
+
+def _name(member: Schema, prefix: str) -> str:
+    return prefix + str(member.get("$ref", "")).rpartition("/")[2]

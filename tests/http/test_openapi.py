@@ -1,0 +1,182 @@
+"""GET /openapi.json: it describes what is served, all of it, and its schemas say what the parsers say."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from codex_proxy import __version__
+from codex_proxy.core.faults import Fault
+from codex_proxy.http.openapi.document import document
+from codex_proxy.http.openapi.operations import OPERATIONS
+from codex_proxy.http.openapi_route import served
+from codex_proxy.surfaces.base import RequestHints
+from codex_proxy.surfaces.chat import parse as chat
+from codex_proxy.surfaces.chat.wire import parse_body as parse_chat_body
+from codex_proxy.surfaces.models import ModelCatalog
+from codex_proxy.surfaces.responses import parse as responses
+from codex_proxy.surfaces.responses.wire import parse_body as parse_responses_body
+from tests.fuzz.requests import CHAT, ITEMS, LEGACY, RESPONSE, spoilt
+from tests.http.serving import Proxy, fake_proxy
+
+DOCUMENT = document(OPERATIONS, most_choices=5)
+COMPONENTS = DOCUMENT["components"]
+
+
+@pytest.fixture
+async def everything(tmp_path: Path) -> AsyncIterator[Proxy]:
+    """A server with every route that there is."""
+    async with fake_proxy(tmp_path, metrics=True, test_endpoints=True) as proxy:
+        yield proxy
+
+
+def routes_of(found: dict[str, Any]) -> set[tuple[str, str]]:
+    """Every method and whole path that a document tells of."""
+    return {
+        (method.upper(), server["url"].rstrip("/") + path)
+        for path, item in found["paths"].items()
+        for server in item.get("servers", found["servers"])
+        for method in item
+        if method != "servers"
+    }
+
+
+async def test_every_route_is_in_the_document_and_the_other_way_round(everything: Proxy) -> None:
+    found = (await everything.send("GET", "/openapi.json")).body
+    runner = everything.server._runner
+    assert runner is not None
+    app = runner.app
+    own = {
+        (route.method, route.resource.canonical)
+        for route in app.router.routes()
+        if route.resource is not None and route.method != "HEAD"
+    }
+    assert routes_of(found) == own
+    assert set(OPERATIONS) == served(app)
+
+
+async def test_what_is_switched_off_is_not_in_it(proxy: Proxy) -> None:
+    found = (await proxy.send("GET", "/openapi.json")).body
+    assert set(DOCUMENT["paths"]) - set(found["paths"]) == {
+        "/metrics",
+        "/__test/conc",
+        "/__test/conc/release",
+    }
+    assert (found["openapi"], found["info"]["version"]) == ("3.1.0", __version__)
+
+
+async def test_it_needs_no_key_but_the_right_host_name(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, api_key="a-key", max_chat_choices=3) as proxy:
+        answer = await proxy.send("GET", "/openapi.json")
+        assert answer.status == 200
+        assert "a-key" not in answer.text
+        n = answer.body["components"]["schemas"]["ChatRequest"]["properties"]["n"]
+        assert n["anyOf"][0]["maximum"] == 3
+        refused = await proxy.send("GET", "/openapi.json", headers={"Host": "elsewhere.example"})
+        assert refused.status == 403
+
+
+def test_a_server_starts_without_it() -> None:
+    program = "import sys, codex_proxy.app; print([name for name in sys.modules if 'http.openapi.' in name])"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_every_reference_leads_somewhere_and_every_component_is_told_of() -> None:
+    text = msgspec.json.encode(DOCUMENT).decode()
+    referred = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
+    assert referred <= set(COMPONENTS["schemas"])
+    streams = {operation.streams for operation in OPERATIONS.values() if operation.streams}
+    assert set(COMPONENTS["schemas"]) == referred | streams
+
+
+def test_every_operation_has_a_name_of_its_own_and_parameters_for_its_path() -> None:
+    names = [operation.name for operation in OPERATIONS.values()]
+    assert len(set(names)) == len(names)
+    for (_, path), operation in OPERATIONS.items():
+        in_path = {parameter.name for parameter in operation.parameters if parameter.place == "path"}
+        assert in_path == set(re.findall(r"\{(\w+)\}", path)), path
+
+
+# --- the schemas of bodies and the parsers --------------------------------------------------------
+
+
+def says(name: str) -> Any:
+    """A validator of one component."""
+    schema = {"$ref": f"#/components/schemas/{name}", "components": COMPONENTS}
+    return jsonschema.Draft202012Validator(schema)
+
+
+CHAT_SCHEMA, RESPONSE_SCHEMA = says("ChatRequest"), says("ResponseRequest")
+CATALOG = ModelCatalog(any_model=True)
+
+
+def encoded(body: dict[str, Any]) -> bytes:
+    """As JSON; the standard library's encoder takes lone surrogates and integers of any size."""
+    return json.dumps(body).encode()
+
+
+def refused(parse: Any, body: dict[str, Any]) -> str:
+    """Why the parser refuses it; empty where it takes it."""
+    try:
+        parse(encoded(body))
+    except Fault as fault:
+        return fault.failure.message
+    return ""
+
+
+def complaints(schema: Any, body: dict[str, Any]) -> list[str]:
+    """Where the schema refuses it."""
+    return [error.json_path for error in schema.iter_errors(body)]
+
+
+def parse_chat(body: bytes) -> None:
+    chat.parse(
+        body, settings=chat.ChatSettings(structured_output=True), catalog=CATALOG, headers=RequestHints()
+    )
+
+
+def parse_response(body: bytes) -> None:
+    responses.parse(body, settings=responses.ResponsesSettings(), catalog=CATALOG, headers=RequestHints())
+
+
+@pytest.mark.parametrize("body", [CHAT, LEGACY])
+def test_a_chat_request_with_everything_is_right_to_both(body: dict[str, Any]) -> None:
+    assert [error.message for error in CHAT_SCHEMA.iter_errors(body)] == []
+    parse_chat(encoded(body))
+
+
+@pytest.mark.parametrize("body", [RESPONSE, ITEMS])
+def test_a_response_request_with_everything_is_right_to_both(body: dict[str, Any]) -> None:
+    assert [error.message for error in RESPONSE_SCHEMA.iter_errors(body)] == []
+    parse_response(encoded(body))
+
+
+MANY = settings(
+    max_examples=250, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@MANY
+@given(spoilt(CHAT, LEGACY))
+def test_the_schema_and_the_parser_of_chat_refuse_the_same(body: dict[str, Any]) -> None:
+    # What several fields or the meaning of a text decide is refused behind the types.
+    found = complaints(CHAT_SCHEMA, body)
+    assert bool(refused(parse_chat if found else parse_chat_body, body)) == bool(found), found
+
+
+@MANY
+@given(spoilt(RESPONSE, ITEMS))
+def test_the_schema_and_the_parser_of_responses_refuse_the_same(body: dict[str, Any]) -> None:
+    found = complaints(RESPONSE_SCHEMA, body)
+    assert bool(refused(parse_response if found else parse_responses_body, body)) == bool(found), found
