@@ -1,0 +1,174 @@
+"""Tools that the server runs in a turn: how long a call may take, what ends it, and what an approval sets going."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from codex_proxy.core.events import (
+    ItemEnded,
+    ItemStarted,
+    OutputDelta,
+    StepCompleted,
+    Stop,
+    TextDelta,
+    ToolAsked,
+)
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import McpCall, McpOrigin, PastCall, PastOutput, SaidMessage, TextPart, Tool
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.deadlines import Deadlines
+from codex_proxy.runs.manager import RunLimits, RunManager
+from codex_proxy.runs.own_calls import BROKEN
+from codex_proxy.runs.run import Run
+from codex_proxy.tools.own_calls import ToolOutput
+from tests.runs.actors import DONE, WordAgent, end_of, read, said
+from tests.runs.virtual import settled, virtual
+
+TOOL = Tool("desk__find", mcp=McpOrigin("desk", "find"))
+FOUND = ToolOutput((TextPart("found"),), "found")
+USER = SaidMessage("user", (TextPart("hi"),))
+ASKING = Turn(model="m", history=(USER,), mode="model", tools=(TOOL,))
+ASK = ToolAsked("ask1", "call1", "desk__find", '{"x": 1}')
+APPROVED = msgspec.structs.replace(
+    ASKING,
+    history=(
+        USER,
+        PastCall("call1", "desk__find", '{"x": 1}'),
+        PastOutput("call1", (), approved_by="mcpr_1"),
+    ),
+)
+
+
+class Hands:
+    """Runs every tool when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.go = asyncio.Event()
+        self.cancelled = 0
+        self.breaks = False
+
+    async def run(self, tool: Tool, arguments: str) -> ToolOutput:
+        self.asked.append((tool.name, arguments))
+        if self.breaks:
+            raise ZeroDivisionError("a fault of ours")
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return FOUND
+
+
+def managed(**deadlines: float) -> tuple[RunManager, WordAgent, Hands]:
+    agent = WordAgent()
+    return RunManager(agent, RunLimits(), Deadlines(**deadlines)), agent, Hands()
+
+
+async def asking(manager: RunManager, agent: WordAgent, hands: Hands) -> Run:
+    """A run whose model has called the tool."""
+    run = await manager.start(ASKING, runner=hands)
+    agent.lanes[0].say(ASK, StepCompleted())
+    await settled()
+    return run
+
+
+@virtual
+async def test_an_output_is_given_to_the_agent_and_its_turn_goes_on() -> None:
+    manager, agent, hands = managed()
+    run = await asking(manager, agent, hands)
+    assert hands.asked == [("desk__find", '{"x": 1}')]
+    assert "answer ask1" not in agent.dialects[0].calls
+    hands.go.set()
+    await settled()
+    assert "answer ask1" in agent.dialects[0].calls
+    agent.lanes[0].say(*said("Found."), DONE)
+    await settled()
+    assert end_of(run).stop == Stop.STOP
+    assert manager.running == 0
+
+
+@virtual
+async def test_an_agent_that_waits_for_a_call_is_not_late() -> None:
+    manager, agent, hands = managed(idle=10.0, first=5.0)
+    run = await asking(manager, agent, hands)
+    await asyncio.sleep(60)
+    assert not run.ended
+    hands.go.set()
+    await settled()
+    await asyncio.sleep(11)
+    assert end_of(run).failure is not None, "and then it is as late as ever"
+
+
+@virtual
+async def test_a_client_that_leaves_ends_the_call() -> None:
+    manager, agent, hands = managed()
+    run = await asking(manager, agent, hands)
+    run.interrupt()
+    await settled()
+    assert hands.cancelled == 1
+    assert [event.status for event in read(run) if isinstance(event, ItemEnded)] == ["incomplete"]
+    assert (manager.running, agent.held) == (0, 0)
+
+
+@virtual
+async def test_a_fault_of_ours_in_a_call_is_a_failed_call() -> None:
+    manager, agent, hands = managed()
+    hands.breaks = True
+    run = await asking(manager, agent, hands)
+    assert [event.text for event in read(run) if isinstance(event, OutputDelta)] == [BROKEN.text]
+    assert "answer ask1" in agent.dialects[0].calls
+
+
+@virtual
+async def test_what_was_approved_runs_before_the_agent_is_asked_and_is_in_its_history() -> None:
+    manager, agent, hands = managed()
+    run = await manager.start(APPROVED, runner=hands)
+    await settled()
+    assert agent.lanes == []
+    [started] = [event.item for event in read(run) if isinstance(event, ItemStarted)]
+    assert isinstance(started, McpCall)
+    assert started.approval_request_id == "mcpr_1"
+    hands.go.set()
+    await settled()
+    assert run.turn.history[-1] == PastOutput("call1", FOUND.parts)
+    agent.lanes[0].say(*said("Found."), DONE)
+    await settled()
+    assert [event.text for event in read(run) if isinstance(event, TextDelta)] == ["Found."]
+    assert end_of(run).stop == Stop.STOP
+
+
+@virtual
+async def test_a_client_that_leaves_before_its_approved_call_has_run_never_reaches_the_agent() -> None:
+    manager, agent, hands = managed()
+    run = await manager.start(APPROVED, runner=hands)
+    await settled()
+    run.interrupt()
+    await settled()
+    assert hands.cancelled == 1
+    assert agent.lanes == []
+    assert end_of(run).stop == Stop.INTERRUPTED
+    assert manager.running == 0
+
+
+@virtual
+async def test_an_agent_that_takes_no_turn_behind_an_approved_call_fails_the_run() -> None:
+    manager, agent, hands = managed()
+    failure = Failure(kind=FaultKind.SPAWN_FAILED, message="no")
+    run = await manager.start(APPROVED, runner=hands)
+    agent.fault = Fault(failure)
+    hands.go.set()
+    await settled()
+    assert end_of(run).failure == failure
+    assert manager.running == 0
+
+
+@virtual
+async def test_a_server_that_stops_ends_calls_that_run() -> None:
+    manager, agent, hands = managed()
+    run = await asking(manager, agent, hands)
+    await manager.close()
+    assert hands.cancelled == 1
+    assert end_of(run).failure is not None
