@@ -47,10 +47,10 @@ from codex_proxy.store.ram_usage import RamUsage
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
-log = structlog.get_logger(__name__)
 if TYPE_CHECKING:
     from codex_proxy.own_tools import McpToolSource
 
+log = structlog.get_logger(__name__)
 
 LAST_WORDS_SECONDS = 2.0
 """How long answers that are over may take to reach their clients when the server stops."""
@@ -102,8 +102,8 @@ class Server:
         """What the handlers share, once the server has started."""
         self.background = BackgroundRuns(settings.max_running_turns)
         self.webhooks: WebhookSender | None = None
-        self.keeping: Keeping | None = None
         self.own_tools: McpToolSource | None = None
+        self.keeping: Keeping | None = None
         """The open store, from the start on; None where there is to be none."""
         self._runner: web.AppRunner | None = None
         self.host = settings.host
@@ -120,8 +120,8 @@ class Server:
         await self.agent.start()
         # A handler must end when its client leaves, or nobody tells the agent.
         self.webhooks = webhooks_of(self.settings, self.clock)
-        self.service = self._service()
         self.own_tools = mcp_tools_of(self.settings, self.clock)
+        self.service = self._service()
         self._runner = web.AppRunner(
             self._application(self.service),
             access_log=None,
@@ -160,8 +160,8 @@ class Server:
             book=self._book(),
             environment=settings.env,
             images=self.images,
-            keepalive=settings.sse_keepalive_ms / 1000,
             own_tools=self.own_tools,
+            keepalive=settings.sse_keepalive_ms / 1000,
             guard=SseGuard(settings.sse_max_concurrency),
             rate=RateLimits(self.clock),
             running=RunningRequests(),
@@ -219,11 +219,11 @@ class Server:
                 async with asyncio.timeout(LAST_WORDS_SECONDS):
                     await self._runner.cleanup()
         await self.manager.close()
+        if self.own_tools is not None:
+            await self.own_tools.close()
         if self.images is not None:
             await self.images.close()
         if self.service is not None:
-        if self.own_tools is not None:
-            await self.own_tools.close()
             await self.service.book.close()
         if self.keeping is not None:
             await self.keeping.close()
@@ -233,9 +233,6 @@ class Server:
         self.agent.kill()
 
 
-def webhooks_of(settings: Settings, clock: SystemClock) -> WebhookSender | None:
-    """Who tells the configured targets of ends; None where there is no target. Raises `StartError`."""
-    urls = split_list(settings.webhook_urls)
 def mcp_tools_of(settings: Settings, clock: SystemClock) -> McpToolSource | None:
     """The MCP servers whose tools are run here; None where the settings name none. Raises `StartError`."""
     if settings.mcp_config is None and not settings.mcp_allowed_urls:
@@ -249,6 +246,9 @@ def mcp_tools_of(settings: Settings, clock: SystemClock) -> McpToolSource | None
         raise StartError(str(error)) from error
 
 
+def webhooks_of(settings: Settings, clock: SystemClock) -> WebhookSender | None:
+    """Who tells the configured targets of ends; None where there is no target. Raises `StartError`."""
+    urls = split_list(settings.webhook_urls)
     if not urls:
         return None
     if settings.webhook_secret is None:
