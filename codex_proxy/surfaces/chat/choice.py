@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from codex_proxy.core.events import Stop
-from codex_proxy.core.items import Activity, ToolCall
+from codex_proxy.core.items import ToolCall
 from codex_proxy.surfaces.base import json_lines, json_text
 from codex_proxy.surfaces.lanes import Lane
 
@@ -172,9 +172,9 @@ class Choice:
         self._at_line_start = text.endswith("\n")
         self._reasoning.add(text, out)
 
-    def act(self, item: Activity, out: list[bytes]) -> None:
-        """What the agent did, as one line among its thoughts."""
-        line = f"[{item.kind}] {' '.join(item.text.split())}\n"
+    def act(self, did: str, out: list[bytes]) -> None:
+        """What was done, as one line among the agent's thoughts."""
+        line = f"{' '.join(did.split())}\n"
         self._reasoning.add(line if self._at_line_start else "\n" + line, out)
         self._last_thought = None
         self._at_line_start = True

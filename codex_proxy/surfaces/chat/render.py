@@ -25,7 +25,7 @@ from codex_proxy.core.events import (
     UsageSeen,
 )
 from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.core.items import Activity, Item, Message, ToolCall
+from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
 from codex_proxy.surfaces.chat.usage import Measure, StreamMetrics, chat_usage
@@ -35,6 +35,8 @@ from codex_proxy.surfaces.usage import Spending, Spent
 
 DONE: Final = b"data: [DONE]\n\n"
 NOT_MEASURED: Final = StreamMetrics()
+_SAID: Final = (Message, Reasoning, ToolCall)
+"""Items that have a place in an answer of this surface."""
 NOBODY: Final[tuple[Choice, ...]] = ()
 
 
@@ -165,6 +167,9 @@ class ChatRenderer:
 
     def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
         item = event.item
+        line = self._line_of(item)
+        if line is None and not isinstance(item, _SAID):
+            return
         self._targets[item.id] = self._addressed(item)
         if isinstance(item, Message):
             for choice in self._targets[item.id]:
@@ -172,9 +177,17 @@ class ChatRenderer:
         elif isinstance(item, ToolCall):
             for choice in self._hearing(item.id, out):
                 choice.open_call(item, out)
-        elif isinstance(item, Activity) and self._show_activity:
+        elif line is not None:
             for choice in self._hearing(item.id, out):
-                choice.act(item, out)
+                choice.act(line, out)
+
+    def _line_of(self, item: Item) -> str | None:
+        """What the agent or this server did, as one line for those who want to see it."""
+        if not self._show_activity:
+            return None
+        if isinstance(item, McpCall):
+            return f"[mcp_call] {item.server_label}.{item.name}"
+        return f"[{item.kind}] {item.text}" if isinstance(item, Activity) else None
 
     def _addressed(self, item: Item) -> tuple[Choice, ...]:
         """Everybody, where the agent speaks of one answer; else the choice it names, if that was asked."""

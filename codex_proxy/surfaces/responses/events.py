@@ -16,6 +16,7 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import ToolCall
 from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
 from codex_proxy.surfaces.errors import error_body, row_of, status_of
+from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE, OutputItem, Part, empty_part, text_part
 
 DONE: Final = b"event: done\ndata: [DONE]\n\n"
@@ -26,6 +27,7 @@ DELTAS: Final = {
     ("reasoning", "summary"): "response.reasoning_summary_text.delta",
     ("function_call", "arguments"): "response.function_call_arguments.delta",
     ("custom_tool_call", "arguments"): "response.custom_tool_call_input.delta",
+    (mcp_items.CALL, "arguments"): "response.mcp_call_arguments.delta",
     (ACTIVITY_TYPE, "output"): f"{ACTIVITY_TYPE}.output.delta",
 }
 """The delta event of every kind of part in every kind of item."""
@@ -35,6 +37,8 @@ _WHOLES: Final = {
     "refusal": ("response.refusal.done", "refusal"),
     "summary": ("response.reasoning_summary_text.done", "text"),
 }
+_STAGED: Final = frozenset({mcp_items.LIST, mcp_items.CALL})
+"""Kinds of items whose beginning and end have events of their own."""
 _ENDS: Final = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
@@ -75,6 +79,7 @@ class Events(Protocol):
     def part_added(self, output: OutputItem, part: Part) -> None: ...
     def deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None: ...
     def part_done(self, output: OutputItem, part: Part) -> None: ...
+    def item_stage(self, output: OutputItem, stage: str) -> None: ...
     def item_done(self, output: OutputItem) -> None: ...
 
 
@@ -127,6 +132,7 @@ class ResponseEvents(FrameList):
 
     def item_added(self, output: OutputItem) -> None:
         self._add("response.output_item.added", output_index=output.index, item=output.whole())
+        self.item_stage(output, "in_progress")
 
     def part_added(self, output: OutputItem, part: Part) -> None:
         place = self._place(output, part)
@@ -167,6 +173,14 @@ class ResponseEvents(FrameList):
             self._add("response.function_call_arguments.done", **place, name=name, arguments=whole)
         elif output.kind == "custom_tool_call":
             self._add("response.custom_tool_call_input.done", **place, input=whole)
+        elif output.kind == mcp_items.CALL:
+            self._add("response.mcp_call_arguments.done", **place, arguments=whole)
+
+    def item_stage(self, output: OutputItem, stage: str) -> None:
+        """Work of ours has come to this: `in_progress`, `completed` or `failed`."""
+        if output.kind in _STAGED:
+            place = {"item_id": raw_text(output.id), "output_index": output.index}
+            self._add(f"response.{output.kind}.{stage}", **place)
 
     def item_done(self, output: OutputItem) -> None:
         self._add("response.output_item.done", output_index=output.index, item=output.whole())

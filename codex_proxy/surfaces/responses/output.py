@@ -13,8 +13,20 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from codex_proxy.core.ids import IdSource
-from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall
+from codex_proxy.core.items import (
+    OURS,
+    Activity,
+    Item,
+    McpApproval,
+    McpCall,
+    McpTools,
+    Message,
+    Reasoning,
+    ToolCall,
+)
+from codex_proxy.surfaces import mcp_ids
 from codex_proxy.surfaces.base import json_lines, raw_text
+from codex_proxy.surfaces.responses import mcp_items
 
 PartKey: TypeAlias = tuple[str, int]
 """What a part holds (`text`, `refusal`, `summary`, `arguments`, `output`), and the agent's own count of it."""
@@ -63,7 +75,7 @@ class OutputItem:
     """One item of the output. `index` is None until the client has heard of it."""
 
     __slots__ = (
-        "awaiting", "encrypted", "id", "index", "item", "kept", "kind", "parts", "status", "waiting",
+        "awaiting", "encrypted", "id", "index", "item", "kept", "kind", "parts", "printed", "status", "waiting",
     )  # fmt: skip
 
     def __init__(self, item: Item, kind: str, id: str) -> None:
@@ -79,6 +91,13 @@ class OutputItem:
         self.awaiting = False
         """It is over, but its encrypted content is still to come."""
         self.encrypted: str | None = None
+        self.printed: list[str] = []
+        """What a call of ours gave: it is told with the item, when that is over."""
+
+    @property
+    def ours(self) -> bool:
+        """It is of this server, and not of the agent: how it ended is known for good when it is over."""
+        return isinstance(self.item, OURS)
 
     def part(self, key: PartKey) -> Part | None:
         """The part that is open, if it is this one."""
@@ -144,6 +163,9 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     "reasoning": _reasoning,
     "function_call": _call,
     "custom_tool_call": _call,
+    mcp_items.LIST: mcp_items.list_fields,
+    mcp_items.CALL: mcp_items.call_fields,
+    mcp_items.REQUEST: mcp_items.request_fields,
     ACTIVITY_TYPE: _activity,
 }
 """Every type of output item, and what it holds beside type, id and status."""
@@ -153,7 +175,13 @@ _PREFIXES: Final = {
     "reasoning": "rs_",
     "function_call": "fc_",
     "custom_tool_call": "ctc_",
+    mcp_items.LIST: "mcpl_",
     ACTIVITY_TYPE: "act_",
+}
+_OURS_KINDS: Final[dict[type[Item], str]] = {
+    McpTools: mcp_items.LIST,
+    McpCall: mcp_items.CALL,
+    McpApproval: mcp_items.REQUEST,
 }
 
 
@@ -165,6 +193,9 @@ def output_item(item: Item, ids: IdSource, *, activity: str) -> OutputItem | Non
     kind = _kind_of(item, activity)
     if kind is None:
         return None
+    if isinstance(item, McpCall | McpApproval):
+        prefix = mcp_ids.MCP_CALL if isinstance(item, McpCall) else mcp_ids.APPROVAL_REQUEST
+        return OutputItem(item, kind, mcp_ids.id_with(prefix, item.call_id, ids))
     prefix = _PREFIXES[kind]
     own = item.id
     keep = own.startswith(prefix) and len(own) >= _OWN_ID_LENGTH and "~" not in own
@@ -178,7 +209,9 @@ def _kind_of(item: Item, activity: str) -> str | None:
         return "reasoning"
     if isinstance(item, ToolCall):
         return "custom_tool_call" if item.kind == "custom" else "function_call"
-    return {"summaries": "reasoning", "items": ACTIVITY_TYPE}.get(activity)
+    if isinstance(item, Activity):
+        return {"summaries": "reasoning", "items": ACTIVITY_TYPE}.get(activity)
+    return _OURS_KINDS[type(item)]
 
 
 def line_of(item: Activity) -> str:

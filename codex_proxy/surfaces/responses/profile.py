@@ -3,7 +3,9 @@
 In and out as of `ResponsesRenderer`; what differs is what the client sees. Events are `data:` lines only, without
 sequence numbers; there are no item or part events; every new call repeats `response.in_progress` (or, for a legacy
 call, gives `response.tool_calls.created`); calls have status `ready`; all `arguments.done` come at the end; every
-end, a failure too, is `response.completed`. OpenAI's own SDKs do not read this: it is for clients of that server.
+end, a failure too, is `response.completed`. A call that this server runs is one of a function, `in_progress` until it
+is over; then its result is an item of its own, and a text delta. OpenAI's own SDKs do not read this: it is for clients
+of that server.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.core.events import ItemEnded
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import Activity, Reasoning, ToolCall
+from codex_proxy.core.items import Activity, McpApproval, McpCall, McpTools, Reasoning, ToolCall
 from codex_proxy.surfaces.base import json_bytes, raw_text
+from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.responses.events import Events, FrameList
-from codex_proxy.surfaces.responses.output import OutputItem, Part
+from codex_proxy.surfaces.responses.output import TEXT, OutputItem, Part
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
+_RESULT: Final = "function_call_output"
 
 
 class OpenResponsesEvents(FrameList):
@@ -50,7 +55,7 @@ class OpenResponsesEvents(FrameList):
         self._add("response.completed", response={**response, "status": "completed"})
 
     def item_added(self, output: OutputItem) -> None:
-        if output.kind not in _CALLS:
+        if output.kind not in _CALLS and output.kind != mcp_items.CALL:
             return
         if isinstance(output.item, ToolCall) and output.item.kind == "legacy":
             self._add("response.tool_calls.created", **_place(output), tool_call=ready(output))
@@ -58,7 +63,7 @@ class OpenResponsesEvents(FrameList):
             self._add("response.in_progress", response=self._current())
 
     def part_added(self, output: OutputItem, part: Part) -> None:
-        said = "output_text" if output.kind == "message" else "function_call_arguments"
+        said = "output_text" if part.key == TEXT else "function_call_arguments"
         part.head = b"data: " + json_bytes({"type": f"response.{said}.delta", **_place(output)})[:-1]
 
     def deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None:
@@ -67,9 +72,14 @@ class OpenResponsesEvents(FrameList):
 
     def part_done(self, output: OutputItem, part: Part) -> None:
         legacy = isinstance(output.item, ToolCall) and output.item.kind == "legacy"
+        whole = {"id": raw_text(output.id), "output_index": output.index}
         if output.kind in _CALLS and not legacy:
-            whole = {"id": raw_text(output.id), "output_index": output.index}
             self._whole_calls.append(whole | {"arguments": msgspec.Raw(part.whole())})
+        elif output.kind == mcp_items.CALL:
+            self._add("response.function_call_arguments.done", **whole, arguments=msgspec.Raw(part.whole()))
+
+    def item_stage(self, output: OutputItem, stage: str) -> None:
+        """There is no such event."""
 
     def item_done(self, output: OutputItem) -> None:
         """There is no such event."""
@@ -80,18 +90,56 @@ def _place(output: OutputItem) -> dict[str, Any]:
 
 
 def ready(output: OutputItem) -> dict[str, Any]:
-    """A call of the client's is `ready` for it from the moment its name is known."""
+    """A call of the client's is `ready` for it from the moment its name is known; one of ours is not the client's."""
+    if isinstance(output.item, McpCall) and output.kind == mcp_items.CALL:
+        return _as_function(output, output.item)
     whole = output.whole()
     return whole | {"status": "ready"} if output.kind in _CALLS else whole
+
+
+def _as_function(output: OutputItem, item: McpCall) -> dict[str, Any]:
+    whole = output.whole()
+    kept = {name: whole[name] for name in ("id", "name", "arguments", "status")}
+    return {"type": "function_call", "call_id": raw_text(item.call_id), **kept}
+
+
+class _Result(OutputItem):
+    """What a call of ours gave, as an item of its own."""
+
+    __slots__ = ()
+
+    def whole(self) -> dict[str, Any]:
+        assert isinstance(self.item, McpCall)
+        return {
+            "type": self.kind,
+            "id": raw_text(self.id),
+            "call_id": raw_text(self.item.call_id),
+            "output": msgspec.Raw(b"".join(part.whole() for part in self.parts)),
+            "status": self.status,
+        }
+
+    def letters(self) -> int:
+        """No model has said it."""
+        return 0
 
 
 class OpenResponsesRenderer(ResponsesRenderer):
     """`PROXY_RESPONSES_PROFILE=open-responses-server`."""
 
-    unshown = (Reasoning, Activity)
+    unshown = (Reasoning, Activity, McpTools, McpApproval)
 
     def _events_of_profile(self) -> Events:
         return OpenResponsesEvents(self._current)
+
+    def _item_ended(self, event: ItemEnded) -> None:
+        super()._item_ended(event)
+        output = self._items.get(event.id)
+        if output is not None and output.kind == mcp_items.CALL and event.status != "incomplete":
+            result = _Result(output.item, _RESULT, self._ids.new("fco_"))
+            self._announce(result)
+            part = self._new_part(result, TEXT)
+            self._events.deltas(result, part, part.add([mcp_items.as_array("".join(output.printed))]))
+            self._order.over(result, "completed")
 
     def _whole_output(self) -> list[dict[str, Any]]:
         return [ready(output) for output in self._output]

@@ -4,9 +4,9 @@ In: batches of well-formed events (`core/rules.py` saw to that). Out: `feed` giv
 object; both are made of the same items, so they cannot disagree. Which bytes an event has is for
 `ResponseEvents` (or the events of another profile) to say; here is what happens, and in which order.
 
-Messages go out one after the other, and so do calls. Items are done in their order, each when the next one begins or
-the turn is over: only then is it known whether it was the last, and the last of a cut response is `incomplete`.
-Reasoning whose encrypted content the client wants waits for it.
+Messages go out one after the other, and so do the client's calls; those that this server runs go side by side. When
+each is done is for `Order`. Reasoning whose encrypted content the client wants waits for it. Lists of tools, which come
+before the agent does anything, wait for its first word: until then its fault can be a plain status.
 
 It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the
 exchange decides that. `result` of a failed turn raises the `Fault`.
@@ -34,11 +34,20 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.ids import Clock, IdSource
-from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
+from codex_proxy.core.items import (
+    Activity,
+    McpApproval,
+    McpCall,
+    McpTools,
+    Message,
+    Reasoning,
+    ToolCall,
+)
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.lanes import Lane
 from codex_proxy.surfaces.pieces import Pieces, pieces_together
 from codex_proxy.surfaces.responses.events import Events, ResponseEvents
+from codex_proxy.surfaces.responses.order import Order
 from codex_proxy.surfaces.responses.output import (
     ACTIVITY_TYPE,
     ARGUMENTS,
@@ -102,11 +111,10 @@ class ResponsesRenderer:
         self._events: Events = self._events_of_profile()
         self._items: dict[str, OutputItem] = {}
         self._lanes: dict[type, Lane] = {Message: Lane(), ToolCall: Lane()}
-        self._output: list[OutputItem] = []
-        self._over_with: dict[int, str] = {}
-        """Items that are over and not done yet: by their index, the status that the agent gave them."""
-        self._done = 0
-        """How many items are done: they are done in their order."""
+        self._order = Order(self._events)
+        self._output = self._order.items
+        self._lists: list[OutputItem] = []
+        """Lists of tools that wait for the answer to begin."""
         self._step_began = False
         self._begun = False
         self._status = "queued" if background else "in_progress"
@@ -200,6 +208,8 @@ class ResponsesRenderer:
         if not self._begun:
             self._begun = True
             self._events.begin(self._head.object(self._status, []))
+            for output in self._lists:
+                self._resume(output)
         self.visible = self.visible or visible
 
     def _step_completed(self, event: StepCompleted) -> None:
@@ -211,12 +221,13 @@ class ResponsesRenderer:
     def _turn_ended(self, event: TurnEnded) -> None:
         stop = (event.choice_stops or {}).get(0, event.stop)
         status = status_of(stop)
-        if status == "completed" and not self._output:
-            self._announce(OutputItem(EMPTY_MESSAGE, "message", self._ids.new("msg_")))
-            self._new_part(self._output[0], TEXT)
-            self._over(self._output[0], "completed")
+        if status == "completed" and all(isinstance(output.item, McpTools) for output in self._output):
+            empty = OutputItem(EMPTY_MESSAGE, "message", self._ids.new("msg_"))
+            self._announce(empty)
+            self._new_part(empty, TEXT)
+            self._order.over(empty, "completed")
         self._begin(visible=event.failure is None)
-        self._close_all(status)
+        self._order.end(status)
         self.ended = True
         self.spent.ended(event.trigger)
         self.failure = event.failure
@@ -257,20 +268,36 @@ class ResponsesRenderer:
         output = output_item(item, self._ids, activity=self._activity)
         if output is None:
             return
-        self._step_began = True
+        self._step_began = self._step_began or not output.ours
         self._items[item.id] = output
-        lane = self._lanes.get(type(item))
-        output.waiting = lane is not None and not lane.open(item.id)
+        output.waiting = self._waits(output)
         if not output.waiting:
             self._start(output)
+
+    def _waits(self, output: OutputItem) -> bool:
+        """Whether an item is told of later: another has the word, or it is told whole."""
+        item = output.item
+        if isinstance(item, McpTools) and not self._begun:
+            self._lists.append(output)
+            return True
+        lane = self._lanes.get(type(item))
+        return isinstance(item, McpApproval) or (lane is not None and not lane.open(item.id))
 
     def _start(self, output: OutputItem) -> None:
         """An item has the word. Messages and thoughts are announced when they say something, since some never
         do; but a place in the order is kept for reasoning whose encrypted content will come."""
         item = output.item
-        if isinstance(item, ToolCall):
+        if isinstance(item, ToolCall | McpCall):
             self._announce(output)
             self._new_part(output, ARGUMENTS)
+        elif isinstance(item, McpApproval):
+            # It has no events for its arguments, so they come with it; half of them nobody could judge.
+            output.parts.append(Part(ARGUMENTS, 0))
+            output.parts[0].add(["".join(text for _, text in output.kept)])
+            output.kept.clear()
+            self._announce(output)
+        elif isinstance(item, McpTools):
+            self._order.add(output)
         elif isinstance(item, Activity):
             self._announce(output)
             if output.kind != ACTIVITY_TYPE:
@@ -281,62 +308,34 @@ class ResponsesRenderer:
 
     def _announce(self, output: OutputItem) -> None:
         self._begin()
-        self._close_what_is_over()
-        output.index = len(self._output)
-        self._output.append(output)
-        self._events.item_added(output)
+        self._order.add(output)
 
     def _item_ended(self, event: ItemEnded) -> None:
         output = self._items.get(event.id)
         if output is None:
             return
         if not output.waiting:
-            self._over(output, event.status)
+            self._order.over(output, event.status)
         else:
             output.status = event.status
+            if isinstance(output.item, McpApproval) and event.status != "incomplete":
+                self._resume(output)
         lane = self._lanes.get(type(output.item))
         if lane is None:
             return
         for id, _ in lane.close(event.id):
-            heard = self._items[id]
-            heard.waiting = False
-            ended, heard.status = heard.status, "in_progress"
-            self._start(heard)
-            for key, text in heard.kept:
-                self._say(id, key, text)
-            heard.kept.clear()
-            if ended != "in_progress":
-                self._over(heard, ended)
+            self._resume(self._items[id])
 
-    def _over(self, output: OutputItem, status: str) -> None:
-        if output.index is None:
-            return
-        if output.parts:
-            self._events.part_done(output, output.parts[-1])
-        self._over_with[output.index] = status
-
-    def _close_what_is_over(self) -> None:
-        """Something follows: what is over was not the last, and so it is complete."""
-        while self._done in self._over_with and not self._output[self._done].awaiting:
-            self._close("completed")
-
-    def _close_all(self, response_status: str) -> None:
-        """The turn is over. Only the last item of a response that was cut can be incomplete."""
-        cut = response_status == "incomplete" or (
-            response_status in ("failed", "cancelled")
-            and self._over_with.get(len(self._output) - 1) == "incomplete"
-        )
-        while self._done < len(self._output):
-            last = self._done == len(self._output) - 1
-            self._close("incomplete" if cut and last else "completed")
-
-    def _close(self, status: str) -> None:
-        """The next item is done. Of ours alone the client is told that they failed."""
-        output = self._output[self._done]
-        failed = self._over_with.pop(self._done) == "failed" and output.kind == ACTIVITY_TYPE
-        self._done += 1
-        output.status = "failed" if failed else status
-        self._events.item_done(output)
+    def _resume(self, output: OutputItem) -> None:
+        """An item that waited is told of, and what it has said meanwhile."""
+        output.waiting = False
+        ended, output.status = output.status, "in_progress"
+        self._start(output)
+        for key, text in output.kept:
+            self._say(output.item.id, key, text)
+        output.kept.clear()
+        if ended != "in_progress":
+            self._order.over(output, ended)
 
     # --- texts ----------------------------------------------------------------------------------
 
@@ -367,8 +366,11 @@ class ResponsesRenderer:
             self._say(event.id, ("summary", event.part), event.text)
 
     def _output_delta(self, event: OutputDelta) -> None:
-        """What a command printed: only for those who asked for items."""
-        if self._activity == "items":
+        """What a call of ours gave is told when it is over; what a command printed, to those who asked for items."""
+        output = self._items.get(event.id)
+        if output is not None and output.ours:
+            output.printed.append(event.text)
+        elif self._activity == "items":
             self._say(event.id, OUTPUT, event.text)
 
     # --- encrypted reasoning --------------------------------------------------------------------
@@ -387,6 +389,6 @@ class ResponsesRenderer:
                 return
             output = OutputItem(Reasoning(raw.id or ""), "reasoning", self._ids.new("rs_"))
             self._announce(output)
-            self._over(output, "completed")
+            self._order.over(output, "completed")
         output.encrypted = raw.encrypted_content
         output.awaiting = False

@@ -7,6 +7,7 @@ from codex_proxy.core.events import (
     Event,
     ItemEnded,
     ItemStarted,
+    OutputDelta,
     ReasoningDelta,
     StepCompleted,
     TextDelta,
@@ -16,9 +17,19 @@ from codex_proxy.core.events import (
     UsageSeen,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
+from codex_proxy.core.items import (
+    Activity,
+    ItemStatus,
+    McpApproval,
+    McpCall,
+    McpTools,
+    Message,
+    Reasoning,
+    ToolCall,
+)
 
 USAGE = Usage(input=11, cached=3, output=7, reasoning=2)
+TOOLS = b'[{"name":"read","description":"Reads.","input_schema":{"type":"object"}}]'
 CRASH = Failure(kind=FaultKind.TIMED_OUT, message="The agent took too long.")
 
 
@@ -44,6 +55,29 @@ def thought(*texts: str, id: str = "r") -> list[Event]:
 
 def did(text: str, id: str = "c") -> list[Event]:
     return [ItemStarted(Activity(id, "command", text)), ItemEnded(id)]
+
+
+def listed(id: str = "l", error: str | None = None) -> list[Event]:
+    """What a server has, or why it has nothing."""
+    status: ItemStatus = "completed" if error is None else "failed"
+    item = McpTools(id, "files", b"[]" if error else TOOLS, error)
+    return [ItemStarted(item), ItemEnded(id, status)]
+
+
+def begun(id: str = "a", arguments: str = '{"path":"x"}', approved_by: str | None = None) -> list[Event]:
+    """A call of ours that is under way."""
+    item = McpCall(id, f"call_{id}", "files", "read", approved_by)
+    return [ItemStarted(item), ArgumentsDelta(id, arguments)]
+
+
+def gave(text: str, id: str = "a", status: ItemStatus = "completed") -> list[Event]:
+    return [OutputDelta(id, text), ItemEnded(id, status)]
+
+
+def asked(id: str = "q") -> list[Event]:
+    """A call that the client is to approve."""
+    started = ItemStarted(McpApproval(id, f"call_{id}", "files", "write"))
+    return [started, ArgumentsDelta(id, '{"path":'), ArgumentsDelta(id, '"x"}'), ItemEnded(id)]
 
 
 def counted(usage: Usage = USAGE) -> list[Event]:

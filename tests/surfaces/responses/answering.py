@@ -90,7 +90,15 @@ FINAL_TEXT = {
     "response.refusal.done": "refusal",
     "response.function_call_arguments.done": "arguments",
     "response.custom_tool_call_input.done": "input",
+    "response.mcp_call_arguments.done": "arguments",
     "response.reasoning_summary_text.done": "text",
+}
+TOLD_AT_THE_END = {"mcp_list_tools": ("tools", "error"), "mcp_call": ("output", "error")}
+"""What has no events of its own."""
+STAGES = {
+    f"response.{kind}.{stage}"
+    for kind in ("mcp_list_tools", "mcp_call")
+    for stage in ("in_progress", "completed", "failed")
 }
 
 
@@ -110,12 +118,16 @@ def fold(stream: Iterable[Any]) -> list[Any]:
         item = items[index]
         if kind == "response.output_item.done":
             done[index] = event["item"]
-            late = {"status": event["item"]["status"]}
-            if "encrypted_content" in event["item"]:
-                late["encrypted_content"] = event["item"]["encrypted_content"]
-            assert {**item, **late} == event["item"]
+            late = {"status", "encrypted_content", *TOLD_AT_THE_END.get(item["type"], ())}
+            assert item.keys() | late >= event["item"].keys() >= item.keys()
+            assert {**item, **{name: event["item"][name] for name in late & event["item"].keys()}} == event[
+                "item"
+            ]
             continue
         assert event["item_id"] == item["id"]
+        if kind in STAGES:
+            assert kind.split(".")[1] == item["type"]
+            continue
         _fold_text(item, event, kind)
     assert sorted(done) == sorted(items), "every item is done"
     assert list(done) == sorted(done), "items are done in their order"

@@ -12,7 +12,19 @@ from pydantic import BaseModel
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.responses.events import socket_error
-from tests.surfaces.chat.turns import called, counted, did, failed, said, thought, turn
+from tests.surfaces.chat.turns import (
+    asked,
+    begun,
+    called,
+    counted,
+    did,
+    failed,
+    gave,
+    listed,
+    said,
+    thought,
+    turn,
+)
 from tests.surfaces.responses.answering import renderer
 
 TALK = turn(thought("Hm."), did("ls"), said("Hel", "lo!"), called('{"city":', '"Nashville"}'), counted())
@@ -61,6 +73,23 @@ def test_the_stream_helper_comes_to_the_same_response() -> None:
     assert [item.type for item in final.output] == ["reasoning", "reasoning", "message", "function_call"]
     assert final.output_text == whole.output_text
     assert final.usage == whole.usage
+
+
+def test_the_stream_helper_takes_the_items_of_mcp_servers() -> None:
+    events = turn(listed(), begun(), gave("hi"), begun("b"), gave("no", "b", "failed"), asked())
+    with client(events, stream=True).responses.stream(model="codex-5", input="hi") as stream:
+        names = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert names.count("response.mcp_call.completed") == names.count("response.mcp_call.failed") == 1
+    tools, call, failed_call, request = final.output
+    assert tools.type == "mcp_list_tools"
+    assert [tool.name for tool in tools.tools] == ["read"]
+    assert call.type == failed_call.type == "mcp_call"
+    assert (call.output, call.error) == ("hi", None)
+    assert failed_call.error is not None
+    assert failed_call.error.type == "mcp_tool_execution_error"
+    assert request.type == "mcp_approval_request"
+    assert request.arguments == '{"path":"x"}'
 
 
 def test_structured_output_is_parsed() -> None:

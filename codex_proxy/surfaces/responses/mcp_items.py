@@ -1,0 +1,96 @@
+"""What the items of MCP servers hold on the wire: lists of tools, calls that this server runs, requests to approve one.
+
+In: such an item as it grows (`OutputItem`), or as a client sends it back. Out: its fields, or the text that the model
+gets of it. A call shows what it gave only when it is over: as `output`, or as `error` where it failed. OpenAI's types
+have a status for calls only; here all have one, since Open Responses wants it of every item and no client minds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from codex_proxy.core.items import McpApproval, McpCall, McpTools
+from codex_proxy.surfaces.base import json_text, raw_text, schema_json
+
+if TYPE_CHECKING:
+    from codex_proxy.surfaces.responses.output import OutputItem
+
+LIST: Final = "mcp_list_tools"
+CALL: Final = "mcp_call"
+REQUEST: Final = "mcp_approval_request"
+RESPONSE: Final = "mcp_approval_response"
+
+CUT_OFF: Final = (
+    "The call was cut off before it was answered. It may have had its effect: look before you make it again."
+)
+
+
+def list_fields(output: OutputItem) -> dict[str, Any]:
+    """A server's tools, or why there are none; while it is asked, neither."""
+    item = output.item
+    assert isinstance(item, McpTools)
+    if output.status == "in_progress":
+        return {"server_label": raw_text(item.server_label), "tools": []}
+    listed = {"server_label": raw_text(item.server_label), "tools": msgspec.Raw(item.tools)}
+    return listed if item.error is None else listed | {"error": raw_text(item.error)}
+
+
+def call_fields(output: OutputItem) -> dict[str, Any]:
+    """A call that this server runs."""
+    item = output.item
+    assert isinstance(item, McpCall)
+    asked_by = item.approval_request_id
+    text = raw_text("".join(output.printed))
+    return {
+        "approval_request_id": None if asked_by is None else raw_text(asked_by),
+        "arguments": _arguments(output),
+        "error": _error(text) if output.status == "failed" else None,
+        "name": raw_text(item.name),
+        "output": text if output.status == "completed" else None,
+        "server_label": raw_text(item.server_label),
+    }
+
+
+def request_fields(output: OutputItem) -> dict[str, Any]:
+    """A call that the client is to approve."""
+    item = output.item
+    assert isinstance(item, McpApproval)
+    return {
+        "arguments": _arguments(output),
+        "name": raw_text(item.name),
+        "server_label": raw_text(item.server_label),
+    }
+
+
+def _arguments(output: OutputItem) -> msgspec.Raw:
+    return msgspec.Raw(b"".join(part.whole() for part in output.parts) or b'""')
+
+
+def _error(text: msgspec.Raw) -> dict[str, Any]:
+    """The one of OpenAI's three shapes that fits every failure: the tool's own words."""
+    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
+
+
+def error_text(error: Any) -> str:
+    """What went wrong, from an item's `error` of any shape: OpenAI's three, or a plain text as it once was."""
+    if isinstance(error, dict):
+        content = error.get("content")
+        if isinstance(content, list) and all(isinstance(_text_in(part), str) for part in content):
+            return "\n".join(map(_text_in, content))
+        error = error.get("message", error)
+    return error if isinstance(error, str) else bytes(schema_json(error)).decode()
+
+
+def _text_in(part: Any) -> Any:
+    return part.get("text") if isinstance(part, dict) else None
+
+
+def as_array(text: str) -> str:
+    """A result as seed 004 gives it: a JSON array of strings, which several texts are already."""
+    try:
+        msgspec.json.decode(text, type=list[str])
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        return f"[{json_text(text).decode()}]"
+    return text

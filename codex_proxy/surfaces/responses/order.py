@@ -1,0 +1,83 @@
+"""Which items a client has heard of, in their order, and which of them are done.
+
+Items are done in their order, each when the next one begins or the turn is over: only then is it known whether it was
+the last, and the last of a cut response is `incomplete`. What this server itself did needs not wait for that: it stays
+as it ended. In: items and how they ended. Out: nothing but the events of `Events`, in the right order.
+"""
+
+from __future__ import annotations
+
+from codex_proxy.surfaces.responses import mcp_items
+from codex_proxy.surfaces.responses.events import Events
+from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE, OutputItem
+
+
+class Order:
+    """The output of one response."""
+
+    def __init__(self, events: Events) -> None:
+        self.items: list[OutputItem] = []
+        self._events = events
+        self._over_with: dict[int, str] = {}
+        """Items that are over and not done yet: by their index, the status that they ended with."""
+        self._done = 0
+        """How many items are done."""
+
+    def add(self, output: OutputItem) -> None:
+        """The client hears of an item. Something follows, so what is over before it was not the last."""
+        output.index = len(self.items)
+        self.items.append(output)
+        self._close_what_can_be()
+        self._events.item_added(output)
+
+    def over(self, output: OutputItem, status: str) -> None:
+        """An item says nothing more; nothing happens for one that the client has not heard of."""
+        if output.index is None:
+            return
+        if output.parts:
+            self._events.part_done(output, output.parts[-1])
+        if output.ours and status != "incomplete":
+            self._events.item_stage(output, status)
+        self._over_with[output.index] = status
+        self._close_what_can_be()
+
+    def end(self, response_status: str) -> None:
+        """The turn is over. Only the last item of a response that was cut can be incomplete."""
+        cut = response_status == "incomplete" or (
+            response_status in ("failed", "cancelled")
+            and self._over_with.get(len(self.items) - 1) == "incomplete"
+        )
+        while self._done < len(self.items):
+            last = self._done == len(self.items) - 1
+            self._close("incomplete" if cut and last else "completed")
+
+    def _close_what_can_be(self) -> None:
+        while self._done in self._over_with:
+            output = self.items[self._done]
+            last = self._done == len(self.items) - 1
+            stays = output.ours and self._over_with[self._done] != "incomplete"
+            if output.awaiting or (last and not stays):
+                return
+            self._close("completed")
+
+    def _close(self, status: str) -> None:
+        """The next item is done, with this status where it does not have one of its own."""
+        output = self.items[self._done]
+        ended = self._over_with.pop(self._done)
+        self._done += 1
+        if output.ours:
+            status = self._status_of_ours(output, ended, status)
+        elif ended == "failed" and output.kind == ACTIVITY_TYPE:
+            status = "failed"
+        output.status = status
+        self._events.item_done(output)
+
+    def _status_of_ours(self, output: OutputItem, ended: str, status: str) -> str:
+        """As it ended. A call that was cut in front of others cannot be incomplete, and was not completed."""
+        if ended != "incomplete":
+            return ended
+        if status == "completed" and output.kind == mcp_items.CALL:
+            output.printed[:] = [mcp_items.CUT_OFF]
+            self._events.item_stage(output, "failed")
+            return "failed"
+        return status
