@@ -26,9 +26,21 @@ def deleted(id: str) -> dict[str, Any]:
     return {"id": id, "object": "conversation.deleted", "deleted": True}
 
 
+SPEAKERS: Final[Mapping[str, dict[str, Any]]] = {
+    "reasoning": {"role": "assistant"},
+    "mcp_list_tools": {"role": "assistant", "content": []},
+    "mcp_call": {"role": "assistant", "content": []},
+    "mcp_approval_request": {"role": "assistant", "content": []},
+    "mcp_approval_response": {"role": "user", "content": []},
+}
+"""Items that say nothing themselves. Programs that print a conversation ask each item for its role and content, as
+the example of seed 002 does ("Multi-turn Conversation with Tools"), and the SDK's items raise for what is not there."""
+
+
 def item(item: ItemDict, created_at: int) -> ItemDict:
-    """An item as a conversation holds it: always with a status and the time at which it came in."""
-    return {"status": "completed", **item, "created_at": created_at}
+    """An item as a conversation holds it: always with a status and the time at which it came in, and of what a server
+    tool or the model's thoughts put there, whose it is."""
+    return {"status": "completed", **SPEAKERS.get(item["type"], {}), **item, "created_at": created_at}
 
 
 def item_page(items: Sequence[ItemDict], query: Mapping[str, str]) -> dict[str, Any]:
