@@ -7,7 +7,7 @@ from aiohttp import web
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.body import read_body
-from codex_proxy.http.clients import CLIENT
+from codex_proxy.http.clients import CLIENT, not_its_model
 from codex_proxy.http.exchange import whole
 from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
@@ -36,7 +36,8 @@ async def compact(request: web.Request) -> web.Response:
     parsed, history = await _context(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}
     turn = in_workspace(contexts.compaction_turn(parsed, history), None, request[CLIENT].workspace)
-    request[CLIENT].check_model(turn, parsed.model_asked)
+    if not request[CLIENT].allows_some_effort(turn.model):  # which one it takes is no choice of the client's
+        raise not_its_model(parsed.model_asked)
     check_capabilities(turn, service.manager.agent)
     renderer = await _answered(service, turn, request[OWNER])
     response = renderer.response()

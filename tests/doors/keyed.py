@@ -1,0 +1,69 @@
+"""A proxy whose keys stand in a file, and what a client with one of them sends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from codex_proxy.app import Server
+from codex_proxy.core.keys import digest_of
+from tests.http.serving import Answer, Proxy, fake_proxy
+
+
+def key_of(name: str) -> str:
+    """The key that has this name in every file of these tests."""
+    return f"cpx_{name}"
+
+
+def bearing(name: str) -> dict[str, str]:
+    """The header of a client with the key of this name."""
+    return {"Authorization": f"Bearer {key_of(name)}"}
+
+
+def file_in(folder: Path) -> Path:
+    return folder / "state" / "keys.toml"
+
+
+def write_keys(folder: Path, /, **tables: Mapping[str, Any]) -> None:
+    """Puts keys with these limits into the file of the server in `folder`, in place of what was there."""
+    text = tomli_w.dumps(
+        {"keys": {name: {"sha256": digest_of(key_of(name)), **table} for name, table in tables.items()}}
+    )
+    write_text(folder, text)
+
+
+def write_text(folder: Path, text: str) -> None:
+    file = file_in(folder)
+    file.parent.mkdir(exist_ok=True)
+    beside = file.with_suffix(".new")
+    beside.write_text(text)
+    os.replace(beside, file)
+
+
+@asynccontextmanager
+async def keyed_proxy(
+    folder: Path,
+    keys: Mapping[str, Mapping[str, Any]],
+    environment: Mapping[str, str] | None = None,
+    **more: Any,
+) -> AsyncIterator[Proxy]:
+    """A proxy with these keys."""
+    write_keys(folder, **keys)
+    async with fake_proxy(folder, environment, **more) as proxy:
+        yield proxy
+
+
+def look_now(server: Server) -> None:
+    """Lets the second pass after which the server looks at its file again."""
+    assert server.service is not None
+    server.service.clients._source._looked -= 10  # type: ignore[attr-defined]
+
+
+def refused(answer: Answer) -> tuple[int, str, str | None]:
+    """What is told of a refusal."""
+    return answer.status, answer.error["code"], answer.error["param"]

@@ -1,0 +1,150 @@
+"""The keys in force: read anew when their file changes, and the old ones where it is broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codex_proxy.app import StartError, check
+from codex_proxy.core.keys import KeysError, digest_of
+from codex_proxy.keys_file import LOOK_SECONDS, Keyring
+from tests.doors.keyed import file_in, key_of, write_keys, write_text
+from tests.http.serving import Hands, settings_of
+
+
+@pytest.fixture
+def clock() -> Hands:
+    return Hands()
+
+
+def ring(folder: Path, clock: Hands, api_key: str | None = None) -> Keyring:
+    return Keyring(file_in(folder), api_key, clock)
+
+
+def names_of(keyring: Keyring) -> list[str]:
+    return [key.name for key in keyring.current().keys]
+
+
+def test_a_change_is_in_force_after_a_second_and_the_file_is_not_looked_at_before(
+    tmp_path: Path, clock: Hands
+) -> None:
+    write_keys(tmp_path, one={})
+    keyring = ring(tmp_path, clock)
+    write_keys(tmp_path, one={}, two={})
+    clock.now += LOOK_SECONDS * 0.9
+    assert names_of(keyring) == ["one"]
+    clock.now += LOOK_SECONDS * 0.2
+    assert names_of(keyring) == ["one", "two"]
+
+
+def test_as_long_as_nothing_changes_the_same_keys_are_given(tmp_path: Path, clock: Hands) -> None:
+    write_keys(tmp_path, one={})
+    keyring = ring(tmp_path, clock)
+    before = keyring.current()
+    clock.now += 10 * LOOK_SECONDS
+    assert keyring.current() is before
+
+
+@pytest.mark.parametrize("text", ["[keys.one\n", "[keys.one]\nsha256 = 'short'\n", "[other]\n", "\xff"])
+def test_a_broken_file_leaves_the_old_keys_in_force_until_it_is_mended(
+    tmp_path: Path, clock: Hands, text: str
+) -> None:
+    write_keys(tmp_path, one={})
+    keyring = ring(tmp_path, clock)
+    write_text(tmp_path, text)
+    clock.now += LOOK_SECONDS
+    if text == "\xff":
+        file_in(tmp_path).write_bytes(b"\xff")
+    assert names_of(keyring) == ["one"]
+    assert keyring.trouble is not None
+    assert str(file_in(tmp_path)) in keyring.trouble
+    write_keys(tmp_path, two={})
+    clock.now += LOOK_SECONDS
+    assert names_of(keyring) == ["two"]
+    assert keyring.trouble is None
+
+
+def test_a_file_that_is_gone_leaves_the_old_keys_in_force(tmp_path: Path, clock: Hands) -> None:
+    write_keys(tmp_path, one={})
+    keyring = ring(tmp_path, clock)
+    file_in(tmp_path).unlink()
+    clock.now += LOOK_SECONDS
+    assert names_of(keyring) == ["one"]
+    assert keyring.trouble is not None
+    assert "gone" in keyring.trouble
+
+
+def test_a_file_without_keys_lets_nobody_in(tmp_path: Path, clock: Hands) -> None:
+    write_keys(tmp_path, one={})
+    keyring = ring(tmp_path, clock)
+    write_keys(tmp_path)
+    clock.now += LOOK_SECONDS
+    assert (keyring.current().keys, keyring.current().wanted) == ((), True)
+
+
+def test_without_a_file_and_a_setting_no_key_is_wanted_until_there_is_a_file(
+    tmp_path: Path, clock: Hands
+) -> None:
+    keyring = ring(tmp_path, clock)
+    assert keyring.current().wanted is False
+    write_keys(tmp_path, one={})
+    clock.now += LOOK_SECONDS
+    assert keyring.current().wanted is True
+
+
+def test_the_key_of_the_settings_stays_beside_those_of_the_file(tmp_path: Path, clock: Hands) -> None:
+    keyring = ring(tmp_path, clock, "setting")
+    assert keyring.current().wanted is True
+    write_keys(tmp_path, one={})
+    clock.now += LOOK_SECONDS
+    assert names_of(keyring) == ["default", "one"]
+    write_keys(tmp_path, default={})
+    clock.now += LOOK_SECONDS
+    assert names_of(keyring) == ["default", "one"]
+    assert keyring.trouble is not None
+    found = keyring.current().of(digest_of("setting"))
+    assert found is not None
+    assert found.name == "default"
+
+
+def test_a_broken_file_at_the_start_is_an_error_since_there_are_no_older_keys(
+    tmp_path: Path, clock: Hands
+) -> None:
+    write_text(tmp_path, "[keys.one")
+    with pytest.raises(KeysError):
+        ring(tmp_path, clock)
+    with pytest.raises(StartError, match="keys"):
+        check(settings_of(tmp_path))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "my.host"])
+def test_an_address_that_others_reach_wants_a_key(tmp_path: Path, host: str) -> None:
+    with pytest.raises(StartError, match="key"):
+        check(settings_of(tmp_path, host=host))
+    write_keys(tmp_path)
+    with pytest.raises(StartError, match="key"):
+        check(settings_of(tmp_path, host=host))
+    write_keys(tmp_path, one={})
+    check(settings_of(tmp_path, host=host))
+    file_in(tmp_path).unlink()
+    check(settings_of(tmp_path, host=host, api_key="x"))
+
+
+def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="keys add"):
+        check(settings_of(tmp_path, keys_file=tmp_path / "missing.toml"))
+
+
+@pytest.mark.parametrize("wrong", ["nginx", "10.0.0.0/99", "127.0.0.1, x"])
+def test_a_proxy_that_is_no_address_stops_the_start(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(StartError, match="PROXY_TRUSTED_PROXIES"):
+        check(settings_of(tmp_path, trusted_proxies=wrong))
+
+
+def test_no_key_is_shown_in_a_keyring(tmp_path: Path, clock: Hands) -> None:
+    write_keys(tmp_path, one={})
+    shown: Any = repr(ring(tmp_path, clock, "setting").current())
+    assert key_of("one") not in shown
+    assert "setting" not in shown

@@ -1,0 +1,329 @@
+"""What a key opens, and what it does not: its own limits, and nobody else's belongings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from codex_proxy.http.middleware.wrong_keys import MOST_HELD, WrongKeys
+from tests.doors.keyed import bearing, keyed_proxy, look_now, refused, write_keys, write_text
+from tests.http.serving import WEATHER, Hands, Proxy, fake_proxy, until, user
+
+
+@pytest.fixture
+async def two(tmp_path: Path) -> AsyncIterator[Proxy]:
+    """A proxy with two keys, which have no limits."""
+    async with keyed_proxy(tmp_path, {"one": {}, "two": {}}) as proxy:
+        yield proxy
+
+
+# --- who comes in -------------------------------------------------------------------------------
+
+
+async def test_every_key_of_the_file_and_of_the_settings_opens_and_nothing_else_does(tmp_path: Path) -> None:
+    async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, api_key="third") as proxy:
+        for headers in (bearing("one"), bearing("two"), {"Authorization": "bearer   third "}):
+            assert (await proxy.ask(user(), headers=headers)).status == 200
+        for wrong in (
+            "",
+            "Bearer",
+            "Bearer cpx_on",
+            "Bearer cpx_onee",
+            "Basic cpx_one",
+            "cpx_one",
+            "Bearer \xff",
+        ):
+            answer = await proxy.ask(user(), headers={"Authorization": wrong} if wrong else {})
+            assert refused(answer) == (401, "invalid_api_key", None)
+            assert answer.headers["WWW-Authenticate"].startswith("Bearer ")
+
+
+async def test_a_key_that_is_removed_or_replaced_opens_no_longer(two: Proxy, tmp_path: Path) -> None:
+    assert (await two.ask(user(), headers=bearing("one"))).status == 200
+    write_keys(tmp_path, two={}, three={})
+    look_now(two.server)
+    statuses = [(await two.ask(user(), headers=bearing(name))).status for name in ("one", "two", "three")]
+    assert statuses == [401, 200, 200]
+
+
+async def test_a_broken_file_is_told_where_health_is_and_nobody_is_locked_out(
+    two: Proxy, tmp_path: Path
+) -> None:
+    write_text(tmp_path, "[keys.one")
+    look_now(two.server)
+    assert (await two.ask(user(), headers=bearing("one"))).status == 200
+    health = (await two.send("GET", "/healthz")).body
+    assert health["status"] == "degraded"
+    assert "keys file" in health["keys"]
+    assert str(tmp_path) not in str(health)
+    assert (await two.send("GET", "/readyz")).status == 200
+
+
+async def test_with_the_first_key_a_running_server_wants_one(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        assert (await proxy.ask(user())).status == 200
+        write_keys(tmp_path, one={})
+        look_now(proxy.server)
+        assert (await proxy.ask(user())).status == 401
+        assert (await proxy.ask(user(), headers=bearing("one"))).status == 200
+
+
+# --- wrong keys ---------------------------------------------------------------------------------
+
+
+class Sleeper:
+    """Stands in for the waiting: notes how long, and waits for the test."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+        self.wake = asyncio.Event()
+
+    async def __call__(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await self.wake.wait()
+
+
+def with_sleeper(proxy: Proxy) -> Sleeper:
+    sleeper = Sleeper()
+    assert proxy.server.service is not None
+    wrong_keys = proxy.server.service.wrong_keys
+    wrong_keys._sleep = sleeper
+    wrong_keys._attempts._clock = Hands()
+    return sleeper
+
+
+async def test_wrong_keys_wait_longer_and_longer_and_hold_no_right_one_up(two: Proxy) -> None:
+    sleeper = with_sleeper(two)
+    guesses = [asyncio.ensure_future(two.ask(user(), headers=bearing(f"guess{n}"))) for n in range(6)]
+    await until(lambda: len(sleeper.slept) == 3 and sum(guess.done() for guess in guesses) == 3)
+    assert (await two.ask(user(), headers=bearing("one"))).status == 200
+    assert sleeper.slept == [0.25, 0.75, 1.75]
+    sleeper.wake.set()
+    assert {(await guess).status for guess in guesses} == {401}
+
+
+async def test_a_request_without_a_key_is_no_guess(two: Proxy) -> None:
+    sleeper = with_sleeper(two)
+    assert {(await two.ask(user())).status for _ in range(10)} == {401}
+    assert sleeper.slept == []
+
+
+async def test_only_so_many_answers_are_held_back_at_once() -> None:
+    sleeper = Sleeper()
+    wrong_keys = WrongKeys(Hands(), sleeper)
+    held = [asyncio.ensure_future(wrong_keys.hold_back("192.0.2.1")) for _ in range(MOST_HELD + 10)]
+    await until(lambda: sum(each.done() for each in held) == 10)
+    assert [each.result() for each in held if each.done()] == [True] * 3 + [False] * 7
+    sleeper.wake.set()
+    assert all(await asyncio.gather(*held[3 : MOST_HELD + 3]))
+
+
+async def test_the_key_of_the_metrics_is_guarded_alike(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, metrics=True, metrics_key="mine") as proxy:
+        sleeper = with_sleeper(proxy)
+        sleeper.wake.set()
+        for _ in range(5):
+            assert (await proxy.send("GET", "/metrics", headers=bearing("guess"))).status == 401
+        assert sleeper.slept == [0.25, 0.75]
+        assert (await proxy.send("GET", "/metrics", headers={"Authorization": "Bearer mine"})).status == 200
+
+
+# --- the limits of a key ------------------------------------------------------------------------
+
+
+async def test_each_key_has_its_own_requests_a_minute(tmp_path: Path) -> None:
+    async with keyed_proxy(tmp_path, {"slow": {"rpm": 1}, "other": {}}, rate_limit_rpm=2) as proxy:
+        statuses = [(await proxy.ask(user(), headers=bearing("slow"))).status for _ in range(2)]
+        assert statuses == [200, 429]
+        answers = [await proxy.ask(user(), headers=bearing("other")) for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 429]
+        assert answers[0].headers["x-ratelimit-limit-requests"] == "2"
+
+
+async def test_each_key_has_its_own_requests_at_once(tmp_path: Path) -> None:
+    held = user('[[fake:text say="a b" hold=1]]', stream=True)
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    keys = {"narrow": {"concurrency": 1}, "other": {}}
+    async with keyed_proxy(tmp_path, keys, environment) as proxy:
+        async with proxy.open(held, headers=bearing("narrow")) as first:
+            assert first.status == 200
+            answer = await proxy.ask(user(), headers=bearing("narrow"))
+            assert refused(answer) == (429, "concurrency_exceeded", None)
+            assert int(answer.headers["Retry-After"]) >= 1
+            assert (await proxy.send("GET", "/v1/models", headers=bearing("narrow"))).status == 200
+            assert (await proxy.ask(user(), headers=bearing("other"))).status == 200
+        await proxy.settled()
+        assert (await proxy.ask(user(), headers=bearing("narrow"))).status == 200
+
+
+async def test_the_operator_limits_how_many_requests_any_key_may_have_at_once(tmp_path: Path) -> None:
+    held = user('[[fake:text say="a b" hold=1]]', stream=True)
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    async with fake_proxy(tmp_path, environment, key_concurrency=1) as proxy, proxy.open(held) as first:
+        assert first.status == 200
+        assert refused(await proxy.ask(user()))[:2] == (429, "concurrency_exceeded")
+
+
+@pytest.fixture
+async def choosy(tmp_path: Path) -> AsyncIterator[Proxy]:
+    """A proxy with a key for one model, one for one effort of another, and one for every model."""
+    keys = {"default": {"models": ["codex-5"]}, "low": {"models": ["codex-5-low"]}, "all": {}}
+    async with keyed_proxy(tmp_path, keys) as proxy:
+        yield proxy
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hello."}]},
+    "/v1/responses": {"input": "Hello."},
+    "/v1/responses/compact": {"input": "Hello."},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_key_asks_for_its_models_and_for_no_other(choosy: Proxy, path: str, stream: bool) -> None:
+    def body(model: str) -> dict[str, Any]:
+        return {**BODIES[path], "model": model, "stream": stream}
+
+    for model in ("codex-5", "CODEX-5", "codex-5-high", "codev-5:model"):
+        assert (await choosy.send("POST", path, body(model), headers=bearing("default"))).status == 200
+    for model in ("gpt-large", "codex-6"):
+        answer = await choosy.send("POST", path, body(model), headers=bearing("default"))
+        assert refused(answer) == (403, "not_allowed", "model")
+        assert f"'{model}'" in answer.error["message"]
+        assert (await choosy.send("POST", path, body(model), headers=bearing("all"))).status == 200
+
+
+async def test_a_key_for_one_effort_gets_no_other(choosy: Proxy) -> None:
+    async def status(model: str, **more: Any) -> int:
+        return (await choosy.ask({**user(), "model": model, **more}, headers=bearing("low"))).status
+
+    assert await status("codex-5-low") == await status("codex-5", reasoning_effort="low") == 200
+    assert await status("codex-5") == await status("codex-5-low", reasoning_effort="high") == 403
+
+
+async def test_a_key_is_shown_its_models_only(choosy: Proxy) -> None:
+    async def listed(name: str) -> set[str]:
+        answer = await choosy.send("GET", "/v1/models", headers=bearing(name))
+        return {model["id"] for model in answer.body["data"]}
+
+    assert await listed("low") == {"codex-5-low"}
+    assert await listed("all") == await listed("default") >= {"codex-5-low", "codex-5"}
+    assert (await choosy.send("GET", "/v1/models/codex-5-low", headers=bearing("low"))).status == 200
+    answer = await choosy.send("GET", "/v1/models/codex-5", headers=bearing("low"))
+    assert refused(answer) == (403, "not_allowed", "model")
+
+
+async def test_a_plain_model_key_gets_no_agent_turn_in_any_way(tmp_path: Path) -> None:
+    keys = {"plain": {"plain_model": True}, "full": {}}
+    async with keyed_proxy(tmp_path, keys, builtin_tools="always") as proxy:
+        for body, headers in (
+            (user(model="codex-5:agent"), {}),
+            (user(), {"X-Codex-Mode": "agent"}),
+        ):
+            answer = await proxy.ask(body, headers={**bearing("plain"), **headers})
+            assert (answer.status, answer.error["code"]) == (403, "not_allowed")
+            assert (await proxy.ask(body, headers={**bearing("full"), **headers})).status == 200
+        with structlog.testing.capture_logs() as logged:
+            assert (await proxy.ask(user(), headers=bearing("plain"))).status == 200
+            assert (await proxy.ask(user(), headers=bearing("full"))).status == 200
+        assert [line["mode"] for line in logged if line["event"] == "request"] == ["model", "agent"]
+
+
+# --- what belongs to whom -----------------------------------------------------------------------
+
+
+async def test_what_one_key_has_stored_no_other_finds(two: Proxy) -> None:
+    one, other = bearing("one"), bearing("two")
+    conversation = (await two.send("POST", "/v1/conversations", {"items": [ITEM]}, headers=one)).body["id"]
+    items = (await two.send("GET", f"/v1/conversations/{conversation}/items", headers=one)).body["data"]
+    response = (await ask_response(two, "one")).body["id"]
+    paths = [
+        ("GET", f"/v1/responses/{response}"),
+        ("GET", f"/v1/responses/{response}?stream=true"),
+        ("GET", f"/v1/responses/{response}/input_items"),
+        ("POST", f"/v1/responses/{response}/cancel"),
+        ("DELETE", f"/v1/responses/{response}"),
+        ("GET", f"/v1/conversations/{conversation}"),
+        ("POST", f"/v1/conversations/{conversation}"),
+        ("GET", f"/v1/conversations/{conversation}/items"),
+        ("POST", f"/v1/conversations/{conversation}/items"),
+        ("GET", f"/v1/conversations/{conversation}/items/{items[0]['id']}"),
+        ("DELETE", f"/v1/conversations/{conversation}/items/{items[0]['id']}"),
+        ("DELETE", f"/v1/conversations/{conversation}"),
+    ]
+    for method, path in paths:
+        body = {"metadata": {}, "items": [ITEM]} if method == "POST" else None
+        answer = await two.send(method, path, body, headers=other)
+        assert answer.status == 404, (method, path, answer.text)
+    for field in (
+        {"previous_response_id": response},
+        {"conversation": conversation},
+        {"input": [{"type": "item_reference", "id": items[0]["id"]}]},
+    ):
+        assert (await ask_response(two, "two", **field)).status in (400, 404)
+        assert (await ask_response(two, "one", **field)).status == 200
+    assert (await two.send("GET", f"/v1/responses/{response}", headers=one)).status == 200
+
+
+ITEM = {"type": "message", "role": "user", "content": "Mine."}
+
+
+async def ask_response(proxy: Proxy, name: str, **fields: Any) -> Any:
+    body = {"model": "codex-5", "input": "Hello.", **fields}
+    return await proxy.send("POST", "/v1/responses", body, headers=bearing(name))
+
+
+async def test_a_new_key_of_the_same_name_goes_on_with_what_is_stored(tmp_path: Path) -> None:
+    async with keyed_proxy(tmp_path, {"one": {}}, api_key="first") as proxy:
+        first = {"Authorization": "Bearer first"}
+        made = await proxy.send("POST", "/v1/responses", {"model": "codex-5", "input": "a"}, headers=first)
+    async with keyed_proxy(tmp_path, {"one": {}}, api_key="second") as proxy:
+        path = f"/v1/responses/{made.body['id']}"
+        assert (await proxy.send("GET", path, headers={"Authorization": "Bearer second"})).status == 200
+        assert (await proxy.send("GET", path, headers=bearing("one"))).status == 404
+
+
+async def test_a_kept_thread_and_the_memory_of_a_step_serve_their_own_key_alone(tmp_path: Path) -> None:
+    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
+    asked: dict[str, Any] = {
+        "model": "codex-5",
+        "tools": [strict],
+        "messages": [{"role": "user", "content": "[[fake:tool_call_corrected]]"}],
+    }
+    for kept in (0, 8):
+        keys: dict[str, dict[str, Any]] = {"one": {}, "two": {}}
+        async with keyed_proxy(tmp_path, keys, fake_dialect="app-server", kept_threads=kept) as proxy:
+            [choice] = (await proxy.ask(asked, headers=bearing("one"))).body["choices"]
+            [call] = choice["message"]["tool_calls"]
+            output = {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
+            request = {**asked, "messages": [*asked["messages"], choice["message"], output]}
+            # A model that is not told of its hidden, wrong call makes the next one.
+            ends = [
+                (await proxy.ask(request, headers=bearing(name))).body["choices"][0]["finish_reason"]
+                for name in ("two", "one")
+            ]
+            assert ends == ["tool_calls", "stop"]
+
+
+async def test_a_key_that_goes_while_its_turn_waits_in_the_background_is_not_run(tmp_path: Path) -> None:
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    keys: dict[str, dict[str, Any]] = {"one": {}, "two": {}}
+    async with keyed_proxy(tmp_path, keys, environment, max_running_turns=1) as proxy:
+        conversation = (await proxy.send("POST", "/v1/conversations", {}, headers=bearing("one"))).body["id"]
+        held = {"input": '[[fake:text say="a b" hold=1]]', "background": True}
+        await ask_response(proxy, "two", **held)
+        waits = await ask_response(proxy, "one", background=True, conversation=conversation)
+        write_keys(tmp_path, two={})
+        look_now(proxy.server)
+        (tmp_path / "go").write_text("go")
+        store = proxy.server.keeping.store  # type: ignore[union-attr]
+        async with asyncio.timeout(20):
+            while (found := await store.response("one", waits.body["id"])).status != "failed":  # type: ignore[union-attr]
+                await asyncio.sleep(0.01)
+        assert b"key" in found.json  # type: ignore[union-attr]
