@@ -180,3 +180,49 @@ def test_the_schema_and_the_parser_of_chat_refuse_the_same(body: dict[str, Any])
 def test_the_schema_and_the_parser_of_responses_refuse_the_same(body: dict[str, Any]) -> None:
     found = complaints(RESPONSE_SCHEMA, body)
     assert bool(refused(parse_response if found else parse_responses_body, body)) == bool(found), found
+
+
+UNHEARD = [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]
+SEARCH = [{"type": "web_search"}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
+        {"logprobs": True},
+        {"logprobs": 3},
+        {"top_logprobs": 0},
+        {"audio": {}},
+        {"web_search_options": {}},
+        {"modalities": ["text", "audio"]},
+        {"n": 0},
+        {"n": 6},
+    ],
+    ids=str,
+)
+def test_what_chat_always_refuses_is_no_part_of_its_schema(fields: dict[str, Any]) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], **fields}
+    assert refused(parse_chat, body)
+    assert complaints(CHAT_SCHEMA, body)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": UNHEARD},
+        {"input": [{"id": "x", "role": "nobody", "content": "x"}]},
+        {"prompt": {"id": "x"}},
+        {"top_logprobs": 1},
+        {"include": ["message.output_text.logprobs"]},
+        {"conversation": "x"},
+        {"conversation": {"id": "x"}},
+        {"tools": [{"type": "code_interpreter"}]},
+        {"tools": SEARCH, "tool_choice": {"type": "code_interpreter"}},
+    ],
+    ids=str,
+)
+def test_what_responses_always_refuses_is_no_part_of_its_schema(fields: dict[str, Any]) -> None:
+    body = {"model": "codex-5", "input": "x", **fields}
+    assert refused(parse_response, body)
+    assert complaints(RESPONSE_SCHEMA, body)
