@@ -81,6 +81,12 @@ class ModelServer:
         """Lets every response that waits at this gate, now or later, go on."""
         self._gates[name].set()
 
+    def forget(self) -> None:
+        """Begins anew for another test: no request has come, no gate is open."""
+        self.requests.clear()
+        self._attempts.clear()
+        self._gates.clear()
+
     def close(self) -> None:
         """From here on a stream that is cut was cut by us."""
         self._closing = True

@@ -22,6 +22,7 @@ from tests.real.codex_home import CodexHome
 from tests.real.driver import Codex, RpcError, codex
 from tests.real.items import user
 from tests.real.model_server import ModelServer
+from tests.real.shared import living_on
 
 INITIALIZE = initialize_params("codex-proxy-test", "1")
 WEATHER = {
@@ -37,7 +38,7 @@ def plain_home(codex_home: CodexHome, tmp_path: Path) -> CodexHome:
     return codex_home.shadow(tmp_path / "shadow")
 
 
-@pytest.fixture
+@living_on()
 async def child(plain_home: CodexHome, model_server: ModelServer) -> AsyncIterator[Codex]:
     argv = plain_home.plain_argv()
     async with codex(

@@ -14,10 +14,11 @@ from tests.real.codex_home import MODEL, CodexHome
 from tests.real.model_scenarios import items_of
 from tests.real.model_server import ModelServer
 from tests.real.proxy import proxy as serving
+from tests.real.shared import living_on
 from tests.real.test_sdk_answers import PNG
 
 
-@pytest.fixture
+@living_on()
 async def address() -> AsyncIterator[str]:
     """Where an image is to be had."""
 

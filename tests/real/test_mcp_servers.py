@@ -16,7 +16,8 @@ from tests.real.model_plans import PutOut, call, plan, say
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
 from tests.real.proxy import proxy as serving
-from tests.real.tool_loop import EVERY_WAY, WEATHER, call_ids, functions_called, loop_of, outputs_of
+from tests.real.shared import EVERY_WAY, Proxies
+from tests.real.tool_loop import WEATHER, call_ids, functions_called, loop_of, outputs_of
 
 
 def operators_file(folder: Path, *options: str, **more: Any) -> Path:
@@ -84,10 +85,10 @@ async def test_several_calls_of_one_step_run_beside_each_other(
 
 @EVERY_WAY
 async def test_a_step_with_calls_of_both_gives_both_outputs_to_the_model(
-    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path, way: str
+    own_proxies: Proxies, model_server: ModelServer, tmp_path: Path, way: str
 ) -> None:
     settings = {"mcp_config": operators_file(tmp_path)}
-    async with loop_of(codex_home, way, **settings) as loop:
+    async with loop_of(own_proxies, way, **settings) as loop:
         loop.say(plan([call("desk__echo", text="ours"), call(city="Rome")], [say("Both.")]))
         first = await loop.ask()
         assert [each.name for each in functions_called(first)] == ["get_weather"]

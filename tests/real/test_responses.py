@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,15 +14,13 @@ from openai import AsyncOpenAI, BadRequestError
 from openai.types.responses import Response, ResponseFunctionToolCall
 from pydantic import BaseModel
 
-from tests.real.codex_home import MODEL, CodexHome
+from tests.real.codex_home import MODEL
 from tests.real.model_plans import call, plan, say, think
 from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy
-from tests.real.proxy import proxy as serving
+from tests.real.shared import EVERY_WAY, Proxies, Restarts
 from tests.real.tool_loop import assert_grows, input_of, types_of
 
-WAYS = ("kept", "replayed", "restarted")
-EVERY_WAY = pytest.mark.parametrize("way", WAYS)
 WEATHER: dict[str, Any] = {
     "type": "function",
     "name": "get_weather",
@@ -43,18 +41,16 @@ PNG = (
 class Talk:
     """Turns on one proxy, or on a new one for each. `way` says what happens between them."""
 
-    home: CodexHome
+    shared: Proxies
     way: str
     request: dict[str, Any]
-    proxies: AsyncExitStack = field(default_factory=AsyncExitStack)
-    proxy: Proxy | None = None
+    restarts: Restarts | None = None
 
     async def client(self) -> AsyncOpenAI:
-        if self.proxy is None or self.way == "restarted":
-            await self.proxies.aclose()
-            settings: dict[str, Any] = {} if self.way == "kept" else {"kept_threads": 0}
-            self.proxy = await self.proxies.enter_async_context(serving(self.home, **settings))
-        return self.proxy.client
+        if self.way == "restarted":
+            self.restarts = self.restarts or self.shared.restarts(kept_threads=0)
+            return (await self.restarts.next()).client
+        return (await self.shared.of(**({} if self.way == "kept" else {"kept_threads": 0}))).client
 
     async def ask(self, input: Any, **fields: Any) -> Response:
         client = await self.client()
@@ -63,12 +59,13 @@ class Talk:
 
 
 @asynccontextmanager
-async def talk_of(home: CodexHome, way: str, **request: Any) -> AsyncIterator[Talk]:
-    talk = Talk(home, way, {"model": MODEL, "instructions": "Be brief.", **request})
+async def talk_of(shared: Proxies, way: str, **request: Any) -> AsyncIterator[Talk]:
+    talk = Talk(shared, way, {"model": MODEL, "instructions": "Be brief.", **request})
     try:
         yield talk
     finally:
-        await talk.proxies.aclose()
+        if talk.restarts is not None:
+            await talk.restarts.close()
 
 
 def calls_of(response: Response) -> list[ResponseFunctionToolCall]:
@@ -89,9 +86,9 @@ def outputs_for(response: Response) -> list[dict[str, Any]]:
 
 @EVERY_WAY
 async def test_a_chain_shows_the_model_all_that_it_saw_and_said_and_new_items_behind_it(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with talk_of(codex_home, way) as talk:
+    async with talk_of(proxies, way) as talk:
         first = await talk.ask(plan([think(), say("One.")]))
         second = await talk.ask(plan([think(), say("Two.")]), previous_response_id=first.id)
         third = await talk.ask("[[model:text say=Three.]]", previous_response_id=second.id)
@@ -103,10 +100,10 @@ async def test_a_chain_shows_the_model_all_that_it_saw_and_said_and_new_items_be
 
 @EVERY_WAY
 async def test_a_tool_loop_by_previous_id_sees_its_reasoning_and_outputs_in_order(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
     step = [think(), say("Let me look."), call(city="Paris"), call(city="Rome")]
-    async with talk_of(codex_home, way, tools=[WEATHER]) as talk:
+    async with talk_of(proxies, way, tools=[WEATHER]) as talk:
         answer = await talk.ask(plan(step, step, [think(), say("Done.")]))
         while calls_of(answer):
             outputs = list(reversed(outputs_for(answer)))
@@ -127,9 +124,9 @@ async def test_a_tool_loop_by_previous_id_sees_its_reasoning_and_outputs_in_orde
 
 @EVERY_WAY
 async def test_a_conversation_carries_the_model_s_own_items(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with talk_of(codex_home, way, tools=[WEATHER]) as talk:
+    async with talk_of(proxies, way, tools=[WEATHER]) as talk:
         conversation = (await (await talk.client()).conversations.create()).id
         first = await talk.ask(
             plan([think(), call(city="Paris")], [think(), say("Sunny.")]), conversation=conversation
@@ -146,9 +143,9 @@ async def test_a_conversation_carries_the_model_s_own_items(
 
 @EVERY_WAY
 async def test_two_continuations_of_one_response_do_not_see_each_other(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with talk_of(codex_home, way) as talk:
+    async with talk_of(proxies, way) as talk:
         root = await talk.ask(plan([think(), say("Root.")]))
         await talk.ask("[[model:text say=Left.]] left", previous_response_id=root.id)
         await talk.ask("[[model:text say=Right.]] right", previous_response_id=root.id)
@@ -159,11 +156,11 @@ async def test_two_continuations_of_one_response_do_not_see_each_other(
 
 
 async def test_encrypted_reasoning_goes_to_the_client_and_back_with_nothing_stored(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
     """As Codex itself asks: `store: false`, and all of the context in each request."""
     asking = {"store": False, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "thread-1"}
-    async with talk_of(codex_home, "restarted", tools=[WEATHER], **asking) as talk:
+    async with talk_of(proxies, "restarted", tools=[WEATHER], **asking) as talk:
         user = {"role": "user", "content": plan([think(), call(city="Paris")], [say("Sunny.")])}
         first = await talk.ask([user])
         echoed = [item.model_dump(exclude_none=True) for item in first.output]
@@ -176,9 +173,9 @@ async def test_encrypted_reasoning_goes_to_the_client_and_back_with_nothing_stor
 
 
 async def test_another_model_does_not_get_this_ones_reasoning(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with talk_of(codex_home, "replayed") as talk:
+    async with talk_of(proxies, "replayed") as talk:
         first = await talk.ask(plan([think(), say("One.")]))
         await talk.ask("[[model:text say=Two.]]", previous_response_id=first.id, model="gpt-5.1-other")
     assert "reasoning" not in types_of(model_server.calls[1])
@@ -187,13 +184,13 @@ async def test_another_model_does_not_get_this_ones_reasoning(
 
 @EVERY_WAY
 async def test_an_image_of_an_earlier_turn_is_still_seen(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
     content = [
         {"type": "input_text", "text": "[[model:text say=A.pixel.]]"},
         {"type": "input_image", "image_url": PNG, "detail": "high"},
     ]
-    async with talk_of(codex_home, way) as talk:
+    async with talk_of(proxies, way) as talk:
         first = await talk.ask([{"role": "user", "content": content}])
         await talk.ask("[[model:text say=Yes.]]", previous_response_id=first.id)
     assert_grows(model_server.calls)
@@ -213,22 +210,20 @@ async def test_the_sdk_parses_structured_output(proxy: Proxy) -> None:
 
 
 async def test_an_agent_turn_is_continued_with_what_the_agent_did(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with serving(codex_home, kept_threads=0) as proxy:
-        first = await proxy.client.responses.create(model=MODEL, input="[[model:shell cmd='echo made']]")
-        await proxy.client.responses.create(
-            model=MODEL, input="[[model:text say=Two.]]", previous_response_id=first.id
-        )
+    responses = (await proxies.of(kept_threads=0)).client.responses
+    first = await responses.create(model=MODEL, input="[[model:shell cmd='echo made']]")
+    await responses.create(model=MODEL, input="[[model:text say=Two.]]", previous_response_id=first.id)
     last = json.dumps(input_of(model_server.calls[-1]))
     assert "made" in last
     assert "function_call_output" in last
 
 
 async def test_a_compacted_chain_goes_on_from_the_model_s_own_summary(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with talk_of(codex_home, "replayed") as talk:
+    async with talk_of(proxies, "replayed") as talk:
         first = await talk.ask("[[model:text say=Summary.of.all.]] my secret")
         client = await talk.client()
         compacted = await client.responses.compact(model=MODEL, previous_response_id=first.id)
@@ -304,9 +299,9 @@ async def test_a_client_that_leaves_stops_the_real_agent(proxy: Proxy, model_ser
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_truncation_auto_leaves_out_the_oldest_turns_once(
-    codex_home: CodexHome, model_server: ModelServer, stream: bool
+    proxies: Proxies, model_server: ModelServer, stream: bool
 ) -> None:
-    async with talk_of(codex_home, "replayed", truncation="auto") as talk:
+    async with talk_of(proxies, "replayed", truncation="auto") as talk:
         first = await talk.ask("[[model:text say=One.]] the oldest " + "word " * 200)
         second = await talk.ask("[[model:text say=Two.]] the newer", previous_response_id=first.id)
         asked = "[[model:failed n=0 code=context_length_exceeded times=1]]"
@@ -325,9 +320,9 @@ async def test_truncation_auto_leaves_out_the_oldest_turns_once(
 
 
 async def test_without_truncation_a_context_that_is_too_long_fails(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with talk_of(codex_home, "replayed") as talk:
+    async with talk_of(proxies, "replayed") as talk:
         first = await talk.ask("[[model:text say=One.]]")
         with pytest.raises(BadRequestError) as refused:
             await talk.ask("[[model:failed n=0 code=context_length_exceeded]]", previous_response_id=first.id)
@@ -336,9 +331,9 @@ async def test_without_truncation_a_context_that_is_too_long_fails(
 
 
 async def test_of_an_answer_cut_at_a_stop_sequence_the_model_sees_what_its_client_saw(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with talk_of(codex_home, "replayed") as talk:
+    async with talk_of(proxies, "replayed") as talk:
         first = await talk.ask("[[model:text say=before.STOP.after]]", extra_body={"stop": "STOP"})
         assert first.output_text == "before."
         await talk.ask("[[model:text say=Two.]]", previous_response_id=first.id)
@@ -347,9 +342,9 @@ async def test_of_an_answer_cut_at_a_stop_sequence_the_model_sees_what_its_clien
 
 
 async def test_a_call_deleted_from_a_conversation_takes_its_hidden_half_along(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with talk_of(codex_home, "replayed", tools=[WEATHER]) as talk:
+    async with talk_of(proxies, "replayed", tools=[WEATHER]) as talk:
         client = await talk.client()
         conversation = (await client.conversations.create()).id
         first = await talk.ask(

@@ -15,9 +15,10 @@ from tests.real.driver import Codex, codex
 from tests.real.items import user
 from tests.real.model_scenarios import choose
 from tests.real.model_server import ModelServer
+from tests.real.shared import living_on
 
 
-@pytest.fixture
+@living_on()
 async def child(codex_home: CodexHome, model_server: ModelServer, tmp_path: Path) -> AsyncIterator[Codex]:
     home = codex_home.shadow(tmp_path / "shadow")
     initialize = initialize_params("codex-proxy-test", "1")

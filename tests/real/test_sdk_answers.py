@@ -14,6 +14,7 @@ from tests.real.codex_home import MODEL, CodexHome
 from tests.real.model_scenarios import items_of, text_of, tools_of
 from tests.real.model_server import ModelServer, Request
 from tests.real.proxy import Proxy, ask
+from tests.real.shared import Proxies
 
 PNG = (  # one red pixel: Codex drops an image that it cannot read
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
@@ -138,8 +139,9 @@ async def test_roles_reach_the_model_as_native_items(proxy: Proxy, model_server:
 
 
 async def test_a_plain_model_request_carries_no_tool_and_nothing_of_the_users_home(
-    codex_home: CodexHome, model_server: ModelServer, proxy: Proxy
+    codex_home: CodexHome, model_server: ModelServer, own_proxies: Proxies
 ) -> None:
+    proxy = await own_proxies.of()
     (codex_home.path / "AGENTS.md").write_text("PLANTED in the home")
     (codex_home.workdir / "AGENTS.md").write_text("PLANTED in the folder")
     await proxy.client.chat.completions.create(**ask("[[model:text]]", system="Be brief."))
@@ -152,24 +154,24 @@ async def test_a_plain_model_request_carries_no_tool_and_nothing_of_the_users_ho
 
 
 async def test_an_agent_turn_has_codexs_own_prompt_tools_and_folder(
-    codex_home: CodexHome, model_server: ModelServer, proxy: Proxy
+    proxies: Proxies, model_server: ModelServer, proxy: Proxy
 ) -> None:
     await proxy.client.chat.completions.create(**ask("[[model:text]]"))
     [call] = model_server.calls
     assert {"exec_command", "shell_command", "shell"} & tools_of(call.body).keys()
     assert "Codex" in json.dumps(call.body)
-    assert str(codex_home.workdir) in str(messages(call))
+    assert str(proxies.home.workdir) in str(messages(call))
 
 
 async def test_an_agent_works_in_the_folder_with_its_sandbox(
-    codex_home: CodexHome, model_server: ModelServer, proxy: Proxy
+    proxies: Proxies, model_server: ModelServer, proxy: Proxy
 ) -> None:
     """The server's sandbox is read-only unless the operator says otherwise."""
     answer = await proxy.client.chat.completions.create(**ask('[[model:shell cmd="pwd; touch made"]]'))
     assert answer.choices[0].message.content == "Shell is done."
     output = str(items_of(model_server.calls[1].body)[-1]["output"])
-    assert str(codex_home.workdir) in output
-    assert not (codex_home.workdir / "made").exists()
+    assert str(proxies.home.workdir) in output
+    assert not (proxies.home.workdir / "made").exists()
 
 
 @BOTH_MODES

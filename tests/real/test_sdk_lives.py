@@ -20,6 +20,7 @@ from tests.real.codex_home import CodexHome, codex_path
 from tests.real.model_server import ModelServer
 from tests.real.outside_sink import OutsideSink
 from tests.real.proxy import PATIENCE, Proxy, ask, proxy
+from tests.real.shared import Proxies
 
 BOTH_MODES = pytest.mark.parametrize("system", [None, "Be brief."], ids=["agent", "plain model"])
 
@@ -111,8 +112,9 @@ async def test_a_client_that_leaves_while_its_process_starts_leaves_no_trace(
     assert len(model_server.calls) == 1
 
 
-async def test_a_thread_is_unloaded_when_its_turn_is_over(proxy: Proxy, model_server: ModelServer) -> None:
+async def test_a_thread_is_unloaded_when_its_turn_is_over(own_proxies: Proxies) -> None:
     """What the agent still knows: it lists the threads that it has loaded."""
+    proxy = await own_proxies.of()
     stream = await streaming(proxy, "[[model:stall n=1]]")
     [hub] = proxy.hubs
     assert len(await loaded_threads(hub)) == 1

@@ -13,12 +13,13 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from tests.real.codex_home import MODEL, CodexHome
+from tests.real.codex_home import MODEL
 from tests.real.model_plans import call, plan, say, think
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
 from tests.real.proxy import PATIENCE, Proxy
-from tests.real.tool_loop import EVERY_WAY, assert_grows, loop_of, outputs_of
+from tests.real.shared import EVERY_WAY, Proxies
+from tests.real.tool_loop import assert_grows, loop_of, outputs_of
 
 
 class GetWeather(pydantic.BaseModel):
@@ -38,14 +39,14 @@ STEP = [think(), call("GetWeather", city="Paris", days=2)]
 
 @EVERY_WAY
 async def test_the_sdk_parses_arguments_and_answer_into_pydantic_models(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
     """`pydantic_function_tool` is strict: a call that does not parse goes back to the model."""
     wrong = call("GetWeather", city="Paris", days="two")
     report = '{"city": "Paris", "sunny": true}'
     messages: list[Any] = [{"role": "user", "content": plan([wrong], STEP, STEP, [say(report)])}]
     asked: dict[str, Any] = {"model": MODEL, "tools": [openai.pydantic_function_tool(GetWeather)]}
-    async with loop_of(codex_home, way, structured_output=True) as loop:
+    async with loop_of(proxies, way, structured_output=True) as loop:
         for _ in range(2):
             client = (await loop.serve()).client
             answer = await client.chat.completions.parse(**asked, messages=messages, response_format=Report)
@@ -95,11 +96,11 @@ def langchain_model(url: str) -> Any:
 @EVERY_WAY
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
 async def test_a_langchain_loop_with_bound_tools_ends_with_the_answer(
-    codex_home: CodexHome, model_server: ModelServer, way: str, streaming: bool
+    proxies: Proxies, model_server: ModelServer, way: str, streaming: bool
 ) -> None:
     step = [say("Let me look."), call(city="Paris"), call(city="Rome")]
     messages: list[BaseMessage] = [HumanMessage(plan(step, step, [say("Done.")]))]
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         while True:
             model = langchain_model((await loop.serve()).url)
             answer = await _streamed(model, messages) if streaming else await model.ainvoke(messages)
@@ -128,9 +129,9 @@ async def _streamed(model: Any, messages: list[BaseMessage]) -> AIMessage:
 
 
 async def test_langchain_s_structured_output_is_a_pydantic_model(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept", structured_output=True) as loop:
+    async with loop_of(proxies, "kept", structured_output=True) as loop:
         url = (await loop.serve()).url
         model = ChatOpenAI(model=MODEL, base_url=f"{url}/v1", api_key=SecretStr("no key"), max_retries=0)
         structured: Any = model.with_structured_output(Report, method="json_schema")

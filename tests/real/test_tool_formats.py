@@ -8,11 +8,11 @@ from typing import Any
 import openai
 import pytest
 
-from tests.real.codex_home import CodexHome
 from tests.real.model_plans import call, plan, say
 from tests.real.model_scenarios import text_of
 from tests.real.model_server import ModelServer, Request
-from tests.real.tool_loop import EVERY_WAY, call_ids, input_of, loop_of
+from tests.real.shared import EVERY_WAY, Proxies
+from tests.real.tool_loop import call_ids, input_of, loop_of
 
 STRICT = {
     "type": "object",
@@ -40,9 +40,9 @@ def format_of(call: Request) -> Any:
 
 @EVERY_WAY
 async def test_a_schema_that_the_agent_takes_is_given_to_the_provider(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way, **ON) as loop:
+    async with loop_of(proxies, way, **ON) as loop:
         loop.request["response_format"] = schema(STRICT, strict=True)
         loop.say(plan([call(city="Paris")], [say(GOOD)]))
         for id in call_ids(await loop.ask()):
@@ -65,9 +65,9 @@ HELD = [
 @EVERY_WAY
 @pytest.mark.parametrize("wanted", HELD)
 async def test_another_format_is_told_and_checked(
-    codex_home: CodexHome, model_server: ModelServer, way: str, wanted: dict[str, Any]
+    proxies: Proxies, model_server: ModelServer, way: str, wanted: dict[str, Any]
 ) -> None:
-    async with loop_of(codex_home, way, **ON) as loop:
+    async with loop_of(proxies, way, **ON) as loop:
         loop.request["response_format"] = wanted
         loop.say(plan([call(city="Paris")], [say(GOOD)]))
         for id in call_ids(await loop.ask()):
@@ -88,9 +88,9 @@ async def test_another_format_is_told_and_checked(
     ],
 )
 async def test_an_answer_that_does_not_fit_is_thrown_away_and_asked_for_once_more(
-    codex_home: CodexHome, model_server: ModelServer, wanted: dict[str, Any], bad: str
+    proxies: Proxies, model_server: ModelServer, wanted: dict[str, Any], bad: str
 ) -> None:
-    async with loop_of(codex_home, "kept", **ON) as loop:
+    async with loop_of(proxies, "kept", **ON) as loop:
         loop.request["response_format"] = wanted
         loop.say(plan([say(bad)], again=[say(GOOD)]))
         answer = await loop.ask()
@@ -103,9 +103,9 @@ async def test_an_answer_that_does_not_fit_is_thrown_away_and_asked_for_once_mor
 
 @pytest.mark.parametrize("wanted", HELD)
 async def test_an_answer_that_does_not_fit_twice_is_a_server_error(
-    codex_home: CodexHome, model_server: ModelServer, wanted: dict[str, Any]
+    proxies: Proxies, model_server: ModelServer, wanted: dict[str, Any]
 ) -> None:
-    async with loop_of(codex_home, "kept", **ON) as loop:
+    async with loop_of(proxies, "kept", **ON) as loop:
         loop.request["response_format"] = wanted
         loop.say(plan([say("No.")], again=[say("Never.")]))
         with pytest.raises(openai.InternalServerError) as failed:
@@ -116,9 +116,9 @@ async def test_an_answer_that_does_not_fit_twice_is_a_server_error(
 
 @EVERY_WAY
 async def test_a_conversation_whose_answers_are_checked_goes_on(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way, **ON) as loop:
+    async with loop_of(proxies, way, **ON) as loop:
         loop.request |= {"response_format": schema(LOOSE), "tools": []}
         for text in (GOOD, '{"city": "Rome"}'):
             loop.say(plan([say(text)]))
@@ -130,9 +130,9 @@ async def test_a_conversation_whose_answers_are_checked_goes_on(
 
 
 async def test_a_schema_that_is_none_is_a_400_with_the_reason(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept", **ON) as loop:
+    async with loop_of(proxies, "kept", **ON) as loop:
         loop.say("[[model:text]]")
         with pytest.raises(openai.BadRequestError, match="type") as refused:
             await loop.ask(response_format=schema({"type": "objekt"}))
@@ -145,9 +145,9 @@ async def test_a_schema_that_is_none_is_a_400_with_the_reason(
 
 
 async def test_a_stream_of_a_checked_answer_has_no_word_of_the_one_thrown_away(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept", **ON) as loop:
+    async with loop_of(proxies, "kept", **ON) as loop:
         client = (await loop.serve()).client
         loop.say(plan([say(BAD)], again=[say(GOOD)]))
         asked = loop.request | {"messages": loop.messages, "response_format": schema(LOOSE), "stream": True}

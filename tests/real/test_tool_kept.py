@@ -24,7 +24,8 @@ from tests.process.children import eventually, gone
 from tests.real.codex_home import MODEL, CodexHome
 from tests.real.model_plans import call, plan, say, think, wait
 from tests.real.model_server import ModelServer
-from tests.real.proxy import PATIENCE, Proxy, proxy, proxy_process
+from tests.real.proxy import PATIENCE, Proxy, proxy_process
+from tests.real.shared import Proxies
 from tests.real.tool_loop import (
     WEATHER,
     Loop,
@@ -84,9 +85,9 @@ async def threads_of(proxy: Proxy) -> Any:
 
 
 async def test_five_rounds_on_a_kept_thread_have_one_cache_key_and_inputs_that_only_grow(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.say(plan(STEP, STEP, STEP, STEP, [say("Done.")]))
         await loop.run(sunny)
         loop.say(plan([think(), call(city="Oslo")], [say("There too.")]))
@@ -99,9 +100,9 @@ async def test_five_rounds_on_a_kept_thread_have_one_cache_key_and_inputs_that_o
 
 
 async def test_a_thread_that_is_lost_between_two_requests_costs_its_cache_key_and_nothing_else(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.say(plan(STEP, STEP, STEP, [say("Done.")]))
         for _ in range(3):
             answer = await loop.ask()
@@ -118,9 +119,9 @@ async def test_a_thread_that_is_lost_between_two_requests_costs_its_cache_key_an
 
 
 async def test_a_loop_that_loses_its_thread_in_the_middle_goes_on_with_the_same_items(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.say(plan(STEP, STEP, STEP, STEP, [say("Done.")]))
         for round in range(4):
             for id in call_ids(await loop.ask()):
@@ -136,10 +137,10 @@ async def test_a_loop_that_loses_its_thread_in_the_middle_goes_on_with_the_same_
 
 
 async def test_a_conversation_that_branches_is_answered_as_if_nothing_had_been_kept(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
     """The client says something else after the same calls: the thread that knows more is not for it."""
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.say("[[model:tool say=One.]] Weather?")
         await loop.run(sunny)
         del loop.messages[-2:]  # the answer, and the output before it
@@ -161,10 +162,10 @@ async def test_a_conversation_that_branches_is_answered_as_if_nothing_had_been_k
     ids=["effort", "service tier", "tools", "model"],
 )
 async def test_a_request_that_wants_something_else_of_the_model_gets_it(
-    codex_home: CodexHome, model_server: ModelServer, change: dict[str, Any]
+    proxies: Proxies, model_server: ModelServer, change: dict[str, Any]
 ) -> None:
     """A parked turn goes on as it began, so it is not for a request that asks for another effort."""
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.say("[[model:tool say=Done.]] Weather?")
         for id in call_ids(await loop.ask()):
             loop.output(id, "sunny")
@@ -177,9 +178,9 @@ async def test_a_request_that_wants_something_else_of_the_model_gets_it(
 
 
 async def test_another_model_does_not_see_the_reasoning_of_the_one_before(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.say(plan([think(), call(city="Paris")], [say("Done.")]))
         for id in call_ids(await loop.ask()):
             loop.output(id, "sunny")
@@ -192,9 +193,9 @@ async def test_another_model_does_not_see_the_reasoning_of_the_one_before(
 
 
 async def test_a_client_that_never_comes_back_leaves_no_thread_behind(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept", kept_thread_seconds=0.5, **ONE) as loop:
+    async with loop_of(proxies, "kept", kept_thread_seconds=0.5, **ONE) as loop:
         loop.say("[[model:tool]] Weather?")
         await loop.ask()
         assert loop.proxy is not None
@@ -206,18 +207,17 @@ async def test_a_client_that_never_comes_back_leaves_no_thread_behind(
 
 
 async def test_one_thread_too_many_ends_the_one_that_was_kept_longest(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with proxy(codex_home, kept_threads=2) as running:
-        loops = [Loop(codex_home, "kept", proxy=running) for _ in range(3)]
-        for number, loop in enumerate(loops):
-            loop.say(f"[[model:tool say='Done {number}.']] Weather {number}?")
-            for id in call_ids(await loop.ask()):
-                loop.output(id, "sunny")
-        assert len(running.server.manager.kept) == 2
-        for number, loop in reversed(list(enumerate(loops))):
-            last = await loop.ask()
-            assert last.choices[0].message.content == f"Done {number}."
+    loops = [Loop(proxies, "kept", {"kept_threads": 2}) for _ in range(3)]
+    for number, loop in enumerate(loops):
+        loop.say(f"[[model:tool say='Done {number}.']] Weather {number}?")
+        for id in call_ids(await loop.ask()):
+            loop.output(id, "sunny")
+    assert kept(loops[0]) == 2
+    for number, loop in reversed(list(enumerate(loops))):
+        last = await loop.ask()
+        assert last.choices[0].message.content == f"Done {number}."
     first, second = keys(model_server)[:3], keys(model_server)[:2:-1]
     assert [a == b for a, b in zip(first, second, strict=True)] == [False, True, True]
 
@@ -240,18 +240,17 @@ async def ended(run: Run) -> TurnEnded:
 
 
 async def test_nobody_but_their_owner_gets_a_kept_thread_or_a_remembered_step(
-    codex_home: CodexHome, model_server: ModelServer
+    proxy: Proxy, model_server: ModelServer
 ) -> None:
     prompt = plan([think(), call(city="Paris")], [say("Done.")])
-    async with proxy(codex_home) as running:
-        manager = running.server.manager
-        end = await ended(await manager.start(turn_of(prompt), "ada"))
-        assert end.stop == Stop.TOOL_CALLS
-        called = PastCall("call_0_1", "get_weather", '{"city": "Paris"}')
-        go_on = turn_of(prompt, called, PastOutput("call_0_1", (TextPart("sunny"),)))
-        await ended(await manager.start(go_on, "bob"))
-        assert len(manager.kept) == 2  # Ada's, parked, and Bob's own
-        await ended(await manager.start(go_on, "ada"))
+    manager = proxy.server.manager
+    end = await ended(await manager.start(turn_of(prompt), "ada"))
+    assert end.stop == Stop.TOOL_CALLS
+    called = PastCall("call_0_1", "get_weather", '{"city": "Paris"}')
+    go_on = turn_of(prompt, called, PastOutput("call_0_1", (TextPart("sunny"),)))
+    await ended(await manager.start(go_on, "bob"))
+    assert len(manager.kept) == 2  # Ada's, parked, and Bob's own
+    await ended(await manager.start(go_on, "ada"))
     assert [types_of(each) for each in model_server.calls[1:]] == [
         ["message", "function_call", "function_call_output"],
         ["message", "reasoning", "function_call", "function_call_output"],
@@ -262,9 +261,9 @@ async def test_nobody_but_their_owner_gets_a_kept_thread_or_a_remembered_step(
 
 
 async def test_an_agent_that_dies_with_parked_turns_is_no_loss(
-    codex_home: CodexHome, model_server: ModelServer
+    own_proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept", **ONE) as loop:
+    async with loop_of(own_proxies, "kept", **ONE) as loop:
         loop.say(plan(STEP, [say("Done.")]))
         for id in call_ids(await loop.ask()):
             loop.output(id, "sunny")
@@ -294,8 +293,8 @@ async def test_a_proxy_that_stops_with_parked_turns_leaves_no_process(
         await eventually(lambda: gone(family), within=PATIENCE)
 
 
-async def test_kept_threads_can_be_switched_off(codex_home: CodexHome, model_server: ModelServer) -> None:
-    async with loop_of(codex_home, "replayed") as loop:
+async def test_kept_threads_can_be_switched_off(proxies: Proxies, model_server: ModelServer) -> None:
+    async with loop_of(proxies, "replayed") as loop:
         loop.say("[[model:tool rounds=2 say=Done.]] Weather?")
         await loop.run(sunny)
         assert kept(loop) == 0
@@ -305,9 +304,9 @@ async def test_kept_threads_can_be_switched_off(codex_home: CodexHome, model_ser
 
 
 async def test_a_client_that_leaves_while_a_kept_thread_answers_stops_it(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.say(plan([call(city="Paris")], [wait()]))
         for id in call_ids(await loop.ask()):
             loop.output(id, "sunny")

@@ -8,13 +8,14 @@ from typing import Any
 import openai
 import pytest
 
-from tests.real.codex_home import MODEL, CodexHome
+from tests.real.codex_home import MODEL
 from tests.real.model_plans import call, plan, say, think
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy, ask
+from tests.real.shared import EVERY_WAY, Proxies
 from tests.real.tool_loop import (
-    EVERY_WAY,
+    ALL_WAYS,
     FORGETTING,
     WEATHER,
     assert_grows,
@@ -33,11 +34,11 @@ PIXEL = (
 )
 
 
-@FORGETTING
+@ALL_WAYS
 async def test_a_call_goes_to_the_client_and_its_output_to_the_model(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool say='It is sunny.']] Weather?")
         first = await loop.ask()
         [called] = functions_called(first)
@@ -55,9 +56,9 @@ async def test_a_call_goes_to_the_client_and_its_output_to_the_model(
 
 @EVERY_WAY
 async def test_usage_is_that_of_the_model_calls_of_one_request(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool rounds=3 in=70 out=9]] Weather?")
         await loop.run(sunny)
         loop.say("[[model:text in=30 out=4]] Thanks.")
@@ -72,10 +73,10 @@ async def test_usage_is_that_of_the_model_calls_of_one_request(
 
 @EVERY_WAY
 async def test_the_argument_text_is_the_model_s_own(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
     text = '{"city" : "Z\\u00fcrich", "n": 1e3, "m": 2.50, "big": 12345678901234567890}'
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say(f"[[model:tool args='{text}' say=Done.]] Weather?")
         [called] = functions_called(await loop.ask())
         assert called.arguments == text
@@ -87,9 +88,9 @@ async def test_the_argument_text_is_the_model_s_own(
 
 @EVERY_WAY
 async def test_each_step_sees_what_the_step_before_saw_and_the_new_items_behind_it(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool n=2 rounds=3 pre='Let me look.' say=Done.]] Weather?")
         last = await loop.run(sunny)
     assert last.choices[0].message.content == "Done."
@@ -99,10 +100,10 @@ async def test_each_step_sees_what_the_step_before_saw_and_the_new_items_behind_
 
 @EVERY_WAY
 async def test_the_model_sees_its_own_reasoning_again_in_every_step(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
     step = [think(), say("Let me look."), call(city="Paris"), call(city="Rome")]
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say(plan(step, step, step, [think(), say("Done.")]))
         last = await loop.run(sunny)
     assert last.choices[0].message.content == "Done."
@@ -117,11 +118,9 @@ async def test_the_model_sees_its_own_reasoning_again_in_every_step(
     assert made == [f"fc_{number}_{place}" for number in range(3) for place in (2, 3)]
 
 
-async def test_without_memory_the_visible_history_serves(
-    codex_home: CodexHome, model_server: ModelServer
-) -> None:
+async def test_without_memory_the_visible_history_serves(proxies: Proxies, model_server: ModelServer) -> None:
     step = [think(), say("Let me look."), call(city="Paris"), call(city="Rome")]
-    async with loop_of(codex_home, "forgotten") as loop:
+    async with loop_of(proxies, "forgotten") as loop:
         loop.say(plan(step, step, [say("Done.")]))
         last = await loop.run(sunny)
     assert last.choices[0].message.content == "Done."
@@ -132,9 +131,9 @@ async def test_without_memory_the_visible_history_serves(
 
 @EVERY_WAY
 async def test_outputs_in_another_order_than_the_calls_are_put_into_theirs(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool n=3 say=Done.]] Weather?")
         ids = call_ids(await loop.ask())
         for place in (2, 0, 1):
@@ -146,9 +145,9 @@ async def test_outputs_in_another_order_than_the_calls_are_put_into_theirs(
 
 @EVERY_WAY
 async def test_text_before_the_calls_is_content_beside_them(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool pre='Let me look.' say=Done.]] Weather?")
         first = await loop.ask()
         assert first.choices[0].message.content == "Let me look."
@@ -173,9 +172,9 @@ async def test_text_before_the_calls_is_content_beside_them(
     ids=["an error", "nothing", "one part", "two parts"],
 )
 async def test_an_output_reaches_the_model_as_it_was_given(
-    codex_home: CodexHome, model_server: ModelServer, way: str, content: Any, seen: Any
+    proxies: Proxies, model_server: ModelServer, way: str, content: Any, seen: Any
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool say=Done.]] Weather?")
         [call_id] = call_ids(await loop.ask())
         loop.output(call_id, content)
@@ -185,9 +184,9 @@ async def test_an_output_reaches_the_model_as_it_was_given(
 
 @FORGETTING
 async def test_an_image_in_an_output_reaches_the_model(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool say=Done.]] Weather?")
         [call_id] = call_ids(await loop.ask())
         image = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "high"}}
@@ -202,9 +201,9 @@ async def test_an_image_in_an_output_reaches_the_model(
 
 @FORGETTING
 async def test_a_loop_of_twenty_steps_ends_with_the_answer(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool rounds=20 say=Done.]] Weather?")
         last = await loop.run(sunny)
     assert last.choices[0].message.content == "Done."
@@ -215,9 +214,9 @@ async def test_a_loop_of_twenty_steps_ends_with_the_answer(
 
 @FORGETTING
 async def test_after_an_answer_the_conversation_goes_on_with_more_calls(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool say=One.]] Weather?")
         await loop.run(sunny)
         loop.say("[[model:tool n=2 say=Two.]] And there?")
@@ -259,9 +258,9 @@ async def test_a_stream_tells_of_each_call_its_index_id_and_name_and_then_its_ar
 
 @FORGETTING
 async def test_a_client_that_still_speaks_of_functions_has_its_loop_too(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.request = {"model": MODEL, "functions": [WEATHER["function"]]}
         loop.say("[[model:tool rounds=2 say=Done.]] Weather?")
         for _ in range(2):
@@ -319,10 +318,10 @@ async def test_an_output_without_any_call_is_a_400(proxy: Proxy, model_server: M
 
 @EVERY_WAY
 async def test_outputs_that_do_not_fit_leave_the_conversation_as_it_was(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
     """A client that has sent nonsense may send the right request after it."""
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say("[[model:tool n=2 say=Done.]] Weather?")
         ids = call_ids(await loop.ask())
         loop.output(ids[0], "sunny")

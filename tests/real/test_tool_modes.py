@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.real.codex_home import CodexHome
 from tests.real.model_plans import PutOut, call, plan, say
 from tests.real.model_scenarios import text_of, tools_of
 from tests.real.model_server import ModelServer, Request
+from tests.real.shared import EVERY_WAY, Proxies
 from tests.real.tool_loop import (
-    EVERY_WAY,
     call_ids,
     functions_called,
     input_of,
@@ -35,11 +34,11 @@ def own_items(call: Request) -> list[dict[str, Any]]:
 
 @EVERY_WAY
 async def test_a_client_with_tools_has_the_model_for_itself(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    own_proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    (codex_home.path / "AGENTS.md").write_text("Speak of the host's secret rule.")
-    (codex_home.workdir / "AGENTS.md").write_text("Speak of the folder's secret rule.")
-    async with loop_of(codex_home, way) as loop:
+    (own_proxies.home.path / "AGENTS.md").write_text("Speak of the host's secret rule.")
+    (own_proxies.home.workdir / "AGENTS.md").write_text("Speak of the folder's secret rule.")
+    async with loop_of(own_proxies, way) as loop:
         loop.say("[[model:tool rounds=2 say=Done.]] Weather?")
         await loop.run(lambda name, arguments: "sunny")
     for each in model_server.calls:
@@ -50,10 +49,10 @@ async def test_a_client_with_tools_has_the_model_for_itself(
 
 @EVERY_WAY
 async def test_with_always_the_agent_s_own_command_runs_and_the_client_s_call_goes_to_the_client(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    (codex_home.workdir / "seen.txt").write_text("a file of the workspace")
-    async with loop_of(codex_home, way, builtin_tools="always") as loop:
+    (proxies.home.workdir / "seen.txt").write_text("a file of the workspace")
+    async with loop_of(proxies, way, builtin_tools="always") as loop:
         loop.say(plan([shell("cat seen.txt")], [PARIS], [say("Done.")]))
         first = await loop.ask()
         [called] = functions_called(first)
@@ -76,10 +75,10 @@ async def test_with_always_the_agent_s_own_command_runs_and_the_client_s_call_go
     "command", ["echo counted >> runs.txt; echo made", "sleep 0.3; echo counted >> runs.txt; echo made"]
 )
 async def test_a_command_beside_a_client_s_call_runs_once_and_its_output_is_told_in_the_next_step(
-    codex_home: CodexHome, model_server: ModelServer, way: str, command: str
+    proxies: Proxies, model_server: ModelServer, way: str, command: str
 ) -> None:
     settings = {"builtin_tools": "always", "sandbox": "danger-full-access"}
-    async with loop_of(codex_home, way, **settings) as loop:
+    async with loop_of(proxies, way, **settings) as loop:
         loop.say(plan([shell(command), PARIS], [say("Done.")]))
         first = await loop.ask()
         assert [each.name for each in functions_called(first)] == ["get_weather"]
@@ -88,7 +87,7 @@ async def test_a_command_beside_a_client_s_call_runs_once_and_its_output_is_told
     assert last.choices[0].message.content == "Done."
     outputs = dict(outputs_of(model_server.calls[1]))
     assert outputs["call_0_1"] == "sunny"
-    runs = codex_home.workdir / "runs.txt"
+    runs = proxies.home.workdir / "runs.txt"
     if "made" in outputs["call_0_0"]:
         assert runs.read_text() == "counted\n"
     else:  # it waited for the client's call, and never ran
@@ -99,10 +98,10 @@ async def test_a_command_beside_a_client_s_call_runs_once_and_its_output_is_told
 
 @EVERY_WAY
 async def test_a_command_behind_a_client_s_call_is_never_told_to_have_done_what_it_has_not(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
     settings = {"builtin_tools": "always", "sandbox": "danger-full-access"}
-    async with loop_of(codex_home, way, **settings) as loop:
+    async with loop_of(proxies, way, **settings) as loop:
         loop.say(plan([PARIS, shell("echo counted >> runs.txt; echo made")], [say("Done.")]))
         first = await loop.ask()
         loop.output(call_ids(first)[0], "sunny")
@@ -110,33 +109,33 @@ async def test_a_command_behind_a_client_s_call_is_never_told_to_have_done_what_
     assert last.choices[0].message.content == "Done."
     outputs = dict(outputs_of(model_server.calls[1]))
     assert outputs["call_0_0"] == "sunny"
-    ran = (codex_home.workdir / "runs.txt").exists()
+    ran = (proxies.home.workdir / "runs.txt").exists()
     assert ran is ("made" in outputs["call_0_1"])
     if way == "kept":
         assert ran
 
 
 async def test_what_the_agent_did_is_still_known_when_its_thread_was_lost(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
     settings = {"builtin_tools": "always", "sandbox": "danger-full-access"}
-    async with loop_of(codex_home, "kept", **settings) as loop:
+    async with loop_of(proxies, "kept", **settings) as loop:
         loop.say(plan([shell("echo counted >> runs.txt; echo made")], [PARIS], [PARIS], [say("Done.")]))
         for _ in range(2):
             loop.output(call_ids(await loop.ask())[0], "sunny")
             loop.lose_threads()
         last = await loop.ask()
     assert last.choices[0].message.content == "Done."
-    assert (codex_home.workdir / "runs.txt").read_text() == "counted\n"
+    assert (proxies.home.workdir / "runs.txt").read_text() == "counted\n"
     seen = [own_items(each) for each in model_server.calls]
     assert seen[-1][: len(seen[2])] == seen[2]
     assert "made" in outputs_of(model_server.calls[-1])[0][1]
 
 
 async def test_a_request_may_ask_for_the_agent_beside_its_tools(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.say(plan([PARIS], [say("Done.")]))
         await loop.ask(extra_headers={"X-Codex-Mode": "agent"})
     assert {"exec_command", "get_weather"} <= set(tools_of(model_server.calls[0].body))
@@ -151,23 +150,23 @@ ESCALATED = call(
     "own", [ESCALATED, call("request_user_input", questions=[])], ids=["escalation", "question"]
 )
 async def test_what_the_agent_may_not_do_is_refused_at_once_and_the_turn_goes_on(
-    codex_home: CodexHome, model_server: ModelServer, own: PutOut
+    proxies: Proxies, model_server: ModelServer, own: PutOut
 ) -> None:
-    async with loop_of(codex_home, "kept", builtin_tools="always") as loop:
+    async with loop_of(proxies, "kept", builtin_tools="always") as loop:
         loop.say(plan([own], [PARIS], [say("Done.")]))
         first = await loop.ask()
         assert [each.name for each in functions_called(first)] == ["get_weather"]
         loop.output(call_ids(first)[0], "sunny")
         last = await loop.ask()
     assert last.choices[0].message.content == "Done."
-    assert not (codex_home.workdir / "outside.txt").exists()
+    assert not (proxies.home.workdir / "outside.txt").exists()
     assert len(model_server.calls) == 3
 
 
 async def test_a_client_with_tools_that_forbids_the_agent_s_gets_no_shell(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept", builtin_tools="never") as loop:
+    async with loop_of(proxies, "kept", builtin_tools="never") as loop:
         loop.say("[[model:tool]]")
         await loop.ask()
         loop.messages = [{"role": "user", "content": "[[model:text]]"}]

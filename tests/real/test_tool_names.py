@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.codex_app_server.tool_names import agent_name
-from tests.real.codex_home import CodexHome
 from tests.real.model_plans import call_with, plan, say
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
+from tests.real.shared import EVERY_WAY, Proxies
 from tests.real.tool_loop import (
-    EVERY_WAY,
     FORGETTING,
     WEATHER,
     assert_grows,
@@ -40,9 +39,9 @@ PATCH = {"type": "custom", "custom": {"name": "edit", "description": "Edits a fi
 @FORGETTING
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_name_that_the_agent_does_not_take_is_the_client_s_all_the_same(
-    codex_home: CodexHome, model_server: ModelServer, way: str, name: str
+    proxies: Proxies, model_server: ModelServer, way: str, name: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.request["tools"] = [function(name, x={"type": "string"}), WEATHER]
         loop.say(plan([call_with(agent_name(name), '{"x": "1"}')], [say("Done.")]))
         [called] = functions_called(await loop.ask())
@@ -58,9 +57,9 @@ async def test_a_name_that_the_agent_does_not_take_is_the_client_s_all_the_same(
 
 
 async def test_as_many_tools_as_a_request_may_have_are_offered_as_they_are(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         names = [f"tool_{number}" for number in range(128)]
         loop.request["tools"] = [function(name, x={"type": "string"}) for name in names]
         loop.say("[[model:text]]")
@@ -74,9 +73,9 @@ TEXTS = ['*** Begin Patch\n+"quoted" \\ and ü', "", '{"input": "looks like ours
 @EVERY_WAY
 @pytest.mark.parametrize("text", TEXTS, ids=["text", "empty", "JSON"])
 async def test_a_custom_tool_travels_as_a_function_and_comes_back_as_what_it_is(
-    codex_home: CodexHome, model_server: ModelServer, way: str, text: str
+    proxies: Proxies, model_server: ModelServer, way: str, text: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.request["tools"] = [PATCH, WEATHER]
         arguments = json.dumps({"input": text})
         loop.say(plan([call_with("edit", arguments)], [say("Done.")]))
@@ -97,8 +96,8 @@ async def test_a_custom_tool_travels_as_a_function_and_comes_back_as_what_it_is(
     assert_grows(model_server.calls)
 
 
-async def test_a_custom_tool_can_be_required(codex_home: CodexHome, model_server: ModelServer) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+async def test_a_custom_tool_can_be_required(proxies: Proxies, model_server: ModelServer) -> None:
+    async with loop_of(proxies, "kept") as loop:
         loop.request["tools"] = [PATCH, WEATHER]
         loop.say(plan([say("No.")], again=[call_with("edit", '{"input": "x"}')]))
         answer = await loop.ask(tool_choice={"type": "custom", "custom": {"name": "edit"}})

@@ -8,13 +8,12 @@ from typing import Any
 import openai
 import pytest
 
-from tests.real.codex_home import CodexHome
 from tests.real.model_plans import PutOut, call, call_with, plan, say, think
 from tests.real.model_scenarios import text_of, tools_of
 from tests.real.model_server import ModelServer, Request
 from tests.real.proxy import Proxy, ask
+from tests.real.shared import EVERY_WAY, Proxies
 from tests.real.tool_loop import (
-    EVERY_WAY,
     STRICT_WEATHER,
     WEATHER,
     Loop,
@@ -55,9 +54,9 @@ def told(call: Request) -> str:
 
 @EVERY_WAY
 async def test_a_call_that_breaks_a_strict_schema_goes_back_to_the_model_unseen(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.request["tools"] = [STRICT_WEATHER]
         loop.say(plan([think(), WRONG], [think(), PARIS], [say("Done.")]))
         await loop.ask()
@@ -77,9 +76,9 @@ async def test_a_call_that_breaks_a_strict_schema_goes_back_to_the_model_unseen(
 
 @EVERY_WAY
 async def test_a_model_that_does_not_learn_has_its_call_handed_on_as_it_is(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.request["tools"] = [STRICT_WEATHER]
         loop.say(plan([WRONG], [WRONG], [WRONG], [say("Done.")]))
         first = await loop.ask()
@@ -94,9 +93,9 @@ async def test_a_model_that_does_not_learn_has_its_call_handed_on_as_it_is(
 
 @EVERY_WAY
 async def test_a_violation_beside_a_valid_call_reaches_the_model_with_the_valid_one_s_output(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.request["tools"] = [STRICT_WEATHER]
         loop.say(plan([think(), WRONG, ROME, WRONG], [say("Done.")]))
         first = await loop.ask()
@@ -113,11 +112,11 @@ async def test_a_violation_beside_a_valid_call_reaches_the_model_with_the_valid_
 
 
 async def test_what_the_agent_thins_out_of_a_schema_is_kept_all_the_same(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
     """The model never sees `pattern`; a call that breaks it is broken."""
     tool = function("get_weather", strict=True, city={"type": "string", "pattern": "^[A-Z]"})
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.request["tools"] = [tool]
         loop.say(plan([call(city="paris")], [PARIS]))
         await loop.ask()
@@ -128,9 +127,9 @@ async def test_what_the_agent_thins_out_of_a_schema_is_kept_all_the_same(
 
 
 async def test_a_tool_that_is_not_strict_gets_whatever_the_model_said(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.say(plan([WRONG], [say("Done.")]))
         [called] = functions_called(await loop.ask())
     assert json.loads(called.arguments) == {"town": "Paris"}
@@ -142,9 +141,9 @@ async def test_a_tool_that_is_not_strict_gets_whatever_the_model_said(
 
 @EVERY_WAY
 async def test_without_parallel_calls_the_second_is_deferred_and_the_model_is_told(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.request["parallel_tool_calls"] = False
         loop.say(plan([think(), PARIS, ROME, call(city="Oslo")], [ROME], [say("Done.")]))
         first = await loop.ask()
@@ -176,9 +175,9 @@ BAD_CALLS = [
 @EVERY_WAY
 @pytest.mark.parametrize(("bad", "words"), BAD_CALLS)
 async def test_a_call_that_nobody_can_answer_goes_back_to_the_model_unseen(
-    codex_home: CodexHome, model_server: ModelServer, way: str, bad: PutOut, words: str
+    proxies: Proxies, model_server: ModelServer, way: str, bad: PutOut, words: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say(plan([bad], [bad], [think(), PARIS], [say("Done.")]))
         first = await loop.ask()
         assert cities(loop) == ["Paris"]
@@ -187,15 +186,15 @@ async def test_a_call_that_nobody_can_answer_goes_back_to_the_model_unseen(
         last = await loop.ask()
     assert last.choices[0].message.content == "Done."
     assert spent(loop) == [360, 120]
-    assert list(codex_home.workdir.iterdir()) == []
+    assert list(proxies.home.workdir.iterdir()) == []
     assert_grows(model_server.calls)
 
 
 @pytest.mark.parametrize(("bad", "words"), BAD_CALLS)
 async def test_a_model_that_keeps_making_such_calls_fails_the_turn(
-    codex_home: CodexHome, model_server: ModelServer, bad: PutOut, words: str
+    proxies: Proxies, model_server: ModelServer, bad: PutOut, words: str
 ) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.say(plan(*[[bad]] * 5, [PARIS]))
         with pytest.raises(openai.InternalServerError) as failed:
             await loop.ask()
@@ -205,10 +204,10 @@ async def test_a_model_that_keeps_making_such_calls_fails_the_turn(
 
 @EVERY_WAY
 async def test_such_a_call_behind_a_valid_one_has_the_same_output_whether_the_agent_gave_it_or_not(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
     """Some releases of the agent do one call after the other: the second is not answered before the first."""
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say(plan([PARIS, call("launch_rockets")], [say("Done.")]))
         first = await loop.ask()
         assert cities(loop) == ["Paris"]
@@ -222,9 +221,9 @@ async def test_such_a_call_behind_a_valid_one_has_the_same_output_whether_the_ag
 @EVERY_WAY
 @pytest.mark.parametrize(("bad", "words"), BAD_CALLS)
 async def test_such_a_call_beside_a_valid_one_reaches_the_model_with_the_valid_one_s_output(
-    codex_home: CodexHome, model_server: ModelServer, way: str, bad: PutOut, words: str
+    proxies: Proxies, model_server: ModelServer, way: str, bad: PutOut, words: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say(plan([think(), bad, PARIS], [say("Done.")]))
         first = await loop.ask()
         assert cities(loop) == ["Paris"]
@@ -241,8 +240,8 @@ async def test_such_a_call_beside_a_valid_one_reaches_the_model_with_the_valid_o
 # --- tool_choice ----------------------------------------------------------------------------------
 
 
-async def test_tool_choice_none_offers_no_tool(codex_home: CodexHome, model_server: ModelServer) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+async def test_tool_choice_none_offers_no_tool(proxies: Proxies, model_server: ModelServer) -> None:
+    async with loop_of(proxies, "kept") as loop:
         loop.say("[[model:text say=Words.]]")
         answer = await loop.ask(tool_choice="none")
     assert answer.choices[0].message.content == "Words."
@@ -270,9 +269,9 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
     ids=["auto", "required", "named", "allowed auto", "allowed required"],
 )
 async def test_a_tool_choice_decides_what_is_offered_and_what_is_said_of_it(
-    codex_home: CodexHome, model_server: ModelServer, choice: Any, offered: list[str], must: bool
+    proxies: Proxies, model_server: ModelServer, choice: Any, offered: list[str], must: bool
 ) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.request["tools"] = [WEATHER, TIME]
         loop.say(plan([PARIS], [say("Done.")]))
         answer = await loop.ask(tool_choice=choice)
@@ -293,9 +292,9 @@ EVERY_MUST = pytest.mark.parametrize("choice", MUST, ids=["required", "named", "
 
 @EVERY_MUST
 async def test_words_instead_of_a_required_call_are_thrown_away_and_asked_for_once_more(
-    codex_home: CodexHome, model_server: ModelServer, choice: Any
+    proxies: Proxies, model_server: ModelServer, choice: Any
 ) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.say(plan([say("Why should I?")], again=[say("Well then."), PARIS]))
         answer = await loop.ask(tool_choice=choice)
     assert cities(loop) == ["Paris"]
@@ -308,9 +307,9 @@ async def test_words_instead_of_a_required_call_are_thrown_away_and_asked_for_on
 
 @EVERY_MUST
 async def test_words_twice_instead_of_a_required_call_are_a_502(
-    codex_home: CodexHome, model_server: ModelServer, choice: Any
+    proxies: Proxies, model_server: ModelServer, choice: Any
 ) -> None:
-    async with loop_of(codex_home, "kept") as loop:
+    async with loop_of(proxies, "kept") as loop:
         loop.say(plan([say("No.")], again=[say("Never.")]))
         with pytest.raises(openai.InternalServerError) as failed:
             await loop.ask(tool_choice=choice)
@@ -320,9 +319,9 @@ async def test_words_twice_instead_of_a_required_call_are_a_502(
 
 @EVERY_WAY
 async def test_a_required_call_in_a_later_step_has_the_earlier_ones_before_it_also_when_tried_twice(
-    codex_home: CodexHome, model_server: ModelServer, way: str
+    proxies: Proxies, model_server: ModelServer, way: str
 ) -> None:
-    async with loop_of(codex_home, way) as loop:
+    async with loop_of(proxies, way) as loop:
         loop.say(plan([think(), PARIS], [say("Enough.")], again=[ROME]))
         await loop.ask()
         loop.output(call_ids(loop.answers[0])[0], "sunny")
@@ -347,10 +346,8 @@ async def test_a_stream_holds_nothing_of_the_words_that_were_thrown_away(
 
 
 @EVERY_WAY
-async def test_strict_tools_run_a_whole_loop(
-    codex_home: CodexHome, model_server: ModelServer, way: str
-) -> None:
-    async with loop_of(codex_home, way) as loop:
+async def test_strict_tools_run_a_whole_loop(proxies: Proxies, model_server: ModelServer, way: str) -> None:
+    async with loop_of(proxies, way) as loop:
         loop.request |= {"tools": [STRICT_WEATHER], "parallel_tool_calls": False}
         loop.say("[[model:tool rounds=3 say=Done.]] Weather?")
         last = await loop.run(sunny)

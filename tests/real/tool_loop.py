@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -13,16 +13,23 @@ import pytest
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion_message_function_tool_call import Function
 
-from tests.real.codex_home import MODEL, CodexHome
+from tests.real.codex_home import MODEL
 from tests.real.model_scenarios import items_of
 from tests.real.model_server import Request
 from tests.real.proxy import Proxy
-from tests.real.proxy import proxy as serving
+from tests.real.shared import WAYS, Proxies, Restarts
 
-WAYS = ("kept", "replayed", "restarted")
-EVERY_WAY = pytest.mark.parametrize("way", WAYS)
-FORGETTING = pytest.mark.parametrize("way", [*WAYS, "forgotten"])
+FORGETTING = pytest.mark.parametrize("way", [*WAYS, pytest.param("forgotten", marks=pytest.mark.exhaustive)])
 """The last: restarted, and nothing is known but what the client echoes."""
+ALL_WAYS = pytest.mark.parametrize("way", ["kept", "replayed", "restarted", "forgotten"])
+"""Of the test that shows each of them also in a quick run."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "kept": {},
+    "replayed": {"kept_threads": 0},
+    "restarted": {"kept_threads": 0},
+    "forgotten": {"kept_threads": 0, "tool_memory": "off"},
+}
+RESTARTED = ("restarted", "forgotten")
 
 
 def function(name: str, *, strict: bool = False, **properties: Any) -> dict[str, Any]:
@@ -89,25 +96,24 @@ def assert_grows(calls: list[Request]) -> None:
 class Loop:
     """One conversation. `way` says what happens to the proxy between its requests."""
 
-    home: CodexHome
+    shared: Proxies
     way: str
     settings: dict[str, Any] = field(default_factory=dict)
     request: dict[str, Any] = field(default_factory=lambda: {"model": MODEL, "tools": [WEATHER]})
     """What every request of it says beside the messages."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     answers: list[ChatCompletion] = field(default_factory=list)
-    proxies: AsyncExitStack = field(default_factory=AsyncExitStack)
+    restarts: Restarts | None = None
     proxy: Proxy | None = None
 
     async def serve(self) -> Proxy:
         """The proxy for the next request."""
-        if self.proxy is None or self.way in ("restarted", "forgotten"):
-            await self.proxies.aclose()
-            settings: dict[str, Any] = {} if self.way == "kept" else {"kept_threads": 0}
-            if self.way == "forgotten":
-                settings["tool_memory"] = "off"
-            settings |= self.settings
-            self.proxy = await self.proxies.enter_async_context(serving(self.home, **settings))
+        settings = SETTINGS[self.way] | self.settings
+        if self.way in RESTARTED:
+            self.restarts = self.restarts or self.shared.restarts(**settings)
+            self.proxy = await self.restarts.next()
+        elif self.proxy is None:
+            self.proxy = await self.shared.of(**settings)
         return self.proxy
 
     async def ask(self, **request: Any) -> ChatCompletion:
@@ -144,9 +150,10 @@ class Loop:
 
 
 @asynccontextmanager
-async def loop_of(home: CodexHome, way: str, **settings: Any) -> AsyncIterator[Loop]:
-    loop = Loop(home, way, settings)
+async def loop_of(shared: Proxies, way: str, **settings: Any) -> AsyncIterator[Loop]:
+    loop = Loop(shared, way, settings)
     try:
         yield loop
     finally:
-        await loop.proxies.aclose()
+        if loop.restarts is not None:
+            await loop.restarts.close()
