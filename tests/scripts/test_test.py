@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -49,7 +51,33 @@ def test_what_the_user_set_for_a_server_of_their_own_does_not_reach_the_tests(ch
     assert not {"PROXY_AGENT", "CODEX_HOME", "OPENAI_API_KEY"} & names
 
 
-def test_continuous_integration_runs_the_same(checkout: Checkout) -> None:
+def test_continuous_integration_runs_the_same_and_the_exhaustive_tests_too(checkout: Checkout) -> None:
     shutil.copytree(ROOT / ".ci", checkout.folder / ".ci")
     checkout.run("../.ci/run", "--some-flag")
-    assert tools(checkout)[-1].endswith("|--some-flag|")
+    assert tools(checkout)[-1].endswith("|--all|--some-flag|")
+
+
+def collected(*arguments: str) -> list[str]:
+    """The tests that would run, in order."""
+    files = [f"tests/{name}" for name in ("scripts/test_test.py", "store/test_crash.py", "core/test_rate.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-o",
+        "addopts=--import-mode=importlib",
+    ]
+    command += ["-p", "no:langsmith_plugin", *files, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+def test_fast_tests_run_first_and_the_exhaustive_ones_only_when_all_are_asked_for() -> None:
+    names = collected()
+    folders = [name.split("/")[1] for name in names]
+    assert list(dict.fromkeys(folders)) == ["core", "store", "scripts"]
+    more = [name for name in collected("--all") if name not in names]
+    assert more == ["tests/store/test_crash.py::test_every_acknowledged_write_survives_many_kills[250]"]
+    assert collected("-m", "exhaustive") == more
