@@ -33,6 +33,7 @@ from codex_proxy.http.responses.background import take_up_again
 from codex_proxy.http.responses.background_runs import BackgroundRuns
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.responses.turns import ConversationTurns
+from codex_proxy.http.runner import Runner
 from codex_proxy.http.service import Network, Service, catalog_of
 from codex_proxy.http.usage_book import UsageBook
 from codex_proxy.http.webhook_sender import WebhookSender
@@ -122,7 +123,7 @@ class Server:
         self.webhooks = webhooks_of(self.settings, self.clock)
         self.own_tools = mcp_tools_of(self.settings, self.clock)
         self.service = self._service()
-        self._runner = web.AppRunner(
+        self._runner = Runner(
             self._application(self.service),
             access_log=None,
             handler_cancellation=True,

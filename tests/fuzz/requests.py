@@ -232,7 +232,7 @@ ITEMS: Final[dict[str, Any]] = {
 }
 """One with the other kinds of items."""
 
-ODD: Final = (
+ODD: Final[tuple[Any, ...]] = (
     *(None, True, False, 0, 1, -1, 2, 0.5, -0.5, 10**30, -(10**30), 1e300, 2**31, 2**63),
     *("", "x", "a b", "a" * 65, "é" * 257, "conv_1", "\x00", "\U0001f600", "auto", "text", "none"),
     *([], [None], ["x"], [[]], {}, {"id": "x"}, {"type": "text"}, {"type": "message"}, {"role": "user"}),

@@ -1,0 +1,77 @@
+"""What is not HTTP, or HTTP that aiohttp refuses by itself: the error envelope, a closed connection, and no word of
+it in the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fuzz.raw import RawAnswer, answers_in, said_to
+from tests.http.serving import Proxy
+
+SECRET = b"sk-very-secret"
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+BROKEN = {
+    "no method": b"\x16\x03\x01\x02\x00 " + SECRET + b"\r\n\r\n",
+    "another version": b"GET / HTTP/9\r\nX: " + SECRET + b"\r\n\r\n",
+    "another protocol": b"SSH-2.0-" + SECRET + b"\r\n\r\n",
+    "a header without a colon": b"GET / HTTP/1.1\r\nHost: localhost\r\n" + SECRET + b"\r\n\r\n",
+    "a space before the colon": b"GET / HTTP/1.1\r\nHost: localhost\r\nA : " + SECRET + b"\r\n\r\n",
+    "a NUL in a header": b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + SECRET + b"\0\r\n\r\n",
+    "a length that is no number": POST + b"Content-Length: " + SECRET + b"\r\n\r\n{}",
+    "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}" + SECRET,
+    "a length and chunks": POST
+    + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    + SECRET,
+    "a line without an end": b"GET /" + SECRET + b"a" * 70_000,
+    "a header without an end": b"GET / HTTP/1.1\r\nA: " + SECRET + b"a" * 70_000,
+}
+
+
+async def answer_to(proxy: Proxy, data: bytes) -> RawAnswer:
+    (answer,) = answers_in(await said_to(proxy.server.port, data))
+    return answer
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
+async def test_what_is_not_http_is_refused_in_the_error_envelope(
+    proxy: Proxy, logged: list[Any], data: bytes
+) -> None:
+    answer = await answer_to(proxy, data)
+    assert answer.status in (400, 431)
+    assert answer.headers["content-type"].startswith("application/json")
+    assert answer.headers["x-request-id"].startswith("req_")
+    assert answer.error["type"] == "invalid_request_error"
+    assert SECRET not in answer.body
+    assert SECRET.decode() not in repr(logged)
+    assert {line["event"] for line in logged} == {"broken_http"}
+
+
+@pytest.mark.parametrize("chunks", [b"zz\r\n{}\r\n0\r\n\r\n", b"2\r\n{}abc\r\n0\r\n\r\n", b"-1\r\n{}\r\n"])
+async def test_chunks_that_are_none_are_a_400(proxy: Proxy, chunks: bytes) -> None:
+    answers = answers_in(
+        await said_to(proxy.server.port, POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+    )
+    assert answers
+    for answer in answers:
+        assert answer.status == 400
+        assert set(answer.error) == {"message", "type", "param", "code"}
+
+
+async def test_an_expectation_that_nobody_knows_is_refused_in_the_envelope(proxy: Proxy) -> None:
+    answer = await answer_to(proxy, POST + b"Expect: miracles\r\nContent-Length: 2\r\n\r\n{}")
+    assert answer.status == 400
+    assert "Expectation Failed" in answer.error["message"]
+
+
+async def test_a_body_that_ends_too_early_starts_no_turn(proxy: Proxy) -> None:
+    assert await said_to(proxy.server.port, POST + b"Content-Length: 100\r\n\r\n{}", patience=0.05) == b""
+    await proxy.settled()
+
+
+async def test_a_good_request_on_the_same_port_is_answered_afterwards(proxy: Proxy) -> None:
+    for data in BROKEN.values():
+        await said_to(proxy.server.port, data)
+    assert (await proxy.send("GET", "/livez")).status == 200
