@@ -171,7 +171,7 @@ def _output_form(item: wire.CallOutputItem, place: str) -> ItemDict:
 
 def _mcp_tools_form(item: wire.McpListToolsItem, place: str) -> ItemDict:
     listed = {"type": item.type, "server_label": item.server_label, "tools": item.tools}
-    return _kept(listed, id=item.id, error=item.error)
+    return _kept(listed | {"status": item.status or "completed"}, id=item.id, error=item.error)
 
 
 def _mcp_call_form(item: wire.McpCallItem, place: str) -> ItemDict:
@@ -183,13 +183,14 @@ def _mcp_call_form(item: wire.McpCallItem, place: str) -> ItemDict:
         "output": item.output,
         "error": item.error,
         "status": item.status or "completed",
+        "approval_request_id": item.approval_request_id,
     }
-    return _kept(call, id=item.id, approval_request_id=item.approval_request_id)
+    return _kept(call, id=item.id)
 
 
 def _mcp_request_form(item: wire.McpApprovalRequestItem, place: str) -> ItemDict:
     asked = {"type": item.type, "server_label": item.server_label, "name": item.name}
-    return _kept(asked | {"arguments": item.arguments}, id=item.id)
+    return _kept(asked | {"arguments": item.arguments, "status": _status(item)}, id=item.id)
 
 
 def _mcp_response_form(item: wire.McpApprovalResponseItem, place: str) -> ItemDict:

@@ -6,7 +6,8 @@ the model's own items in it. Raises `Fault` for what is not there, and for outpu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -21,7 +22,7 @@ from codex_proxy.store.base import UNFINISHED, NotStored, Store, StoredItem
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.conversations import objects as conversation_objects
 from codex_proxy.surfaces.items import ItemDict, references_of, resolved, with_ids
-from codex_proxy.surfaces.responses.history import history_of
+from codex_proxy.surfaces.responses.history import Told, told_by
 from codex_proxy.surfaces.responses.objects import previous_not_found
 from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of
 
@@ -148,40 +149,67 @@ def turn_with(
     """The turn, and its history as the model saw and said it; None where nothing of the model's own is kept."""
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
-    turn = turn_of(parsed, [*earlier, *fresh], earlier=len(earlier))
+    told = told_by([*earlier, *fresh], earlier=len(earlier))
+    turn = turn_of(parsed, tuple(part for _, part in told))
     items = (*context.earlier, *context.fresh)
     if all(item.model is None for item in items):
         return turn, None
     lead = turn_of(parsed, ()).history
-    return turn, (*lead, *_native(items, turn.history[len(lead) :], identity))
+    return turn, (*lead, *native(items, told, identity))
 
 
-def _native(
-    items: Sequence[ContextItem], shown: Sequence[HistoryItem], identity: str
-) -> tuple[HistoryItem, ...]:
-    """The same history, with the model's own item wherever it is kept."""
-    calls = {item.call_id: item for item in shown if isinstance(item, PastCall)}
-    outputs = {item.call_id: item for item in shown if isinstance(item, PastOutput)}
+def native(items: Sequence[ContextItem], told: Sequence[Told], identity: str) -> tuple[HistoryItem, ...]:
+    """The same history, with the model's own item wherever it is kept. `told`: what the visible items tell."""
+    parts: dict[int, list[HistoryItem]] = {}
+    for place, part in told:
+        parts.setdefault(place, []).append(part)
+    kept = _Kept(items)
     history: list[HistoryItem] = []
+    visible = 0
     for item in items:
-        if item.model is not None:
-            raw = as_history(item.model, identity)
-            if raw is not None:
-                history.append(raw)
-                calls.pop(item.model.head.call_id or "", None)
-        elif item.shown is not None:
-            history += _as_shown(item.shown, calls, outputs)
+        raw = None if item.model is None else as_history(item.model, identity)
+        if raw is not None:
+            history.append(raw)
+        if item.shown is not None:
+            history += kept.without(parts.get(visible, ()), item.model)
+            visible += 1
     return settled(history)
 
 
-def _as_shown(
-    item: ItemDict, calls: dict[str, PastCall], outputs: dict[str, PastOutput]
-) -> Sequence[HistoryItem]:
-    """What the visible history made of an item; of calls and outputs, which it has put together, once."""
-    if "call_id" not in item:
-        return history_of([item])
-    call = calls.pop(item["call_id"], None)
-    output = (
-        None if item["type"] in ("function_call", "custom_tool_call") else outputs.pop(item["call_id"], None)
-    )
-    return [half for half in (call, output) if half is not None]
+class _Kept:
+    """The model's own calls and outputs, so that no half of a call is told twice."""
+
+    def __init__(self, items: Sequence[ContextItem]) -> None:
+        heads = [(item.model.head, item.shown) for item in items if item.model is not None]
+        self._calls = Counter(
+            head.call_id or "" for head, shown in heads if head.kind == "call" and shown is None
+        )
+        """Those without a visible side; each of the others is found with its item."""
+        self._outputs = Counter(head.call_id or "" for head, _ in heads if head.kind == "output")
+        self._renamed: dict[str, str] = {}
+
+    def without(self, parts: Iterable[HistoryItem], model: ModelItem | None) -> Iterator[HistoryItem]:
+        """What a visible item tells, but what the model's own items tell of it."""
+        for part in parts:
+            if isinstance(part, PastCall):
+                if not self._has_call(part, model):
+                    yield part
+            elif isinstance(part, PastOutput):
+                call_id = self._renamed.get(part.call_id, part.call_id)
+                if not _taken(self._outputs, call_id):
+                    yield msgspec.structs.replace(part, call_id=call_id)
+            elif model is None:
+                yield part
+
+    def _has_call(self, call: PastCall, model: ModelItem | None) -> bool:
+        if model is not None and model.head.kind == "call":
+            self._renamed[call.call_id] = model.head.call_id or ""
+            return True
+        return _taken(self._calls, call.call_id)
+
+
+def _taken(kept: Counter[str], call_id: str) -> bool:
+    """Takes one of these, if there is one left."""
+    there = kept[call_id] > 0
+    kept[call_id] -= there
+    return there

@@ -10,6 +10,7 @@ from codex_proxy.core.ids import IdSource
 from codex_proxy.runs.model_items import ItemHead, ModelItem
 from codex_proxy.store.base import StoredItem
 from codex_proxy.surfaces.items import ItemDict
+from codex_proxy.surfaces.mcp_ids import call_id_of
 
 
 def stored_output(
@@ -65,6 +66,8 @@ def _same(item: ItemDict, head: ItemHead) -> bool:
     kind = item["type"]
     if kind in ("function_call", "custom_tool_call"):
         return head.kind == "call" and head.call_id == item["call_id"]
+    if kind in ("mcp_call", "mcp_approval_request"):
+        return head.kind == "call" and head.call_id == call_id_of(item["id"])
     if kind == "message":
         return head.kind == "message"
     return kind == "reasoning" and head.kind == "reasoning" and bool(head.id) and head.id == item["id"]

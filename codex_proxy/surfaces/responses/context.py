@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.faults import bad_request
-from codex_proxy.core.items import HistoryItem, SaidMessage, TextPart
+from codex_proxy.core.items import HistoryItem, PastOutput, SaidMessage, TextPart
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.items import ItemDict, normalised
@@ -24,6 +24,7 @@ from codex_proxy.surfaces.responses.tools import offered_by
 from codex_proxy.surfaces.responses.wire import parse_context as parse_body
 from codex_proxy.surfaces.usage import letters_in
 
+APPROVED: Final = "The user has approved this call. It has yet to be made."
 COMPACTION_WORDS: Final = (
     "Sum up the conversation so far, for yourself: you will go on from your summary and see nothing else of it. "
     "Keep every fact, decision, name, number and open question that may matter later, and the user's own wishes "
@@ -74,10 +75,17 @@ def context_history(
     parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
 ) -> tuple[HistoryItem, ...]:
     """Instructions, then `items`, of which the first `earlier` are not the request's own."""
-    history = history_of(items, earlier=earlier)
+    history = tuple(map(_not_run, history_of(items, earlier=earlier)))
     if parsed.instructions:
         return (SaidMessage("developer", (TextPart(parsed.instructions),)), *history)
     return history
+
+
+def _not_run(item: HistoryItem) -> HistoryItem:
+    """Here no call is made: one that was approved still waits."""
+    if isinstance(item, PastOutput) and item.approved_by is not None:
+        return PastOutput(item.call_id, (TextPart(APPROVED),))
+    return item
 
 
 def letters_of(parsed: ParsedContext, history: Sequence[HistoryItem]) -> int:

@@ -6,13 +6,14 @@ In: items in the form of `items.normalised` or of a response's output, oldest fi
 System becomes developer. An output that comes before its call is put behind it; a second output of a call, and a
 call that is told again, are left out (seed 004, "Message validation"); an output that brings its call's name and
 arguments is made whole with them (seed 004, "function_call_output input handling"). Reasoning that nobody
-encrypted tells the model nothing and is left out, as are lists of MCP tools, approvals, and the agent's activity.
+encrypted tells the model nothing and is left out, as are lists of MCP tools and the agent's activity. What calls of
+MCP servers tell is for `McpPast` to say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import (
@@ -28,7 +29,9 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.items import ItemDict
+from codex_proxy.surfaces.responses import mcp_history
 from codex_proxy.surfaces.responses.compaction import unsealed
+from codex_proxy.surfaces.responses.mcp_history import McpPast
 from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE
 
 SUMMARY_WORDS: Final = "What was said before, in a summary:\n"
@@ -37,23 +40,36 @@ _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
-def history_of(items: Sequence[ItemDict], *, earlier: int = 0) -> tuple[HistoryItem, ...]:
+class Told(NamedTuple):
+    """A part of the history, and the place of the item that tells it."""
+
+    place: int
+    part: HistoryItem
+
+
+def told_by(items: Sequence[ItemDict], *, earlier: int = 0) -> list[Told]:
     """The history that these items tell. The first `earlier` of them are not of this request: a fault there
     names `input`, one in the others names the item."""
     reader = _Reader(items, earlier)
     for index, item in enumerate(items):
         reader.read(item, index)
     reader.settle()
-    return tuple(reader.history)
+    return reader.told
+
+
+def history_of(items: Sequence[ItemDict], *, earlier: int = 0) -> tuple[HistoryItem, ...]:
+    """As `told_by`, without the items."""
+    return tuple(told.part for told in told_by(items, earlier=earlier))
 
 
 class _Reader:
     """The history so far, and which of its calls have their outputs."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int) -> None:
-        self.history: list[HistoryItem] = []
+        self.told: list[Told] = []
         self._earlier = earlier
         self._announced = {item["call_id"] for item in items if item["type"] in _CALLS}
+        self._mcp = McpPast(items, earlier, self._announced)
         self._calls: dict[str, PastCall] = {}
         self._waiting: dict[str, ItemDict] = {}
         """Outputs that came before their calls."""
@@ -68,18 +84,34 @@ class _Reader:
             self._call(item, index)
         elif kind in _OUTPUTS:
             self._output(item, index)
+        elif kind in mcp_history.KINDS:
+            self._tell(index, *self._mcp.tell(item, index))
         elif kind in _OTHERS:
-            self.history += _OTHERS[kind](item, self._seen)
+            self._tell(index, *_OTHERS[kind](item, self._seen))
         else:
             raise bad_request(f"The agent cannot take an item of type '{kind}'.", self._place(index))
 
     def settle(self) -> None:
         """Every call must have its output by now."""
-        for call_id in self._calls:
-            if call_id not in self._answered:
-                if call_id not in self._cut:
-                    raise bad_request(f"No tool output found for function call {call_id}.", "input")
-                self.history.remove(self._calls[call_id])
+        unanswered = [call for call in self._calls.values() if call.call_id not in self._answered]
+        for call in unanswered:
+            if call.call_id not in self._cut:
+                raise bad_request(f"No tool output found for function call {call.call_id}.", "input")
+        if unanswered:
+            self.told = [told for told in self.told if all(told.part is not call for call in unanswered)]
+        for call, output in self._mcp.unanswered():
+            self._put_behind(call, output)
+
+    def _put_behind(self, call: PastCall, output: PastOutput) -> None:
+        """The output of a call that no item answers stands behind those of its step."""
+        index = next(index for index, told in enumerate(self.told) if told.part is call)
+        place = self.told[index].place
+        while index < len(self.told) and isinstance(self.told[index].part, PastCall | PastOutput):
+            index += 1
+        self.told.insert(index, Told(place, output))
+
+    def _tell(self, index: int, *parts: HistoryItem) -> None:
+        self.told += [Told(index, part) for part in parts]
 
     def _place(self, index: int) -> str:
         return "input" if index < self._earlier else f"input[{index - self._earlier}]"
@@ -89,11 +121,11 @@ class _Reader:
         known = self._calls.get(call.call_id)
         if known is None:
             self._calls[call.call_id] = call
-            self.history.append(call)
+            self._tell(index, call)
             if item.get("status") == "incomplete":
                 self._cut.add(call.call_id)
             if call.call_id in self._waiting:
-                self._answer(self._waiting.pop(call.call_id))
+                self._answer(self._waiting.pop(call.call_id), index)
         elif (known.name, known.arguments) != (call.name, call.arguments):
             raise bad_request(
                 f"Two different calls have the call_id '{call.call_id}'.", f"{self._place(index)}.call_id"
@@ -106,7 +138,7 @@ class _Reader:
         if call_id not in self._announced:
             self._make_whole(item, index)
         if call_id in self._calls:
-            self._answer(item)
+            self._answer(item, index)
         else:
             self._waiting[call_id] = item
 
@@ -117,12 +149,12 @@ class _Reader:
         kind = "custom" if item["type"].startswith("custom") else "function"
         self._announced.add(call_id)
         self._calls[call_id] = PastCall(call_id, name, arguments, kind)  # type: ignore[arg-type]
-        self.history.append(self._calls[call_id])
+        self._tell(index, self._calls[call_id])
 
-    def _answer(self, item: ItemDict) -> None:
+    def _answer(self, item: ItemDict, index: int) -> None:
         call = self._calls[item["call_id"]]
         self._answered.add(call.call_id)
-        self.history.append(PastOutput(call.call_id, _output_parts(item["output"]), call.kind))
+        self._tell(index, PastOutput(call.call_id, _output_parts(item["output"]), call.kind))
 
 
 def _orphan(call_id: str, place: str) -> Fault:
@@ -186,19 +218,6 @@ def _compacted(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     return [SaidMessage("developer", (TextPart(SUMMARY_WORDS + summary),))]
 
 
-def _mcp_called(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
-    """The agent has no MCP calls of ours: to the model each is a call of a function that was answered."""
-    output, error = item.get("output"), item.get("error")
-    if output is None and error is None:
-        return []
-    if output is None:
-        output = error if isinstance(error, str) else bytes(schema_json(error)).decode()
-    call_id = (item.get("id") or f"mcp_{len(seen)}")[:64]
-    seen.add(call_id)
-    call = PastCall(call_id, item["name"], item["arguments"])
-    return [call, PastOutput(call_id, (TextPart(output),))]
-
-
 def _as_it_came(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     return _raw(item)
 
@@ -215,10 +234,6 @@ _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
     "message": _said,
     "reasoning": _reasoned,
     "compaction": _compacted,
-    "mcp_call": _mcp_called,
-    "mcp_list_tools": _nothing,
-    "mcp_approval_request": _nothing,
-    "mcp_approval_response": _nothing,
     ACTIVITY_TYPE: _nothing,
     "web_search_call": _as_it_came,
     "image_generation_call": _as_it_came,

@@ -14,14 +14,13 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.core.items import SaidMessage, TextPart
+from codex_proxy.core.items import HistoryItem, SaidMessage, TextPart
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import RequestHints, WorkdirParam, schema_json, workdir_of
 from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.mode import BuiltinTools, mode_of
 from codex_proxy.surfaces.models import ModelCatalog, resolve
 from codex_proxy.surfaces.responses.echo import echo_of, summary_of
-from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, Offered, offered_by
 from codex_proxy.surfaces.responses.wire import (
     ContextFields,
@@ -157,10 +156,8 @@ def parse(
     )
 
 
-def turn_of(parsed: ParsedResponse, items: Sequence[ItemDict], *, earlier: int = 0) -> Turn:
-    """The turn with its history: instructions, then `items` (the earlier ones, whose count is `earlier`, and
-    those of the request, references resolved). Raises `Fault` for outputs without calls and the like."""
-    history = history_of(items, earlier=earlier)
+def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
+    """The turn with its history: instructions, then what the items before it and its own tell."""
     if parsed.instructions:
         history = (SaidMessage("developer", (TextPart(parsed.instructions),)), *history)
     wanted = Format("json_object" if parsed.json_object else "text")

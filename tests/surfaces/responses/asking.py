@@ -12,6 +12,7 @@ from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.models import Model, ModelCatalog
+from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import ParsedResponse, ResponsesSettings, parse, turn_of
 
 CATALOG = ModelCatalog(
@@ -38,7 +39,7 @@ def ask(
 def turn(**fields: Any) -> Turn:
     """The turn of a request that has nothing before it."""
     parsed = ask(**fields)
-    return turn_of(parsed, parsed.input_items)
+    return turn_of(parsed, history_of(parsed.input_items))
 
 
 def history(*items: dict[str, Any]) -> tuple[HistoryItem, ...]:

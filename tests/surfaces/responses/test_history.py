@@ -14,7 +14,6 @@ from codex_proxy.core.items import ImagePart, PastCall, PastOutput, PastRaw, Sai
 from codex_proxy.surfaces.items import references_of, resolved, with_ids
 from codex_proxy.surfaces.responses.compaction import sealed, unsealed
 from codex_proxy.surfaces.responses.history import history_of
-from codex_proxy.surfaces.responses.parse import turn_of
 from tests.surfaces.chat.turns import called, did, said, thought, turn
 from tests.surfaces.responses.answering import Counting
 from tests.surfaces.responses.answering import output as output_of
@@ -204,15 +203,15 @@ def test_a_call_that_was_cut_off_needs_no_output() -> None:
 def test_a_known_call_of_an_earlier_response_is_answered_by_this_one() -> None:
     earlier = output_of(turn(called("{}")))
     parsed = ask(input=[output("call_t")], previous_response_id="resp_1")
-    told = turn_of(parsed, [*earlier, *parsed.input_items], earlier=len(earlier))
-    assert [type(item) for item in told.history] == [PastCall, PastOutput]
+    told = history_of([*earlier, *parsed.input_items], earlier=len(earlier))
+    assert [type(item) for item in told] == [PastCall, PastOutput]
 
 
 def test_faults_name_the_item_of_this_request_and_not_of_the_whole_history() -> None:
     parsed = ask(input=[output("call_9")], previous_response_id="resp_1")
     earlier = ask(input="before").input_items
     with pytest.raises(Fault) as raised:
-        turn_of(parsed, [*earlier, *parsed.input_items], earlier=1)
+        history_of([*earlier, *parsed.input_items], earlier=1)
     assert raised.value.failure.param == "input[0].call_id"
 
 
@@ -232,28 +231,14 @@ def test_reasoning_that_nobody_encrypted_is_left_out() -> None:
     assert history({"type": "reasoning", "summary": [], "id": "rs_1"}) == ()
 
 
-def test_mcp_calls_are_calls_that_were_answered() -> None:
-    calls = [
-        {**EVERY_KIND[10], "id": "mcp_1"},
-        {**EVERY_KIND[10], "id": "mcp_2", "output": None, "error": "no such file"},
-        {**EVERY_KIND[10], "id": "mcp_3", "output": None},
-    ]
-    assert history(*calls) == (
-        PastCall("mcp_1", "t", "{}"),
-        PastOutput("mcp_1", (TextPart("done"),)),
-        PastCall("mcp_2", "t", "{}"),
-        PastOutput("mcp_2", (TextPart("no such file"),)),
-    )
-
-
 def test_activity_may_come_back_and_says_nothing_to_the_model() -> None:
     items = output_of(turn(did("ls"), said("Done.")), activity="items")
     assert list(ask(input=items).input_items) == items
     assert [type(item) for item in history(*items)] == [SaidMessage]
 
 
-def test_lists_of_tools_and_approvals_are_not_for_the_model() -> None:
-    assert history(EVERY_KIND[9], EVERY_KIND[11], EVERY_KIND[12]) == ()
+def test_lists_of_tools_are_not_for_the_model() -> None:
+    assert history(EVERY_KIND[9]) == ()
 
 
 def test_what_the_models_provider_made_goes_back_as_it_came() -> None:

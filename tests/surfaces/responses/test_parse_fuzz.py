@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.surfaces.conversations.bodies import parse_create, parse_items, parse_update
 from codex_proxy.surfaces.errors import error_body
+from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import turn_of
 from codex_proxy.surfaces.responses.wire import ResponseRequest
 from tests.surfaces.responses.answering import renderer
@@ -44,7 +45,7 @@ def understood_or_refused(body: bytes) -> None:
     """Any other exception fails the test; what was understood can be shown."""
     try:
         parsed = ask_bytes(body)
-        turn_of(parsed, parsed.input_items)
+        turn_of(parsed, history_of(parsed.input_items))
     except Fault as raised:
         fault = raised
     else:

@@ -1,0 +1,147 @@
+"""What items of MCP servers tell of the past: the calls that they speak of, and what the model is told of each.
+
+In: the items of a history, oldest first. Out: halves of calls, for whoever puts the history together. Raises `Fault`
+INVALID_REQUEST for a response to no request, and for a second one to a request.
+
+A request for approval is a call, and its output stands where the client answered it: what the call gave, where it was
+run; where it was not, why. One that the client approves just now has yet to be run. A conversation may go on without
+an answer, since a person who is asked may say something else instead: then the call was not made, and the model is
+told so. (OpenAI's servers refuse to go on, so no program counts on either.) Source: OpenAI's own types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from codex_proxy.core.faults import bad_request
+from codex_proxy.core.items import PastCall, PastOutput, TextPart
+from codex_proxy.core.mcp_names import offered_name
+from codex_proxy.surfaces.items import ItemDict
+from codex_proxy.surfaces.mcp_ids import call_id_of
+from codex_proxy.surfaces.responses import mcp_items
+
+DENIED: Final = "The user has not approved this call"
+UNANSWERED: Final = "The user did not say whether to approve this call, so it was not made."
+KINDS: Final = frozenset({mcp_items.LIST, mcp_items.CALL, mcp_items.REQUEST, mcp_items.RESPONSE})
+_UNDER_WAY: Final = frozenset({"in_progress", "calling", "incomplete"})
+
+
+class McpPast:
+    """The calls so far. Give `tell` every item of these kinds, in order."""
+
+    def __init__(self, items: Sequence[ItemDict], earlier: int, taken: Collection[str]) -> None:
+        """`items`: all of the history, of which the first `earlier` are not of this request. `taken`: call ids of
+        calls that are none of MCP servers."""
+        self._earlier = earlier
+        self._taken = set(taken)
+        self._announced = {item["id"] for item in items if _is_request(item) and item.get("id")}
+        self._responses: dict[str, ItemDict] = {}
+        self._runs: dict[str, ItemDict] = {}
+        """By the id of their request: the first response to it, and the call that was made of it."""
+        for item in items:
+            request = item.get("approval_request_id")
+            if request is not None and item["type"] in (mcp_items.RESPONSE, mcp_items.CALL):
+                told = self._responses if item["type"] == mcp_items.RESPONSE else self._runs
+                told.setdefault(request, item)
+        self._seen: set[str] = set()
+        self._requests: dict[str, PastCall] = {}
+        self._early: dict[str, tuple[ItemDict, int]] = {}
+        """Answers that came before their requests."""
+        self._waiting: dict[str, PastCall] = {}
+
+    def tell(self, item: ItemDict, index: int) -> Sequence[PastCall | PastOutput]:
+        """What an item tells: a call, an output, both, or nothing."""
+        kind, request = item["type"], item.get("approval_request_id")
+        if kind == mcp_items.REQUEST:
+            return self._asked(item, index) if _is_request(item) else ()
+        if kind == mcp_items.RESPONSE:
+            self._check(item, index)
+        if kind == mcp_items.RESPONSE or request in self._announced:
+            return self._answered(item, index)
+        return self._called(item, index) if kind == mcp_items.CALL else ()
+
+    def unanswered(self) -> Sequence[tuple[PastCall, PastOutput]]:
+        """The calls that the client was asked about and that have no answer, each with the output that tells so."""
+        return [(call, _told(call, UNANSWERED)) for call in self._waiting.values()]
+
+    # --- one kind of item each ------------------------------------------------------------------
+
+    def _asked(self, item: ItemDict, index: int) -> Sequence[PastCall | PastOutput]:
+        call = self._new_call(item, index, own=False)
+        if call is None:
+            return ()
+        request = item.get("id") or ""
+        self._requests[request] = self._waiting[request] = call
+        return (call, *(self._answered(*self._early[request]) if request in self._early else ()))
+
+    def _answered(self, item: ItemDict, index: int) -> Sequence[PastOutput]:
+        """A response, or what the call gave: the output stands at the first response, if there is one."""
+        request = item["approval_request_id"]
+        response, run = self._responses.get(request), self._runs.get(request)
+        if (run if response is None else response) is not item or request not in self._announced:
+            return ()
+        if request not in self._requests:
+            self._early[request] = (item, index)
+            return ()
+        call = self._requests[request]
+        self._waiting.pop(request, None)
+        if run is not None:
+            return (_given(run, call),)
+        if not item["approve"]:
+            reason = item.get("reason")
+            return (_told(call, f"{DENIED}: {reason}" if reason else f"{DENIED}."),)
+        if index < self._earlier:
+            return (_told(call, mcp_items.CUT_OFF),)
+        return (PastOutput(call.call_id, (), approved_by=request),)
+
+    def _called(self, item: ItemDict, index: int) -> Sequence[PastCall | PastOutput]:
+        call = self._new_call(item, index, own=True)
+        return () if call is None else (call, _given(item, call))
+
+    def _new_call(self, item: ItemDict, index: int, *, own: bool) -> PastCall | None:
+        """The call of an item; None where it was told before."""
+        id = item.get("id") or f"mcp_{index}"
+        if id in self._seen:
+            return None
+        self._seen.add(id)
+        call_id = call_id_of(id)
+        if call_id in self._taken:  # some providers count their ids anew in every answer
+            call_id = id[:64]
+        self._taken.add(call_id)
+        return PastCall(call_id, offered_name(item["server_label"], item["name"]), item["arguments"], own=own)
+
+    def _check(self, item: ItemDict, index: int) -> None:
+        """Of the request's own responses, each must answer something; one that changes nothing may be told again."""
+        if index < self._earlier:
+            return
+        request, place = item["approval_request_id"], f"input[{index - self._earlier}].approval_request_id"
+        if request not in self._announced:
+            raise bad_request(
+                f"No approval request found for approval response with approval_request_id {request}.", place
+            )
+        first = self._responses[request]
+        to_run = item["approve"] and request not in self._runs
+        if first is not item and (to_run or first["approve"] != item["approve"]):
+            raise bad_request(f"The approval request {request} has been answered already.", place)
+
+
+def _is_request(item: ItemDict) -> bool:
+    """What was cut off in the middle, nobody could approve."""
+    return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
+
+
+def _given(item: ItemDict, call: PastCall) -> PastOutput:
+    """What a call gave that was made."""
+    output, error = item.get("output"), item.get("error")
+    if error is not None:
+        text = mcp_items.error_text(error)
+    elif output is None and item.get("status") in _UNDER_WAY:
+        text = mcp_items.CUT_OFF
+    else:
+        text = output or ""
+    return PastOutput(call.call_id, (TextPart(text),), own=True)
+
+
+def _told(call: PastCall, text: str) -> PastOutput:
+    return PastOutput(call.call_id, (TextPart(text),))
