@@ -6,6 +6,7 @@ Closing a source is the client's leave: it ends the turns that are not over.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Protocol
 
 from codex_proxy.core.events import Event
@@ -25,7 +26,7 @@ class Source(Protocol):
         """Everything was taken, and nothing will follow."""
         ...
 
-    async def wait(self) -> None:
+    def wait(self) -> Awaitable[None]:
         """Returns when there is something to take, or nothing will follow. May be cancelled and called again."""
         ...
 
@@ -49,8 +50,8 @@ class OneRun:
     def finished(self) -> bool:
         return self._cursor.finished
 
-    async def wait(self) -> None:
-        await self._cursor.wait()
+    def wait(self) -> Awaitable[None]:
+        return self._cursor.wait()
 
     def take(self) -> list[Event]:
         return self._cursor.take()

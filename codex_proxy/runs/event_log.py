@@ -10,6 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from codex_proxy.core.events import Event
 
 HIGH_WATER = 1 << 20
@@ -20,18 +22,17 @@ CUT_WATER = 32 << 20
 """Bytes a reader may be behind where the child cannot wait, since it serves others too; then it is cut."""
 
 
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """Events of one read of the pipe, and how many bytes of it they came from."""
 
-    __slots__ = ("events", "size")
-
-    def __init__(self, events: list[Event], size: int) -> None:
-        self.events = events
-        self.size = size
+    events: list[Event]
+    size: int
 
 
 class EventLog:
-    """Append-only. `on_backlog` hears how far the slowest reader is behind, in bytes, when that changes."""
+    """Append-only. `on_backlog` hears how far the slowest reader is behind, in bytes, when that changes; but not as
+    long as it stays below `LOW_WATER`, where it concerns nobody.
+    """
 
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
         self.ended = False
@@ -42,6 +43,8 @@ class EventLog:
         """Batches that every reader has seen, and that are gone."""
         self._cursors: list[Cursor] = []
         self._on_backlog = on_backlog
+        self._told = 0
+        """The backlog that was heard of last."""
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
         """Adds a batch and wakes the readers. `ended`: nothing will follow."""
@@ -61,6 +64,8 @@ class EventLog:
     @property
     def backlog(self) -> int:
         """Bytes that the slowest reader has not seen; 0 without readers."""
+        if len(self._cursors) == 1:
+            return self.appended - self._cursors[0].seen
         return max((self.appended - cursor.seen for cursor in self._cursors), default=0)
 
     def after(self, position: int) -> list[Batch]:
@@ -80,7 +85,9 @@ class EventLog:
         """Drops what every reader has seen."""
         if not self._cursors:
             return
-        oldest = min(cursor.position for cursor in self._cursors)
+        oldest = self._cursors[0].position
+        if len(self._cursors) > 1:
+            oldest = min(cursor.position for cursor in self._cursors)
         while self._dropped < oldest:
             self._batches.popleft()
             self._dropped += 1
@@ -92,8 +99,10 @@ class EventLog:
             self._report()
 
     def _report(self) -> None:
-        if self._on_backlog is not None:
-            self._on_backlog(self.backlog)
+        size = self.backlog
+        if self._on_backlog is not None and (size >= LOW_WATER or self._told >= LOW_WATER):
+            self._told = size
+            self._on_backlog(size)
 
 
 class Cursor:

@@ -62,14 +62,14 @@ class Seat:
     def begin(self) -> None:
         """Starts the turn that the seat was opened for."""
         self._lane.attach(self)
-        self._do(lambda: self._dialect.begin(self.opened.turn), 0)
+        self._do(self._dialect.begin, self.opened.turn)
 
     def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> None:
         """Another turn on the same thread, which `fresh` is new to; or the outputs that it waits for."""
-        self._do(lambda: self._dialect.proceed(turn, fresh), 0)
+        self._do(self._dialect.proceed, turn, fresh)
 
     def answer(self, ask_id: str, reply: Reply) -> None:
-        self._do(lambda: self._dialect.answer(ask_id, reply), 0)
+        self._do(self._dialect.answer, ask_id, reply)
 
     @property
     def alone(self) -> bool:
@@ -87,7 +87,7 @@ class Seat:
             return
         self._closing = True
         self.resume()
-        self._do(self._dialect.interrupt, 0)
+        self._do(self._dialect.interrupt)
         self._settle()
 
     def rest(self, resting: bool) -> None:
@@ -109,11 +109,11 @@ class Seat:
     # --- what the lane says ---------------------------------------------------------------------
 
     def received(self, messages: Sequence[Any], size: int) -> None:
-        self._do(lambda: self._dialect.receive(messages), size)
+        self._do(self._dialect.receive, messages, size=size)
 
     def ended(self, ended: Ended) -> None:
         self.gone = True
-        self._do(lambda: self._dialect.eof(ended), 0)
+        self._do(self._dialect.eof, ended)
         self._let_go(settled=True)
 
     def fail(self, failure: Failure) -> None:
@@ -121,10 +121,10 @@ class Seat:
 
     # --- both ways ------------------------------------------------------------------------------
 
-    def _do(self, act: Callable[[], Step], size: int) -> None:
+    def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
         """One step. A fault of ours in it must not reach the other turns on the same child."""
         try:
-            step = act()
+            step = act(*given)
             if step.writes:
                 self._lane.send(step.writes)
             if step.events or size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from codex_proxy.core.events import Event, Noticed
-from codex_proxy.runs.event_log import EventLog
+from codex_proxy.runs.event_log import LOW_WATER, EventLog
 from tests.runs.virtual import settled, virtual
 
 
@@ -58,12 +58,25 @@ def test_the_backlog_is_that_of_the_slowest_reader_and_goes_with_it() -> None:
     told: list[int] = []
     log = EventLog(told.append)
     quick, slow = log.cursor(), log.cursor()
-    log.append([note(1)], 30)
+    log.append([note(1)], LOW_WATER)
     quick.take()
-    assert told[-1] == log.backlog == 30
+    assert told[-1] == log.backlog == LOW_WATER
     slow.detach()
     assert told[-1] == log.backlog == 0
     slow.detach()
+
+
+def test_a_reader_that_is_hardly_behind_concerns_nobody() -> None:
+    told: list[int] = []
+    log = EventLog(told.append)
+    reader = log.cursor()
+    log.append([note(1)], LOW_WATER - 1)
+    reader.take()
+    assert told == []
+    log.append([note(2)], LOW_WATER)
+    reader.take()
+    log.append([note(3)], 1)
+    assert told == [LOW_WATER, 0]
 
 
 def test_without_readers_nothing_is_dropped_and_nobody_is_behind() -> None:
