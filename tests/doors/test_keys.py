@@ -327,3 +327,20 @@ async def test_a_key_that_goes_while_its_turn_waits_in_the_background_is_not_run
             while (found := await store.response("one", waits.body["id"])).status != "failed":  # type: ignore[union-attr]
                 await asyncio.sleep(0.01)
         assert b"key" in found.json  # type: ignore[union-attr]
+
+
+async def test_what_a_restart_cut_off_is_not_run_again_for_a_key_that_is_gone(tmp_path: Path) -> None:
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    again: dict[str, Any] = {"background_recovery": "rerun", "builtin_tools": "never"}
+    left = []
+    async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, environment, **again) as proxy:
+        for name in ("one", "two"):
+            held = {"input": '[[fake:text say="a b" hold=1]]', "background": True}
+            left.append((await ask_response(proxy, name, **held)).body["id"])
+        await until(lambda: proxy.server.manager.running == 2)
+    (tmp_path / "go").write_text("go")
+    async with keyed_proxy(tmp_path, {"two": {}}, environment, **again) as proxy:
+        store = proxy.server.keeping.store  # type: ignore[union-attr]
+        await until(lambda: not proxy.server.background._live)
+        found = [await store.response(name, id) for name, id in zip(("one", "two"), left, strict=True)]
+        assert [response.status for response in found if response] == ["failed", "completed"]
