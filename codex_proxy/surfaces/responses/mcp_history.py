@@ -140,7 +140,7 @@ def _given(item: ItemDict, call: PastCall) -> PastOutput:
         text = mcp_items.CUT_OFF
     else:
         text = output or ""
-    return PastOutput(call.call_id, (TextPart(text),), own=True)
+    return PastOutput(call.call_id, (TextPart(text),), own=call.own)
 
 
 def _told(call: PastCall, text: str) -> PastOutput:
