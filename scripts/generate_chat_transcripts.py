@@ -1,7 +1,8 @@
-#!/usr/bin/env python
 """Records the golden transcripts of Chat Completions anew: `test-results/chat-completions/`.
 
-    .venv/bin/python scripts/generate_chat_transcripts.py [--output DIR]
+    .venv/bin/python -m scripts.generate_chat_transcripts [--output DIR]
+
+`scripts/transcripts` records these and all others.
 
 Each is one request to a real server on a real port, whose agent is the deterministic fake one. What differs from
 run to run (`id`, `created`) is replaced; the rest is kept to the letter, so that two recordings differ in their
@@ -11,35 +12,16 @@ metadata only. The contract tests compare live answers with these files and neve
 
 from __future__ import annotations
 
-import asyncio
-import datetime
-import hashlib
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
-import click
 
-from codex_proxy.app import make_server
-from codex_proxy.config import Settings
-from codex_proxy.logs import configure
+from scripts.golden import DYNAMIC_ID, RESULTS, TIMESTAMP, Transcript, command, server
 
-ROOT = Path(__file__).resolve().parent.parent
-OUTPUT = ROOT / "test-results" / "chat-completions"
-MANIFEST = "manifest.json"
+OUTPUT = RESULTS / "chat-completions"
 PATH = "/v1/chat/completions"
-AGENT = (sys.executable, "-m", "fake_proto")
-AGENT_NAME = "python -m fake_proto proto"
-"""How the metadata name the agent: without the path of anybody's Python."""
-
-DYNAMIC_ID, TIMESTAMP = "<dynamic-id>", "<timestamp>"
 USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 WEATHER_PARAMETERS = {
@@ -137,45 +119,6 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 
 
-def settings_in(folder: Path) -> Settings:
-    """Every setting that an answer depends on, whatever the environment says."""
-    return Settings(
-        agent="fake",
-        fake_dialect="proto",
-        port=0,
-        host="127.0.0.1",
-        api_key=None,
-        workdir=folder,
-        state_dir=folder,
-        drain_ms=0,
-        codex_model=None,
-        builtin_tools="auto",
-        env="prod",
-        model_aliases="",
-        max_chat_choices=5,
-        choices="broadcast",
-        structured_output=False,
-        stream_metrics=False,
-        sse_keepalive_ms=0,
-        sse_max_concurrency=None,
-        rate_limit_rpm=0,
-        test_endpoints=False,
-    )
-
-
-@asynccontextmanager
-async def server(**settings: Any) -> AsyncIterator[str]:
-    """The URL of a server of our own, as long as it is needed; `settings` that are to be otherwise."""
-    with tempfile.TemporaryDirectory() as folder:
-        chosen = settings_in(Path(folder)).model_copy(update=settings)
-        running = await make_server(chosen, {"PATH": os.defpath})
-        try:
-            await running.start()
-            yield f"http://127.0.0.1:{running.port}"
-        finally:
-            await running.stop()
-
-
 async def answer_to(session: aiohttp.ClientSession, url: str, request: Any) -> tuple[int, dict[str, Any]]:
     """The status, and `response` or `stream` as a transcript keeps them."""
     async with session.post(url + PATH, json=request) as reply:
@@ -203,29 +146,15 @@ def sanitised(value: Any) -> Any:
     return replaced
 
 
-async def record(output: Path) -> None:
-    """Writes every transcript and the manifest into a folder that is there."""
-    common = {
-        "captured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "codex_bin": AGENT_NAME,
-        "cli_version": said(*AGENT, "--version"),
-    }
-    entries = []
+async def transcripts() -> AsyncIterator[Transcript]:
+    """Every scenario, played."""
     timeout = aiohttp.ClientTimeout(total=60)
     async with server() as url, aiohttp.ClientSession(timeout=timeout) as session:
         for each in SCENARIOS:
             status, answer = await answer_to(session, url, each.request)
+            usage = includes_usage(each.request)
             content = {"request": each.request, **answer}
-            metadata = {
-                **common,
-                "scenario": each.scenario,
-                "include_usage": includes_usage(each.request),
-                "status": status,
-            }
-            write(output / f"{each.name}.json", {"metadata": metadata, **content})
-            entries.append({"file": f"{each.name}.json", "about": each.about, "sha256": digest(content)})
-    write(output / MANIFEST, {"metadata": common, "transcripts": entries})
+            yield Transcript(f"{each.name}.json", each.about, each.scenario, "proto", usage, status, content)
 
 
 def includes_usage(request: dict[str, Any]) -> bool:
@@ -233,36 +162,7 @@ def includes_usage(request: dict[str, Any]) -> bool:
     return bool((request.get("stream_options") or {}).get("include_usage"))
 
 
-def digest(content: dict[str, Any]) -> str:
-    """The SHA-256 of a transcript without its metadata."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def commit() -> str:
-    """What is checked out; a copy of the sources without its history does not know."""
-    try:
-        return said("git", "rev-parse", "HEAD")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def said(*command: str) -> str:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30)
-    return done.stdout.strip()
-
-
-def write(file: Path, content: Any) -> None:
-    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
-
-
-@click.command(help=(__doc__ or "").partition("\n")[0])
-@click.option("--output", type=click.Path(path_type=Path), default=OUTPUT, show_default=True)
-def main(output: Path) -> None:
-    configure("error", "console")
-    output.mkdir(parents=True, exist_ok=True)
-    asyncio.run(record(output))
-    click.echo(f"{len(SCENARIOS)} transcripts in {output}")
-
+main = command(__doc__.partition("\n")[0], OUTPUT, transcripts)
 
 if __name__ == "__main__":
     main()

@@ -1,7 +1,8 @@
-#!/usr/bin/env python
 """Records the golden transcripts of Responses anew: `test-results/responses/`.
 
-    .venv/bin/python scripts/generate_responses_transcripts.py [--output DIR]
+    .venv/bin/python -m scripts.generate_responses_transcripts [--output DIR]
+
+`scripts/transcripts` records these and all others.
 
 Each is one request (one of them with the request that it continues) to a real server on a real port, whose agent is
 the deterministic fake one. Ids and times are replaced, each id by a name of its own, so that one can still see what
@@ -10,31 +11,16 @@ belongs together; the rest is kept to the letter. `gt-1` and `gt-2` are the exam
 
 from __future__ import annotations
 
-import asyncio
-import datetime
 import json
 import re
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import aiohttp
-import click
 
-from codex_proxy.logs import configure
-from scripts.generate_chat_transcripts import (
-    AGENT,
-    AGENT_NAME,
-    MANIFEST,
-    TIMESTAMP,
-    commit,
-    digest,
-    said,
-    server,
-    write,
-)
+from scripts.golden import RESULTS, TIMESTAMP, Transcript, command, server
 
-ROOT = Path(__file__).resolve().parent.parent
-OUTPUT = ROOT / "test-results" / "responses"
+OUTPUT = RESULTS / "responses"
 PATH = "/v1/responses"
 ALIASES = "gpt-4o=codex-5"
 """The model of the seed's own examples."""
@@ -208,33 +194,16 @@ class Names:
         return f"<{kind}-{sum(name.startswith(f'<{kind}-') for name in self._names.values()) + 1}>"
 
 
-async def record(output: Path) -> None:
-    """Writes every transcript and the manifest into a folder that is there."""
-    common = {
-        "captured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "codex_bin": AGENT_NAME,
-        "cli_version": said(*AGENT, "--version"),
-    }
-    entries = []
+async def transcripts() -> AsyncIterator[Transcript]:
+    """Every scenario, played. A response always tells of its tokens."""
     timeout = aiohttp.ClientTimeout(total=60)
     async with server(model_aliases=ALIASES) as url, aiohttp.ClientSession(timeout=timeout) as session:
         for each in SCENARIOS:
             status, content = await recorded(session, url, each)
-            metadata = {**common, "scenario": each.scenario, "status": status}
-            write(output / f"{each.name}.json", {"metadata": metadata, **content})
-            entries.append({"file": f"{each.name}.json", "about": each.about, "sha256": digest(content)})
-    write(output / MANIFEST, {"metadata": common, "transcripts": entries})
+            yield Transcript(f"{each.name}.json", each.about, each.scenario, "proto", True, status, content)
 
 
-@click.command(help=(__doc__ or "").partition("\n")[0])
-@click.option("--output", type=click.Path(path_type=Path), default=OUTPUT, show_default=True)
-def main(output: Path) -> None:
-    configure("error", "console")
-    output.mkdir(parents=True, exist_ok=True)
-    asyncio.run(record(output))
-    click.echo(f"{len(SCENARIOS)} transcripts in {output}")
-
+main = command(__doc__.partition("\n")[0], OUTPUT, transcripts)
 
 if __name__ == "__main__":
     main()

@@ -1,7 +1,8 @@
-#!/usr/bin/env python
 """Records the golden transcripts of the client's tools anew: `test-results/tools/`.
 
-    .venv/bin/python scripts/generate_tool_transcripts.py [--output DIR]
+    .venv/bin/python -m scripts.generate_tool_transcripts [--output DIR]
+
+`scripts/transcripts` records these and all others.
 
 Each is a whole conversation: exchanges of request and answer, in which the client says again what it was answered
 and gives the outputs of the calls. Every one is played in the app-server dialect of the deterministic fake agent
@@ -12,9 +13,6 @@ kept; `id` and `created` of an answer are replaced.
 
 from __future__ import annotations
 
-import asyncio
-import datetime
-import os
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,26 +20,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import aiohttp
-import click
 
-from codex_proxy.app import make_server
-from codex_proxy.logs import configure
-from scripts.generate_chat_transcripts import (
-    AGENT,
-    AGENT_NAME,
-    MANIFEST,
-    answer_to,
-    commit,
-    digest,
-    includes_usage,
-    said,
-    settings_in,
-    write,
-)
+from scripts.generate_chat_transcripts import answer_to, includes_usage
+from scripts.golden import RESULTS, Transcript, command, serving
 from scripts.tool_cases import CASES, DIALECTS, Case, Dialect, Json, Output, Reply
 
-ROOT = Path(__file__).resolve().parent.parent
-OUTPUT = ROOT / "test-results" / "tools"
+OUTPUT = RESULTS / "tools"
 
 Way = Literal["kept", "replayed", "restarted"]
 """How a step is taken up: by the turn that waited for it, from the history, or by a proxy that was started anew."""
@@ -80,14 +64,12 @@ async def played(case: Case, dialect: Dialect, folder: Path, way: Way = "kept") 
 @asynccontextmanager
 async def _server(folder: Path, **settings: Any) -> AsyncIterator[Any]:
     """Asks a server of our own, as long as it is needed."""
-    chosen = settings_in(folder).model_copy(update={"structured_output": True, **settings})
-    running = await make_server(chosen, {"PATH": os.defpath})
-    try:
-        await running.start()
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
-            yield lambda request: answer_to(session, f"http://127.0.0.1:{running.port}", request)
-    finally:
-        await running.stop()
+    timeout = aiohttp.ClientTimeout(total=30)
+    async with (
+        serving(folder, structured_output=True, **settings) as url,
+        aiohttp.ClientSession(timeout=timeout) as session,
+    ):
+        yield lambda request: answer_to(session, url, request)
 
 
 def _said_next(answer: Json, reply: Reply) -> list[Json]:
@@ -130,44 +112,20 @@ def _fold(call: Json, piece: Json) -> None:
             call[key] = value
 
 
-async def record(output: Path) -> None:
-    """Writes every transcript and the manifest into a folder that is there."""
-    common = {
-        "captured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "cli_version": said(*AGENT, "--version"),
-    }
-    entries = []
+async def transcripts() -> AsyncIterator[Transcript]:
+    """Every case, played in each dialect that has a wire for it."""
     for dialect in DIALECTS:
-        (output / dialect).mkdir(exist_ok=True)
-        bin_name = AGENT_NAME.removesuffix("proto") + dialect
         for case in CASES:
             if dialect not in case.dialects:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 done = await played(case, dialect, Path(folder))
+            file, usage = f"{dialect}/{case.name}.json", includes_usage(case.request)
             content = {"exchanges": done.exchanges}
-            metadata = {
-                **common,
-                "codex_bin": bin_name,
-                "scenario": case.scenario,
-                "include_usage": includes_usage(case.request),
-                "status": done.statuses,
-            }
-            file = f"{dialect}/{case.name}.json"
-            write(output / file, {"metadata": metadata, **content})
-            entries.append({"file": file, "about": case.about, "sha256": digest(content)})
-    write(output / MANIFEST, {"metadata": common, "transcripts": entries})
+            yield Transcript(file, case.about, case.scenario, dialect, usage, done.statuses, content)
 
 
-@click.command(help=(__doc__ or "").partition("\n")[0])
-@click.option("--output", type=click.Path(path_type=Path), default=OUTPUT, show_default=True)
-def main(output: Path) -> None:
-    configure("error", "console")
-    output.mkdir(parents=True, exist_ok=True)
-    asyncio.run(record(output))
-    click.echo(f"{sum(len(case.dialects) for case in CASES)} transcripts in {output}")
-
+main = command(__doc__.partition("\n")[0], OUTPUT, transcripts)
 
 if __name__ == "__main__":
     main()

@@ -1,5 +1,5 @@
 """Live answers against the golden transcripts of `test-results/chat-completions/`. Nothing here writes them: that
-is `scripts/generate_chat_transcripts.py`'s work, done on purpose and seen in the diff.
+is `scripts/transcripts`'s work, done on purpose and seen in the diff.
 """
 
 from __future__ import annotations
@@ -15,18 +15,14 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from scripts.generate_chat_transcripts import (
-    DYNAMIC_ID,
-    MANIFEST,
     OUTPUT,
     SCENARIOS,
-    TIMESTAMP,
     Scenario,
     answer_to,
-    digest,
     includes_usage,
-    record,
-    server,
+    transcripts,
 )
+from scripts.golden import DYNAMIC_ID, MANIFEST, TIMESTAMP, digest, server, write_all
 
 NAMES = (
     *("nonstream-minimal", "nonstream-truncation", "nonstream-tool-calls", "nonstream-function-call"),
@@ -119,7 +115,7 @@ async def test_regenerating_gives_no_difference_except_metadata_and_touches_noth
     tmp_path: Path,
 ) -> None:
     before = fingerprints()
-    await record(tmp_path)
+    await write_all(tmp_path, transcripts())
     for name in NAMES:
         assert content(committed(name, tmp_path)) == content(committed(name))
     manifests = [json.loads((folder / MANIFEST).read_text()) for folder in (tmp_path, OUTPUT)]

@@ -1,5 +1,5 @@
 """Live answers against the golden transcripts of `test-results/responses/`. Nothing here writes them: that is
-`scripts/generate_responses_transcripts.py`'s work, done on purpose and seen in the diff.
+`scripts/transcripts`'s work, done on purpose and seen in the diff.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from scripts.generate_chat_transcripts import MANIFEST, TIMESTAMP, digest, server
 from scripts.generate_responses_transcripts import (
     ALIASES,
     LUNA,
     OUTPUT,
     SCENARIOS,
     Scenario,
-    record,
     recorded,
+    transcripts,
 )
+from scripts.golden import MANIFEST, TIMESTAMP, digest, server, write_all
 
 NAMES = (
     *("nonstream-minimal", "nonstream-tool-call", "nonstream-previous-response", "streaming-text"),
@@ -100,7 +100,7 @@ def test_the_manifest_names_every_transcript_with_the_digest_of_its_content() ->
 
 
 async def test_regenerating_gives_no_difference_except_metadata(tmp_path: Path) -> None:
-    await record(tmp_path)
+    await write_all(tmp_path, transcripts())
     for name in NAMES:
         assert content(committed(name, tmp_path)) == content(committed(name))
 

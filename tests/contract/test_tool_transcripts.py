@@ -14,8 +14,9 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from codex_proxy.tools.broker import DEFERRED
-from scripts.generate_chat_transcripts import DYNAMIC_ID, MANIFEST, TIMESTAMP, digest, includes_usage
-from scripts.generate_tool_transcripts import OUTPUT, WAYS, Way, echo_of, played, record
+from scripts.generate_chat_transcripts import includes_usage
+from scripts.generate_tool_transcripts import OUTPUT, WAYS, Way, echo_of, played, transcripts
+from scripts.golden import DYNAMIC_ID, MANIFEST, TIMESTAMP, digest, write_all
 from scripts.tool_cases import CASES, HIDDEN, Case, Dialect
 
 PLAYS = tuple((case, dialect) for case in CASES for dialect in case.dialects)
@@ -152,7 +153,7 @@ async def test_regenerating_gives_no_difference_except_metadata_and_touches_noth
     tmp_path: Path,
 ) -> None:
     before = files_in(OUTPUT)
-    await record(tmp_path)
+    await write_all(tmp_path, transcripts())
     assert set(files_in(tmp_path)) == set(before)
     for case, dialect in PLAYS:
         again = committed(case.name, dialect, tmp_path)
