@@ -21,6 +21,8 @@ from codex_proxy.runs.lane import LaneReader, broken_protocol
 from codex_proxy.runs.memory import family_of, resident_bytes
 from codex_proxy.runs.strays import children_of, since_boot
 
+RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
+
 
 class Hub:
     """A process that serves many turns. `start` first; `open_lane` once it is ready."""
@@ -40,6 +42,8 @@ class Hub:
         self._framer = LineFramer()
         self._readers: dict[int, LaneReader] = {}
         self._resting: set[int] = set()
+        self._unheard: set[int] = set()
+        """Lanes on which the process has not said a word since they were opened or taken up again."""
         self._opened: asyncio.Event = asyncio.Event()
         self._lanes_since: dict[int, float] = {}
         """When each lane in use was opened or taken up again, on the clock of `strays`."""
@@ -104,6 +108,7 @@ class Hub:
         self.served += 1
         number = self.connection.open_lane()
         self._lanes_since[number] = since_boot()
+        self._unheard.add(number)
         return HubLane(self, number)
 
     @property
@@ -118,7 +123,7 @@ class Hub:
 
     def attach(self, lane: int, reader: LaneReader) -> None:
         self._readers[lane] = reader
-        if self.exit is not None:  # it died between the opening of the lane and now
+        if self.exit is not None or self.suspect:  # since the opening of the lane
             asyncio.get_running_loop().call_soon(self._tell_end, lane)
 
     def send(self, lane: int, writes: bytes) -> None:
@@ -135,16 +140,24 @@ class Hub:
         else:
             self._resting.discard(lane)
             self._lanes_since[lane] = since_boot()
+            self._unheard.add(lane)
         self._changed()
 
     def give_up_resting(self) -> None:
         """The process will take no further turn, also none on a lane that rests: those are told its end now."""
         for lane in list(self._resting):
-            self._readers[lane].ended(Ended(stderr_tail="The process was renewed while its thread rested."))
+            self._readers[lane].ended(RENEWED)
+
+    def give_up_unheard(self) -> None:
+        """The process may never answer again: lanes on which it has not said a word are told its end now."""
+        for lane in list(self._unheard):
+            if lane in self._readers:
+                self._readers[lane].ended(RENEWED)
 
     def close_lane(self, lane: int) -> None:
         self._readers.pop(lane, None)
         self._resting.discard(lane)
+        self._unheard.discard(lane)
         self._lanes_since.pop(lane, None)
         self._write(self.connection.close_lane(lane))
 
@@ -176,6 +189,7 @@ class Hub:
         heard = self.connection.receive(lines)
         self._write(heard.writes)
         for lane, messages in heard.lanes:
+            self._unheard.discard(lane)
             reader = self._readers.get(lane)
             if reader is not None:
                 reader.received(messages, len(chunk) * len(messages) // max(1, len(lines)))
@@ -197,7 +211,9 @@ class Hub:
 
     def _tell_end(self, lane: int) -> None:
         reader, exit = self._readers.get(lane), self.exit
-        if reader is not None and exit is not None:
+        if reader is not None and exit is None:
+            reader.ended(RENEWED)
+        elif reader is not None and exit is not None:
             reader.ended(_ended(exit))
 
     def _changed(self) -> None:

@@ -187,11 +187,12 @@ class Pool:
                 self._failed = self._failed.served(each.born)
             if each.state is not State.STARTING and not each.hub.alive:
                 del self._places[each.key]
-                self.restarts += each.state is State.READY
-                if not each.leaving:
+                if each.state is State.READY:
+                    self.restarts += 1
                     self._crashed(each)
             elif each.state is State.READY and each.hub.suspect:
                 each.drain()
+                each.hub.give_up_unheard()
         while self._waiting:
             decision = place(self._seats(), self._limits, len(self._waiting) - 1)
             if not isinstance(decision, Use):

@@ -252,11 +252,38 @@ async def test_a_process_that_is_ended_on_purpose_is_no_failure() -> None:
     await yard.close()
 
 
+@virtual
+async def test_a_process_that_may_never_answer_again_gives_up_the_turns_that_it_has_said_nothing_on() -> None:
+    yard = await warm()
+    lanes = [await yard.pool.lane() for _ in range(4)]
+    readers = [Nobody() for _ in lanes]
+    for lane, reader in zip(lanes[:3], readers, strict=False):
+        lane.attach(reader)
+    heard, unheard, stuck, late = lanes
+    hub = paper(heard)
+    hub.received(b'{"id":"%d.1","result":{}}\n' % heard.number)
+    await yard.pool.release(stuck, settled=False)
+    assert [reader.ends for reader in readers] == [0, 1, 0, 0]
+    late.attach(readers[3])
+    await settled()
+    assert [reader.ends for reader in readers] == [0, 1, 0, 1]
+    assert hub.alive, "it ends when the turn is over that it has begun"
+    successor = await yard.pool.lane()
+    assert successor.hub is not hub
+    for lane in (heard, unheard, late, successor):
+        await yard.pool.release(lane, settled=True)
+    await yard.close()
+
+
 class Nobody:
-    """A reader whose turn is over."""
+    """A reader who only counts how often it is told the end."""
+
+    def __init__(self) -> None:
+        self.ends = 0
 
     def received(self, messages: object, size: int) -> None: ...
 
-    def ended(self, ended: object) -> None: ...
+    def ended(self, ended: object) -> None:
+        self.ends += 1
 
     def fail(self, failure: object) -> None: ...
