@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 # A pipe holds 64 KiB by default, so a larger buffer would seldom be filled and would always be allocated.
 READ_BYTES = 64 * 1024
+# What fills a pipe gains nothing by waiting for company.
+GATHERED_BYTES = 64 * 1024
 
 
 class PipeReader:
@@ -82,7 +84,10 @@ class PipeReader:
 
 
 class PipeWriter:
-    """Writes what the pipe takes at once and keeps the rest until it takes more.
+    """Writes what the pipe takes and keeps the rest until it takes more.
+
+    What is written in one turn of the loop goes out together, at the next: each write wakes its reader, which costs
+    more than that turn, and the requests of many turns come to a shared child at once.
 
     There is no limit here: `unsent` is for the owner to look at, who knows what is too much. A reader that
     has gone away is not an error: what is written to it is dropped.
@@ -94,6 +99,9 @@ class PipeWriter:
         self._descriptor = descriptor
         self._buffer = bytearray()
         self._writing = False
+        """The loop tells when the pipe takes more."""
+        self._due = False
+        """The loop's next turn writes."""
         self._open = True
         self._close_when_sent = False
         os.set_blocking(descriptor, False)
@@ -108,8 +116,13 @@ class PipeWriter:
         if not self._open or self._close_when_sent:
             return
         self._buffer += data
-        if not self._writing:
+        if self._writing:
+            return
+        if len(self._buffer) >= GATHERED_BYTES:
             self._send()
+        elif not self._due:
+            self._due = True
+            self._loop.call_soon(self._write_due)
 
     def close_when_sent(self) -> None:
         """Close as soon as all data is sent; at once if it is."""
@@ -127,6 +140,11 @@ class PipeWriter:
             self._writing = False
             self._loop.remove_writer(self._descriptor)
         os.close(self._descriptor)
+
+    def _write_due(self) -> None:
+        self._due = False
+        if self._buffer and not self._writing:
+            self._send()
 
     def _send(self) -> None:
         try:

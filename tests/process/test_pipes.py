@@ -22,6 +22,33 @@ async def test_a_writer_that_has_sent_everything_no_longer_wakes_the_loop() -> N
     reader.close()
 
 
+async def test_what_is_written_in_one_turn_of_the_loop_goes_out_in_one_piece() -> None:
+    loop = asyncio.get_running_loop()
+    read_end, write_end = os.pipe()
+    chunks: list[bytes] = []
+    reader = PipeReader(loop, read_end, chunks.append, lambda: None)
+    writer = PipeWriter(loop, write_end)
+    for word in (b"one ", b"two ", b"three"):
+        writer.write(word)
+    writer.close_when_sent()
+    reader.take(100)
+    assert chunks == [], "it waits for company"
+    await eventually(lambda: reader.at_end, within=5)
+    assert chunks == [b"one two three"]
+
+
+async def test_what_waits_for_the_loop_is_dropped_by_a_close_and_does_no_harm() -> None:
+    loop = asyncio.get_running_loop()
+    read_end, write_end = os.pipe()
+    chunks: list[bytes] = []
+    reader = PipeReader(loop, read_end, chunks.append, lambda: None)
+    writer = PipeWriter(loop, write_end)
+    writer.write(b"unsent")
+    writer.close()
+    await eventually(lambda: reader.at_end, within=5)
+    assert chunks == []
+
+
 async def test_a_reader_tells_the_end_once_and_not_when_it_was_closed_from_here() -> None:
     loop = asyncio.get_running_loop()
     ends: list[str] = []
