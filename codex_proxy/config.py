@@ -125,6 +125,9 @@ class Settings(BaseSettings):
     key_concurrency: int = Field(
         256, ge=0, description="requests at once from one key, whose bodies are all in RAM; 0 for any number"
     )
+    max_input_items: int = Field(
+        10_000, ge=1, description="messages or input items of one request, beside those that it goes on from"
+    )
     max_running_turns: int = Field(16, ge=1, description="turns at once")
     max_queued_turns: int = Field(64, ge=0, description="turns that wait for one of those")
     queue_wait: float = Field(30.0, gt=0, description="seconds a turn may wait")

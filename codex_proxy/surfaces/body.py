@@ -1,7 +1,7 @@
 """A request's bytes become a validated value, or a 400 that names the field as OpenAI writes it.
 
-In: bytes and a pydantic model. Out: an instance of it. Raises `Fault` INVALID_REQUEST and nothing else, also
-for NaN, 10^30, lone surrogates, invalid UTF-8 and deep nesting (OpenAI's wire rules, "Errors").
+In: bytes and a pydantic model. Out: an instance of it. Raises `Fault` INVALID_REQUEST, also for NaN, 10^30, lone
+surrogates, invalid UTF-8 and deep nesting (OpenAI's wire rules, "Errors"), or REQUEST_TOO_LARGE; nothing else.
 
 Unions are told apart by `by_kind`, whose tags start with `~`: pydantic puts tags into an error's place, and
 here they are left out again.
@@ -15,12 +15,21 @@ from typing import Any, Final, TypeVar
 import msgspec
 from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
 
-from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 
 DEPTH: Final = 128
 """Levels of nesting. Real schemas need a dozen; whoever walks the value later must not run out of stack."""
 
+MOST_VALUES: Final = 200_000
+"""Members of all objects and arrays together. A conversation of a million tokens has a quarter of it; validating as
+many takes half a second, during which nobody else is served."""
+
+MOST_ITEMS: Final = 10_000
+"""Messages or items of one request, unless the operator says otherwise. Clients send a long conversation as some
+hundreds; each is validated, told to the agent, and compared with threads that are kept."""
+
 _UNKNOWN_KIND: Final = "unknown_kind"
+_SHOWN: Final = 80  # letters of a client's own words in an answer
 _EXPECTED: Final = {
     "int_type": "an integer",
     "float_type": "a number",
@@ -101,7 +110,11 @@ def _decode(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise bad_request("The request body must be a JSON object.", code="invalid_json")
     level: list[Any] = [value]
+    count = 0
     for _ in range(DEPTH):
+        count += sum(map(len, level))
+        if count > MOST_VALUES:
+            raise _too_many(value)
         level = [
             child
             for node in level
@@ -115,6 +128,29 @@ def _decode(body: bytes) -> dict[str, Any]:
 
 def _too_deep() -> Fault:
     return bad_request(f"The request body is nested deeper than {DEPTH} levels.", code="invalid_json")
+
+
+def _too_many(body: dict[str, Any]) -> Fault:
+    """Names the field that has the most members of its own."""
+    param = max(body, key=lambda field: len(body[field]) if isinstance(body[field], dict | list) else 0)
+    return Fault(
+        Failure(
+            kind=FaultKind.REQUEST_TOO_LARGE,
+            message=f"The request body holds more than {MOST_VALUES} values, which is the most that is read.",
+            param=param[:_SHOWN],
+        )
+    )
+
+
+def most_elements(field: str, count: int, limit: int) -> None:
+    """Raises `Fault` for an array of the request with more elements than the operator allows."""
+    if count > limit:
+        raise bad_request(
+            f"Invalid value for '{field}': expected at most {limit} elements, but got {count} "
+            "(PROXY_MAX_INPUT_ITEMS).",
+            field,
+            "array_above_max_length",
+        )
 
 
 def _fault(error: ValidationError) -> Fault:

@@ -56,7 +56,9 @@ async def compact(request: web.Request) -> web.Response:
 async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
     """The context of the body, with what is stored of it."""
     service = request.app[SERVICE]
-    parsed = contexts.parse_context(await read_body(request), catalog=service.catalog)
+    parsed = contexts.parse_context(
+        await read_body(request), catalog=service.catalog, max_items=request[CLIENT].responses.max_items
+    )
     context = await context_of(
         parsed, service.responses.store, request[OWNER], service.ids, service.clock.epoch()
     )

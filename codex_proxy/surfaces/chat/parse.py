@@ -11,6 +11,7 @@ import msgspec
 
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import RequestHints, WorkdirParam, workdir_of
+from codex_proxy.surfaces.body import MOST_ITEMS, most_elements
 from codex_proxy.surfaces.chat.answer import (
     choices_of,
     format_of,
@@ -38,6 +39,8 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of agent turns that name none."""
     structured_output: bool = False
     """Off: seed 001, only text. On: json_object and json_schema too."""
+    max_items: int = MOST_ITEMS
+    """Messages of one request."""
 
 
 class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +69,7 @@ class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
 def parse(body: bytes, *, settings: ChatSettings, catalog: ModelCatalog, headers: RequestHints) -> ParsedChat:
     """The whole of one request. The first thing that is wrong is the fault that is raised."""
     request = parse_body(body)
+    most_elements("messages", len(request.messages), settings.max_items)
     refuse_unsupported(request)
     choices = choices_of(request, settings.max_choices)
     wanted = format_of(request, structured_output=settings.structured_output)

@@ -16,10 +16,11 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryItem, PastOutput, SaidMessage, TextPart
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.body import MOST_ITEMS
 from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.models import ModelCatalog, resolve
 from codex_proxy.surfaces.responses.history import history_of
-from codex_proxy.surfaces.responses.parse import context_of, format_of
+from codex_proxy.surfaces.responses.parse import check_input, context_of, format_of
 from codex_proxy.surfaces.responses.tools import offered_by
 from codex_proxy.surfaces.responses.wire import parse_context as parse_body
 from codex_proxy.surfaces.usage import letters_in
@@ -46,9 +47,10 @@ class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
     """Length of what the model sees beside the history: tools and schemas."""
 
 
-def parse_context(body: bytes, *, catalog: ModelCatalog) -> ParsedContext:
+def parse_context(body: bytes, *, catalog: ModelCatalog, max_items: int = MOST_ITEMS) -> ParsedContext:
     """The whole of one request."""
     request = parse_body(body)
+    check_input(request, max_items)
     conversation = context_of(request)
     items = normalised(request.input or ())
     if not items and conversation is None and request.previous_response_id is None:

@@ -17,6 +17,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryItem, SaidMessage, TextPart
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import RequestHints, WorkdirParam, schema_json, workdir_of
+from codex_proxy.surfaces.body import MOST_ITEMS, most_elements
 from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.mode import BuiltinTools, mode_of
 from codex_proxy.surfaces.models import ModelCatalog, resolve
@@ -59,6 +60,8 @@ class ResponsesSettings(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox = "read-only"
     workdir: str = ""
     """The folder of agent turns that name none."""
+    max_items: int = MOST_ITEMS
+    """Input items of one request."""
 
 
 class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +102,7 @@ def parse(
 ) -> ParsedResponse:
     """The whole of one request. The first thing that is wrong is the fault that is raised."""
     request = parse_body(body)
+    check_input(request, settings.max_items)
     _refuse_unsupported(request)
     conversation = context_of(request)
     wanted = format_of(request)
@@ -162,6 +166,12 @@ def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
         history = (SaidMessage("developer", (TextPart(parsed.instructions),)), *history)
     wanted = Format("json_object" if parsed.json_object else "text")
     return msgspec.structs.replace(parsed.turn, history=told(history, wanted))
+
+
+def check_input(request: ContextFields, limit: int) -> None:
+    """Raises `Fault` for an input of more than `limit` items."""
+    if isinstance(request.input, list):
+        most_elements("input", len(request.input), limit)
 
 
 def context_of(request: ContextFields) -> str | None:

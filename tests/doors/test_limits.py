@@ -1,0 +1,129 @@
+"""What one request may bring: each limit is a refusal that names what was too much, and never an accident."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from codex_proxy.http.middleware.heads import LONGEST_LINE, MOST_HEADER_BYTES, MOST_HEADERS
+from codex_proxy.surfaces.body import DEPTH, MOST_ITEMS, MOST_VALUES
+from tests.http.serving import PATIENCE, WEATHER, Answer, Proxy, fake_proxy, user
+
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
+    async with fake_proxy(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def tight(tmp_path: Path) -> AsyncIterator[Proxy]:
+    """A proxy whose operator allows little."""
+    async with fake_proxy(tmp_path, max_input_items=3, body_limit=4096) as running:
+        yield running
+
+
+def told(answer: Answer) -> tuple[int, str, str | None]:
+    return answer.status, answer.error["code"], answer.error["param"]
+
+
+def body_of(path: str, items: int) -> dict[str, Any]:
+    said = [{"role": "user", "content": "a"}] * items
+    return {"model": "codex-5", "messages" if path == CHAT else "input": said}
+
+
+PATHS = [CHAT, RESPONSES, "/v1/responses/compact", "/v1/responses/input_tokens"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_as_many_items_as_the_operator_allows_and_not_one_more(tight: Proxy, path: str) -> None:
+    assert (await tight.send("POST", path, body_of(path, 3))).status == 200
+    field = "messages" if path == CHAT else "input"
+    answer = await tight.send("POST", path, body_of(path, 4))
+    assert told(answer) == (400, "array_above_max_length", field)
+    assert "PROXY_MAX_INPUT_ITEMS" in answer.error["message"]
+
+
+async def test_a_turn_of_a_websocket_has_the_same_limits(tight: Proxy) -> None:
+    async with tight.session.ws_connect(tight.url + RESPONSES) as socket:
+        await socket.send_json({"type": "response.create", **body_of(RESPONSES, 4)})
+        frame = await socket.receive_json(timeout=PATIENCE)
+        assert (frame["status"], frame["error"]["param"]) == (400, "input")
+
+
+@pytest.mark.parametrize("path", PATHS[:2])
+async def test_long_conversations_are_within_the_limits_that_nobody_has_set(proxy: Proxy, path: str) -> None:
+    assert (await proxy.send("POST", path, body_of(path, MOST_ITEMS // 10))).status == 200
+    assert told(await proxy.send("POST", path, body_of(path, MOST_ITEMS + 1)))[0] == 400
+
+
+@pytest.mark.parametrize(("path", "tool"), [(CHAT, WEATHER), (RESPONSES, TOOL)])
+async def test_tools_are_as_many_as_openai_takes(proxy: Proxy, path: str, tool: dict[str, Any]) -> None:
+    answer = await proxy.send("POST", path, {**body_of(path, 1), "tools": [tool] * 129})
+    assert told(answer) == (400, "array_above_max_length", "tools")
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/v1/conversations"])
+async def test_a_body_that_is_nested_too_deep_is_refused(proxy: Proxy, path: str) -> None:
+    deep = b'{"metadata":' * (DEPTH + 1) + b"{}" + b"}" * (DEPTH + 1)
+    answer = await proxy.send("POST", path, deep)
+    assert told(answer)[:2] == (400, "invalid_json")
+    assert str(DEPTH) in answer.error["message"]
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/v1/conversations"])
+@pytest.mark.parametrize("filler", [0, [], "", {}])
+async def test_a_body_of_too_many_values_is_refused_whichever_they_are(
+    proxy: Proxy, path: str, filler: Any
+) -> None:
+    body = {**body_of(path, 1), "unknown": [filler] * MOST_VALUES}
+    assert told(await proxy.send("POST", path, body)) == (413, "request_too_large", "unknown")
+    parts = {"unknown": [[filler] * 1000] * (MOST_VALUES // 1000)}
+    assert told(await proxy.send("POST", path, {**body_of(path, 1), **parts}))[0] == 413
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_body_of_too_many_bytes_is_refused(tight: Proxy, path: str) -> None:
+    body = {**body_of(path, 1), "user": "x" * 5000}
+    answer = await tight.send("POST", path, body)
+    assert told(answer) == (413, "request_too_large", None)
+    assert "PROXY_BODY_LIMIT" in answer.error["message"]
+
+
+async def with_headers(proxy: Proxy, headers: list[tuple[str, str]]) -> Answer:
+    async with aiohttp.ClientSession() as session:
+        url, body = proxy.url + CHAT, json.dumps(user())
+        content = [("Content-Type", "application/json")]
+        async with session.post(url, data=body, headers=[*content, *headers]) as reply:
+            return Answer(reply.status, reply.headers, await reply.text())
+
+
+async def test_headers_that_are_too_many_or_too_large_are_refused(proxy: Proxy) -> None:
+    few = [(f"X-{number}", "x") for number in range(MOST_HEADERS // 2)]
+    assert (await with_headers(proxy, few)).status == 200
+    assert (await with_headers(proxy, [("Cookie", "x" * (MOST_HEADER_BYTES // 2))])).status == 200
+    for headers in (
+        [(f"X-{number}", "x") for number in range(MOST_HEADERS)],
+        [("Cookie", "x" * MOST_HEADER_BYTES)],
+        [(f"X-{number}", "x" * 1000) for number in range(MOST_HEADER_BYTES // 1000 + 1)],
+        [("Cookie", "x" * (LONGEST_LINE + 1))],
+    ):
+        answer = await with_headers(proxy, headers)
+        assert told(answer) == (431, "headers_too_large", None)
+        assert answer.headers["x-request-id"]
+
+
+async def test_after_every_refusal_the_server_serves(tight: Proxy) -> None:
+    for body in (body_of(CHAT, 4), {"user": "x" * 5000}, b"[" * 1000):
+        assert (await tight.ask(body)).status in (400, 413)
+    assert (await tight.ask(user())).status == 200
+    assert tight.server.service is not None
+    assert tight.server.service.running.of("local") == 0
