@@ -56,7 +56,7 @@ def _with_traces(*, content: bool) -> Callable[[Any, str, Event], Event]:
         if isinstance(error, BaseException):
             event.update(trace_of(error))
             if content:
-                event.setdefault("said", str(error))
+                event["said"] = "\n".join(filter(None, (event.get("said"), str(error))))
         return event
 
     return processor
@@ -103,7 +103,7 @@ def _warned(
 
 def _not_raisable(told: Any) -> None:
     """An exception in a destructor or a callback of the interpreter's."""
-    log.error("not_raisable", exc_info=told.exc_value, said=f"{told.err_msg}: {told.object!r}")
+    log.error("not_raisable", exc_info=told.exc_value)
 
 
 def _thread_broke(told: Any) -> None:

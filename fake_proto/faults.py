@@ -20,6 +20,7 @@ AFTER_LINES = 3
 LIFE_S = 600
 """Nothing the fake agent starts, itself included, outlives this once nobody talks to it."""
 STDERR_FLOOD = 4 * 1024 * 1024
+CRASH_WORDS = "thread 'main' panicked: the fake agent crashed as asked"
 
 
 class StalledError(Exception):
@@ -82,7 +83,7 @@ class Faults:
             )
         if "crash" in names:
             wire.flush()
-            sys.stderr.write("thread 'main' panicked: the fake agent crashed as asked\n")
+            sys.stderr.write(self.options.get("words", CRASH_WORDS) + "\n")
             sys.stderr.flush()
             os._exit(int(self.options.get("code", "1")))
         if "eof_without_end" in names:

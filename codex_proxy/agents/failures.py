@@ -328,7 +328,7 @@ def _unit(name: str) -> float | None:
 
 def failure_from_exit(ended: Ended) -> Failure:
     """The failure of a child that went away before its turn had ended. Exit code 0 is no excuse."""
-    line = _telling_line(ended.stderr_tail)
+    line = last_words(ended.stderr_tail)
     told = failure_from_text(line).kind if line else K.AGENT_CRASHED
     kind = told if told in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED) else K.AGENT_CRASHED
     advice = f" {MESSAGES[kind]}." if kind is K.AGENT_NOT_AUTHENTICATED and line else ""
@@ -338,15 +338,18 @@ def failure_from_exit(ended: Ended) -> Failure:
 
 def how_it_ended(ended: Ended) -> str:
     """For behind a sentence about a process's end: its exit, then its last telling words or a full stop."""
+    line = last_words(ended.stderr_tail)
+    return f"{exit_of(ended)}: {line}" if line else f"{exit_of(ended)}."
+
+
+def exit_of(ended: Ended) -> str:
+    """For behind a sentence about a process's end: its exit, in none of its own words."""
     if ended.signal is not None:
-        how = f" (signal {ended.signal})"
-    else:
-        how = "" if ended.code is None else f" (exit code {ended.code})"
-    line = _telling_line(ended.stderr_tail)
-    return f"{how}: {line}" if line else f"{how}."
+        return f" (signal {ended.signal})"
+    return "" if ended.code is None else f" (exit code {ended.code})"
 
 
-def _telling_line(stderr: str) -> str:
+def last_words(stderr: str) -> str:
     """The last line of stderr that says something: an `Error:` if there is one, and no mere log line."""
     lines = [line for raw in stderr[-LONGEST_READ:].splitlines() if (line := cleaned(raw, LONGEST_LINE))]
     loud = [line for line in lines if not _QUIET_LOG.match(line)]

@@ -62,6 +62,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The request's field, as OpenAI writes it: `messages[0].content`."""
     retry_after: float | None = None
     """Seconds until it makes sense to try again, where somebody told us."""
+    quoted: str = ""
+    """What the message quotes of the agent's own words. They are for whoever they are told to."""
+
+    @property
+    def unquoted(self) -> str:
+        """The message for logs and for strangers: without the agent's own words."""
+        return self.message.replace(f": {self.quoted}", ".") if self.quoted else self.message
 
 
 class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is raised

@@ -28,7 +28,7 @@ async def healthz(request: web.Request) -> web.Response:
     if service.fake:
         body["warning"] = "The embedded fake agent serves: its answers are made up."
     if trouble is not None:
-        body["trouble"] = trouble.message
+        body["trouble"] = trouble.unquoted
     if service.clients.trouble is not None:
         body["status"] = "degraded"
         body["keys"] = KEYS_TROUBLE
@@ -44,5 +44,5 @@ async def readyz(request: web.Request) -> web.Response:
     """GET /readyz: 503 with the reason where a turn would not work."""
     trouble = request.app[SERVICE].manager.agent.trouble()
     if trouble is not None:
-        return json_response({"status": "unready", "reason": trouble.message}, 503)
+        return json_response({"status": "unready", "reason": trouble.unquoted}, 503)
     return json_response({"status": "ok"})

@@ -119,6 +119,11 @@ class Child:
         self._stdout.resume()
         self._settle()
 
+    def forget_words(self) -> None:
+        """Drop what the child has written to stderr so far: its end is not told with that."""
+        self._stderr.take(PIPE_BYTES)
+        self._tail.clear()
+
     def signal(self, signum: int) -> None:
         """Send a signal to the child's process group; without effect on a dead child."""
         if self._lifeline is not None:

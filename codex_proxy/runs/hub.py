@@ -13,7 +13,7 @@ from collections.abc import Callable
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.codex_app_server.connection import Connection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
-from codex_proxy.agents.failures import how_it_ended
+from codex_proxy.agents.failures import exit_of, how_it_ended, last_words
 from codex_proxy.agents.lines import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
@@ -47,6 +47,8 @@ class Hub:
         self._opened: asyncio.Event = asyncio.Event()
         self._lanes_since: dict[int, float] = {}
         """When each lane in use was opened or taken up again, on the clock of `strays`."""
+        self._shared = False
+        """Several turns have been under way at once since there was none."""
         self._own: frozenset[int] = frozenset()
         """What the warden has for children before the first turn: the agent."""
         self._family: dict[int, float] = {}
@@ -72,19 +74,24 @@ class Hub:
             raise
         if self.connection.fault is not None or self.exit is not None:
             await self.end()
-            raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=self._why()))
+            raise Fault(self._why())
         self._own = frozenset(children_of(self._child.pid))
         self._family = family_of(self._child.pid)
 
-    def _why(self) -> str:
+    def _why(self) -> Failure:
         if self.connection.fault is not None:
-            return self.connection.fault
-        return f"The agent's process ended while it was starting{self.how_it_ended}"
+            message = self.connection.fault
+            quoted = message.partition(": ")[2]
+        else:
+            ended = Ended() if self.exit is None else _ended(self.exit)
+            message = f"The agent's process ended while it was starting{how_it_ended(ended)}"
+            quoted = last_words(ended.stderr_tail)
+        return Failure(kind=FaultKind.SPAWN_FAILED, message=message, quoted=quoted)
 
     @property
     def how_it_ended(self) -> str:
-        """For behind a sentence about its end: its exit, then its last words or a full stop."""
-        return "." if self.exit is None else how_it_ended(_ended(self.exit))
+        """For behind a sentence about its end: its exit. Its last words are the affair of whose turn it was."""
+        return "." if self.exit is None else f"{exit_of(_ended(self.exit))}."
 
     @property
     def memory(self) -> int:
@@ -105,11 +112,18 @@ class Hub:
         return self.connection.lanes - len(self._resting)
 
     def open_lane(self) -> HubLane:
+        self._turn_begins()
         self.served += 1
         number = self.connection.open_lane()
         self._lanes_since[number] = since_boot()
         self._unheard.add(number)
         return HubLane(self, number)
+
+    def _turn_begins(self) -> None:
+        """What the process says on stderr is told to a turn that was alone with it: else it may be another's."""
+        self._shared = self.turns > 0
+        if not self._shared and self._child is not None:
+            self._child.forget_words()
 
     @property
     def has_strays(self) -> bool:
@@ -138,6 +152,7 @@ class Hub:
             self._resting.add(lane)
             self._lanes_since.pop(lane, None)  # what still runs of its turn is a stray
         else:
+            self._turn_begins()
             self._resting.discard(lane)
             self._lanes_since[lane] = since_boot()
             self._unheard.add(lane)
@@ -214,7 +229,8 @@ class Hub:
         if reader is not None and exit is None:
             reader.ended(RENEWED)
         elif reader is not None and exit is not None:
-            reader.ended(_ended(exit))
+            tells = not self._shared and lane not in self._resting
+            reader.ended(_ended(exit) if tells else Ended(exit.code, exit.signal))
 
     def _changed(self) -> None:
         if self.on_change is not None:

@@ -301,7 +301,12 @@ class Pool:
         del self._places[starting.key]
         self._failed = self._failed.failed(self._clock.monotonic())
         self.last_failure = failure
-        log.warning("agent_start_failed", reason=failure.message, in_a_row=self._failed.failures)
+        log.warning(
+            "agent_start_failed",
+            reason=failure.unquoted,
+            in_a_row=self._failed.failures,
+            said=failure.message,
+        )
         if not self._serving():  # else somebody may still come and take who waits
             self._fail_waiting(failure)
         self._tend()

@@ -29,6 +29,9 @@ class PaperChild:
     def write(self, data: bytes) -> None:
         """Nobody reads."""
 
+    def forget_words(self) -> None:
+        """It has said nothing."""
+
 
 class PaperHub(Hub):
     """A hub without a process: alive between its start and its end."""

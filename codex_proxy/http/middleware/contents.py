@@ -25,8 +25,9 @@ MASK: Final = "***"
 _NAMES: Final = (
     r"authorization|proxy-authorization|cookie|[\w-]*api[_-]?key|[\w-]*token|[\w-]*secret|password|passwd"
 )
-# In JSON, also in JSON that is a string of JSON: there every quote has backslashes in front.
-_VALUE: Final = re.compile(rf'(\\*"(?:{_NAMES})\\*"\s*:\s*\\*")(?:[^"\\]|\\(?!\\*"))+', re.IGNORECASE)
+# In JSON, also in JSON that is a string of JSON: there every quote has so many backslashes in front, and those inside
+# of the value have more.
+_VALUE: Final = re.compile(rf'((\\*)"(?:{_NAMES})\2"\s*:\s*\2").*?((?<!\\)\2"|\Z)', re.IGNORECASE | re.DOTALL)
 _BEARER: Final = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{4,}", re.IGNORECASE)
 _KEY: Final = re.compile(r"\b(?:sk|rk|pk|ghp|gho|xox[abp])[-_][\w-]{8,}")
 _IMAGE: Final = re.compile(r"(data:[\w/+.-]{0,80};base64,)[\w+/=-]{64,}")
@@ -34,13 +35,14 @@ _IMAGE: Final = re.compile(r"(data:[\w/+.-]{0,80};base64,)[\w+/=-]{64,}")
 
 def masked(text: str, key: str = "") -> str:
     """The text without keys and images, and no longer than a log line should be."""
+    whole = _IMAGE.sub(r"\1...", text)
+    text = whole[: 2 * LONGEST]  # a key that begins within the line is seen to its end
     if key:
         text = text.replace(key, MASK)
-    text = _IMAGE.sub(r"\1...", text)
-    text = _VALUE.sub(rf"\1{MASK}", text)
+    text = _VALUE.sub(rf"\1{MASK}\3", text)
     text = _BEARER.sub(rf"\1 {MASK}", text)
     text = _KEY.sub(MASK, text)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text) - LONGEST} more)"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(whole) - LONGEST} more)"
 
 
 @web.middleware

@@ -1,0 +1,116 @@
+"""`--log-content`: what is said is in the log, keys are not, and nobody can overlook that it is on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import structlog
+
+from codex_proxy.cli import banner
+from codex_proxy.http.middleware.contents import LONGEST, masked
+from tests.http.serving import Proxy, fake_proxy, user
+
+KEY = "the-right-key"
+ASKED = "[[fake:text say='the answer']] the question"
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
+    async with fake_proxy(tmp_path, log_content=True, api_key=KEY) as running:
+        yield running
+
+
+@pytest.fixture
+def logged() -> Any:
+    with structlog.testing.capture_logs() as lines:
+        yield lines
+
+
+def said(lines: list[Any], of: str) -> str:
+    return "".join(line["said"] for line in lines if line["event"] == "content" and line["of"] == of)
+
+
+def held(key: str = KEY) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_chat_is_logged_with_its_answer(proxy: Proxy, logged: list[Any], stream: bool) -> None:
+    await proxy.ask(user(f"{ASKED} {KEY}", stream=stream), headers=held())
+    assert "the question" in said(logged, "request")
+    assert "answer" in said(logged, "answer")
+    assert KEY not in repr(logged)
+
+
+async def test_a_request_that_is_refused_is_logged_as_it_came(proxy: Proxy, logged: list[Any]) -> None:
+    await proxy.ask(b'{"messages": no json', headers=held())
+    assert said(logged, "request") == '{"messages": no json'
+    assert "invalid_request_error" in said(logged, "answer")
+
+
+async def test_the_body_of_a_stranger_is_not_read_for_the_log(proxy: Proxy, logged: list[Any]) -> None:
+    await proxy.ask(user("the question"), headers=held("a-wrong-key"))
+    assert said(logged, "request") == ""
+    assert "a-wrong-key" not in repr(logged)
+
+
+async def test_frames_of_a_socket_are_logged(proxy: Proxy, logged: list[Any]) -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(f"{proxy.url}/v1/responses", headers=held()) as socket,
+    ):
+        await socket.send_json({"type": "response.create", "model": "codex-5", "input": ASKED})
+        while "response.completed" not in await socket.receive_str():
+            pass
+    assert "the question" in said(logged, "request")
+    assert "response.completed" in said(logged, "answer")
+
+
+async def test_a_supervisors_questions_are_not_logged(proxy: Proxy, logged: list[Any]) -> None:
+    await proxy.send("GET", "/healthz")
+    assert said(logged, "answer") == ""
+
+
+async def test_without_it_nothing_is_logged_and_with_it_the_banner_says_so(
+    tmp_path: Path, proxy: Proxy, logged: list[Any]
+) -> None:
+    assert "PROMPTS AND ANSWERS ARE LOGGED" in banner(proxy.server)
+    async with fake_proxy(tmp_path, store="off") as quiet:
+        assert "LOGGED" not in banner(quiet.server)
+        await quiet.ask(user(ASKED))
+    assert [line for line in logged if line["event"] == "content"] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"authorization": "SECRET", "a": 1}',
+        '{"headers": {"X-Api-Key": "SECRET"}}',
+        json.dumps({"arguments": json.dumps({"access_token": "SECRET", "q": "kept"})}),
+        json.dumps({"arguments": json.dumps({"inner": json.dumps({"client_secret": "SECRET"})})}),
+        '{"headers": {"Authorization": "Bearer SECRET"}}',
+        "curl -H 'Authorization: Bearer SECRET' kept",
+        "OPENAI_API_KEY=sk-SECRET-1234",
+        '{"password": "a \\"quoted\\" SECRET"}',
+    ],
+)
+def test_what_stands_where_keys_stand_is_masked(text: str) -> None:
+    shown = masked(text)
+    assert "SECRET" not in shown
+    if text.startswith("{"):
+        assert json.loads(shown).keys() == json.loads(text).keys()
+
+
+def test_a_value_that_never_ends_is_masked_to_the_end() -> None:
+    assert masked('{"token": "SECRET') == '{"token": "***'
+
+
+def test_images_are_left_out_and_long_texts_are_cut() -> None:
+    picture = "data:image/png;base64," + "iVBORw0KGgo" * 1000
+    assert masked(f'{{"url": "{picture}"}}') == '{"url": "data:image/png;base64,..."}'
+    assert masked("x " * LONGEST).endswith(f"... ({LONGEST} more)")

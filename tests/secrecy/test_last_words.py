@@ -1,0 +1,66 @@
+"""The last words of a process that several clients share are told to the one whose turn they belong to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.core.faults import Fault
+from codex_proxy.process.child import Command
+from codex_proxy.runs.hub import Hub
+from tests.http.serving import Proxy, fake_proxy, user
+
+WORDS = "Error: what the client asked for"
+CRASH = f"[[fake:count n=50 misbehave=crash at=6 words='{WORDS}']]"
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
+    settings = {"fake_dialect": "app-server", "app_server_processes": 1}
+    async with fake_proxy(tmp_path, {"STREAM_RELEASE_FILE": str(tmp_path / "never")}, **settings) as running:
+        yield running
+
+
+async def test_a_client_alone_with_a_process_is_told_its_last_words(proxy: Proxy) -> None:
+    assert WORDS in (await proxy.ask(user(CRASH))).error["message"]
+
+
+async def test_a_client_whose_turn_shares_a_process_is_not_told_the_words_of_another_one(
+    proxy: Proxy,
+) -> None:
+    async with proxy.open(user("[[fake:text hold=1]]", stream=True)) as held:
+        await held.content.readline()
+        assert proxy.server.manager.running == 1
+        crashed = await proxy.ask(user(CRASH))
+        rest = (await held.read()).decode()
+    assert "agent_crashed" in rest
+    assert WORDS not in rest + crashed.text
+    await proxy.settled()
+
+
+async def test_a_client_is_not_told_what_a_process_said_in_an_earlier_turn(proxy: Proxy) -> None:
+    assert (await proxy.ask(user("[[fake:text misbehave=stderr_flood]]"))).status == 200
+    crashed = await proxy.ask(user("[[fake:count n=50 misbehave=eof_without_end at=6]]"))
+    assert crashed.error["code"] == "agent_crashed"
+    assert "flood" not in crashed.text
+
+
+async def test_those_who_wait_for_a_process_that_keeps_ending_are_told_how_and_not_with_which_words(
+    proxy: Proxy,
+) -> None:
+    answers = [await proxy.ask(user(CRASH)) for _ in range(3)]
+    assert WORDS in answers[0].text
+    health = await proxy.send("GET", "/healthz")
+    ready = await proxy.send("GET", "/readyz")
+    assert WORDS not in health.text + ready.text
+
+
+async def test_why_a_process_does_not_start_is_told_without_its_words_to_strangers(tmp_path: Path) -> None:
+    script = f"import sys; sys.stderr.write({WORDS!r}); sys.exit(3)"
+    hub = Hub("test", "1")
+    with pytest.raises(Fault, match=WORDS) as raised:
+        await hub.start(Command((sys.executable, "-c", script), {}, str(tmp_path)), within=20)
+    assert raised.value.failure.unquoted == "The agent's process ended while it was starting (exit code 3)."

@@ -1,0 +1,114 @@
+"""Exceptions, warnings and libraries may quote anything: what is logged of them is what kind they are, and where."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from codex_proxy.core.traces import trace_of
+
+SCRIPT = """
+import asyncio, gc, logging, sys, threading, warnings
+import structlog
+from codex_proxy.logs import configure, take_over
+
+configure("debug", "json", content=sys.argv[1] == "content")
+take_over()
+log = structlog.get_logger()
+
+def fail(*words):
+    raise ValueError("planted-words")
+
+class Sore:
+    def __del__(self):
+        fail()
+
+async def main():
+    loop = asyncio.get_running_loop()
+    loop.call_soon(fail, "planted-argument")
+    forgotten = loop.create_task(asyncio.to_thread(fail))
+    await asyncio.sleep(0.05)
+    del forgotten
+    gc.collect()
+
+asyncio.run(main())
+logging.getLogger("aiohttp.server").error("Error handling request from %s", "planted-address")
+logging.getLogger("some.library").warning(f"cannot parse {'planted-words'!r}")
+try:
+    fail()
+except ValueError:
+    log.exception("turn_broke")
+    logging.getLogger("mcp").exception("planted-words")
+log.warning("agent_start_failed", reason="ours", said="planted-words")
+Sore()
+gc.collect()
+thread = threading.Thread(target=fail)
+thread.start()
+thread.join()
+warnings.warn("planted-words", UserWarning, stacklevel=1)
+"""
+
+
+def lines_of(content: str) -> tuple[str, list[dict[str, Any]]]:
+    """All that the script wrote, and its lines."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, content],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr, [json.loads(line) for line in done.stderr.splitlines()]
+
+
+def test_what_goes_wrong_anywhere_is_told_without_its_words() -> None:
+    written, lines = lines_of("no content")
+    assert "planted" not in written
+    events = [line["event"] for line in lines]
+    assert events.count("library") == 5
+    assert {*events} == {
+        *("library", "turn_broke", "agent_start_failed", "not_raisable", "thread_broke", "warned")
+    }
+    told = {line.get("logger", line["event"]): line for line in lines}
+    assert told["aiohttp.server"]["what"] == "Error handling request from %s"
+    assert told["some.library"]["source"].startswith("<string>:")
+    assert told["warned"]["category"] == "UserWarning"
+    for name in ("asyncio", "turn_broke", "mcp", "not_raisable", "thread_broke"):
+        assert told[name]["exception"] == "ValueError"
+        assert any(place.endswith(" fail") for place in told[name]["at"])
+
+
+def test_the_words_are_there_where_the_operator_wants_them() -> None:
+    _, lines = lines_of("content")
+    without = [line["event"] for line in lines if "planted" not in line.get("said", "")]
+    assert without == []
+
+
+def raised(*, from_: Exception | None = None, text: str = "planted") -> Exception:
+    try:
+        raise ValueError(text) from from_
+    except ValueError as error:
+        return error
+
+
+def test_an_exception_is_told_with_what_it_came_of() -> None:
+    told = trace_of(raised(from_=KeyError("planted")))
+    assert told["caused_by"] == ["KeyError"]
+    assert "planted" not in repr(told)
+
+
+def test_a_group_is_told_with_what_it_holds() -> None:
+    group = ExceptionGroup("planted", [raised(from_=OSError("planted")), TypeError("planted")])
+    assert trace_of(group)["caused_by"] == ["ValueError", "TypeError", "OSError"]
+    assert trace_of(group)["exception"] == "ExceptionGroup"
+
+
+def test_a_long_row_of_causes_is_cut() -> None:
+    error: Exception = KeyError()
+    for _ in range(20):
+        error = raised(from_=error)
+    assert len(trace_of(error)["caused_by"]) == 5
