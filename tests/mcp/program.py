@@ -1,6 +1,7 @@
 """A real MCP server, written with the official package: over stdio, Streamable HTTP or SSE, and as bad as it is told.
 
-    python program.py stdio|http|sse [--tools N] [--until FILE] [--garbage] [--need TOKEN] [--elsewhere URL]
+    python program.py stdio|http|sse [--tools N] [--only NAME] [--until FILE] [--garbage] [--need TOKEN]
+        [--elsewhere URL]
 
 Over HTTP it prints its port first. `--until` holds the start back until the file is there.
 """
@@ -42,8 +43,9 @@ def write_all(data: bytes) -> None:
 class Program:
     """The tools, by name; each gets the arguments."""
 
-    def __init__(self, extra: int, *, endless: bool) -> None:
+    def __init__(self, extra: int, *, endless: bool, only: str | None = None) -> None:
         names = [name.removeprefix("tool_") for name in dir(self) if name.startswith("tool_")]
+        names = [name for name in names if only in (None, name)]
         self.names = names + [f"extra_{number}" for number in range(extra)]
         self.endless = endless
         self.forgets = False
@@ -76,6 +78,9 @@ class Program:
 
     async def tool_echo(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
         return text(given["text"])
+
+    async def tool_get_weather(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        return text(f"Sunny in {given['city']}.")
 
     async def tool_mixed(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
         return types.CallToolResult(
@@ -225,13 +230,14 @@ def main() -> None:
     parser.add_argument("transport")
     parser.add_argument("--tools", type=int, default=0)
     parser.add_argument("--endless", action="store_true")
+    parser.add_argument("--only")
     parser.add_argument("--until")
     parser.add_argument("--garbage", action="store_true")
     parser.add_argument("--need")
     parser.add_argument("--certificate")
     parser.add_argument("--elsewhere", default="")
     told = parser.parse_args()
-    program = Program(told.tools, endless=told.endless)
+    program = Program(told.tools, endless=told.endless, only=told.only)
     server: Server[Any] = Server("tests", on_list_tools=program.list_tools, on_call_tool=program.call)
     if told.garbage:
         print("Starting up ...\n{}\n[1, 2]", flush=True)

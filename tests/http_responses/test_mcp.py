@@ -1,0 +1,276 @@
+"""MCP servers on the fake agent: the contract's examples as written, the other profile, and both surfaces."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.serving import Proxy, fake_proxy
+from tests.http_responses.asking import ask, events_of, types_of
+from tests.mcp.serving import PROGRAM, eventually, web_server
+
+CALLS = {"FAKE_CODEX_MODE": "tool_call"}
+"""The agent calls the first tool that it is offered, and then says what the tool said."""
+
+WORKFLOW = """
+from openai import OpenAI
+client = OpenAI(
+    base_url="http://localhost:30000/v1",
+    api_key="your-api-key"
+)
+# Create a response with MCP tools
+response = client.responses.create(
+    model="meta-llama/Llama-3.1-8B-Instruct",
+    input="Search for the weather in San Francisco and summarize it",
+    tools=[
+        {
+            "type": "mcp",
+            "server_url": "http://localhost:8080/mcp",
+            "server_label": "weather-service"
+        }
+    ],
+    tool_choice="auto"
+)
+# The response includes tool calls and final answer
+for output in response.output:
+    if output.type == "mcp_call":
+        print(f"Tool called: {output.name}")
+        print(f"Result: {output.output}")
+    elif output.type == "message":
+        for content in output.content:
+            if content.type == "output_text":
+                print(f"Answer: {content.text}")
+"""
+
+CONVERSATION = """
+from openai import OpenAI
+client = OpenAI(
+    base_url="http://localhost:30000/v1",
+    api_key="your-api-key"
+)
+# Create a conversation
+conversation = client.conversations.create(
+    metadata={"session": "support-123"}
+)
+# First turn
+response1 = client.responses.create(
+    model="meta-llama/Llama-3.1-8B-Instruct",
+    input="I need help with my order #12345",
+    conversation=conversation.id,
+    tools=[
+        {
+            "type": "mcp",
+            "server_url": "http://localhost:8080/mcp",
+            "server_label": "order-service"
+        }
+    ]
+)
+print(f"First response: {response1.id}")
+# Second turn - continues the conversation
+response2 = client.responses.create(
+    model="meta-llama/Llama-3.1-8B-Instruct",
+    input="Can you also check if there are any discounts available?",
+    conversation=conversation.id,
+    tools=[
+        {
+            "type": "mcp",
+            "server_url": "http://localhost:8080/mcp",
+            "server_label": "order-service"
+        }
+    ]
+)
+print(f"Second response: {response2.id}")
+# List conversation history
+items = client.conversations.items.list(conversation.id)
+for item in items.data:
+    print(f"{item.role}: {item.content}")
+"""
+
+STREAMING = """
+from openai import OpenAI
+client = OpenAI(
+    base_url="http://localhost:30000/v1",
+    api_key="your-api-key"
+)
+# Stream a response
+with client.responses.create(
+    model="meta-llama/Llama-3.1-8B-Instruct",
+    input="Explain quantum computing",
+    stream=True
+) as stream:
+    for event in stream:
+        if event.type == "response.output_text.delta":
+            print(event.delta, end="", flush=True)
+        elif event.type == "response.mcp_call.in_progress":
+            print(f"\\n[Calling tool: {event.item_id}]")
+        elif event.type == "response.completed":
+            print(f"\\n\\nTokens used: {event.response.usage.total_tokens}")
+"""
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with web_server("http", "--only", "get_weather") as (port, _):
+        yield port
+
+
+def settings(port: int) -> dict[str, Any]:
+    return {
+        "fake_dialect": "app-server",
+        "mcp_allowed_urls": f"http://localhost:{port}/mcp",
+        "model_aliases": "meta-llama/Llama-3.1-8B-Instruct=codex-5",
+    }
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path, port: int) -> AsyncIterator[Proxy]:
+    async with fake_proxy(tmp_path, CALLS, **settings(port)) as running:
+        yield running
+
+
+def weather(port: int, **more: Any) -> dict[str, Any]:
+    url = f"http://localhost:{port}/mcp"
+    return {"type": "mcp", "server_label": "weather", "server_url": url, **more}
+
+
+def operators(folder: Path, tool: str = "get_weather") -> Path:
+    """The operator's file, with the same server over stdio."""
+    server = {"command": sys.executable, "args": [PROGRAM, "stdio", "--only", tool]}
+    file = folder / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"desk": server}}))
+    return file
+
+
+async def printed(example: str, proxy: Proxy, port: int) -> str:
+    """What an example prints, with nothing changed but where the servers are."""
+    text = example.replace("http://localhost:30000", proxy.url).replace("localhost:8080", f"localhost:{port}")
+    out = io.StringIO()
+
+    await asyncio.to_thread(exec, text, {"print": partial(print, file=out)})
+    return out.getvalue()
+
+
+async def test_the_agentic_workflow_of_the_contract_runs_as_written(proxy: Proxy, port: int) -> None:
+    assert await printed(WORKFLOW, proxy, port) == (
+        "Tool called: get_weather\nResult: Sunny in Paris.\nAnswer: The tool said: Sunny in Paris.\n"
+    )
+
+
+async def test_the_conversation_with_tools_of_the_contract_runs_as_written(proxy: Proxy, port: int) -> None:
+    lines = (await printed(CONVERSATION, proxy, port)).splitlines()
+    assert lines[0].startswith("First response: resp_")
+    assert lines[1].startswith("Second response: resp_")
+    roles = [line.partition(":")[0] for line in lines[2:]]
+    assert roles == ["assistant", "assistant", "user", "assistant", "assistant", "assistant", "user"]
+    assert "order #12345" in lines[-1]
+
+
+async def test_the_streaming_of_the_contract_runs_as_written_and_tells_of_calls(
+    tmp_path: Path, port: int
+) -> None:
+    more = settings(port) | {"mcp_config": operators(tmp_path), "builtin_tools": "never"}
+    async with fake_proxy(tmp_path, CALLS, **more) as proxy:
+        lines = (await printed(STREAMING, proxy, port)).splitlines()
+    assert lines[1].startswith("[Calling tool: mcp_")
+    assert lines[2] == "The tool said: Sunny in Paris."
+    assert lines[-1].startswith("Tokens used: ")
+
+
+async def test_a_stream_of_mcp_is_valid_event_by_event(proxy: Proxy, port: int) -> None:
+    answer = await ask(proxy, tools=[weather(port)], stream=True)
+    assert types_of(events_of(answer.text))[2:14] == [
+        "response.output_item.added",
+        "response.mcp_list_tools.in_progress",
+        "response.mcp_list_tools.completed",
+        "response.output_item.done",
+        "response.output_item.added",
+        "response.mcp_call.in_progress",
+        "response.mcp_call_arguments.delta",
+        "response.mcp_call_arguments.done",
+        "response.mcp_call.completed",
+        "response.output_item.done",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+
+
+async def test_secrets_of_a_server_are_neither_shown_nor_stored(tmp_path: Path, port: int) -> None:
+    async with fake_proxy(tmp_path, CALLS, **settings(port)) as proxy:
+        tool = weather(port, headers={"X-Token": "planted-secret"}, authorization="planted-too")
+        answer = await ask(proxy, tools=[tool])
+        assert answer.status == 200
+        kept = await proxy.send("GET", f"/v1/responses/{answer.body['id']}")
+    stored = b"".join(file.read_bytes() for file in (tmp_path / "state").glob("store*"))
+    for secret in ("planted-secret", "planted-too"):
+        assert secret not in answer.text + kept.text
+        assert secret.encode() not in stored
+
+
+async def test_the_profile_of_open_responses_server_tells_a_call_as_that_server_does(
+    tmp_path: Path, port: int
+) -> None:
+    more = settings(port) | {"responses_profile": "open-responses-server"}
+    async with fake_proxy(tmp_path, CALLS, **more) as proxy:
+        answer = await proxy.send(
+            "POST",
+            "/responses",
+            {"model": "codex-5", "input": "Hi.", "tools": [weather(port)], "stream": True},
+        )
+    text = answer.text.removesuffix("event: done\ndata: [DONE]\n\n").removesuffix("data: [DONE]\n\n")
+    frames = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    types = [frame["type"] for frame in frames]
+    assert not [type for type in types if "mcp" in type]
+    done = types.index("response.function_call_arguments.done")
+    assert frames[done + 1]["type"] == "response.output_text.delta"
+    assert frames[done + 1]["delta"] == '["Sunny in Paris."]'
+    kinds = [item["type"] for item in frames[-1]["response"]["output"]]
+    assert kinds[:2] == ["function_call", "function_call_output"]
+
+
+async def test_a_chat_hears_of_the_operator_s_tools_as_thoughts_only(tmp_path: Path) -> None:
+    more = {"fake_dialect": "app-server", "mcp_config": operators(tmp_path)}
+    async with fake_proxy(tmp_path, CALLS, **more) as proxy:
+        answer = await proxy.ask(
+            {"model": "codex-5", "messages": [{"role": "user", "content": "Hi."}], "stream": True}
+        )
+    choices = [frame["choices"][0] for frame in answer.frames[:-1]]
+    said = "".join(choice["delta"].get("content") or "" for choice in choices)
+    thought = "".join(choice["delta"].get("reasoning_content") or "" for choice in choices)
+    assert said == "The tool said: Sunny in Paris."
+    assert "[mcp_call] desk.get_weather" in thought
+    assert not [choice for choice in choices if "tool_calls" in choice["delta"]]
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
+
+
+async def test_a_stream_is_kept_alive_while_a_call_runs(tmp_path: Path) -> None:
+    more = {"fake_dialect": "app-server", "mcp_config": operators(tmp_path, "hang"), "sse_keepalive_ms": 20}
+    prompt = f"[[fake:tool_call args='{json.dumps({'folder': str(tmp_path)})}']]"
+    body = {"model": "codex-5", "messages": [{"role": "user", "content": prompt}], "stream": True}
+    async with (
+        fake_proxy(tmp_path, **more) as proxy,
+        proxy.session.post(f"{proxy.url}/v1/chat/completions", json=body) as answer,
+    ):
+        await eventually((tmp_path / "called").exists)
+        comments = 0
+        async for line in answer.content:
+            comments += line.startswith(b": ")
+            if comments == 3:
+                break
+
+
+async def test_an_agent_that_ends_its_turn_with_calls_takes_no_servers(tmp_path: Path, port: int) -> None:
+    async with fake_proxy(tmp_path, CALLS, **settings(port) | {"fake_dialect": "proto"}) as proxy:
+        answer = await ask(proxy, tools=[weather(port)])
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (
+        400,
+        "unsupported_by_agent",
+        "tools[0]",
+    )
