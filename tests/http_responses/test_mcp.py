@@ -236,7 +236,7 @@ async def test_the_profile_of_open_responses_server_tells_a_call_as_that_server_
 
 
 async def test_a_chat_hears_of_the_operator_s_tools_as_thoughts_only(tmp_path: Path) -> None:
-    more = {"fake_dialect": "app-server", "mcp_config": operators(tmp_path)}
+    more: dict[str, Any] = {"fake_dialect": "app-server", "mcp_config": operators(tmp_path)}
     async with fake_proxy(tmp_path, CALLS, **more) as proxy:
         answer = await proxy.ask(
             {"model": "codex-5", "messages": [{"role": "user", "content": "Hi."}], "stream": True}
@@ -251,7 +251,8 @@ async def test_a_chat_hears_of_the_operator_s_tools_as_thoughts_only(tmp_path: P
 
 
 async def test_a_stream_is_kept_alive_while_a_call_runs(tmp_path: Path) -> None:
-    more = {"fake_dialect": "app-server", "mcp_config": operators(tmp_path, "hang"), "sse_keepalive_ms": 20}
+    more: dict[str, Any] = {"fake_dialect": "app-server", "sse_keepalive_ms": 20}
+    more["mcp_config"] = operators(tmp_path, "hang")
     prompt = f"[[fake:tool_call args='{json.dumps({'folder': str(tmp_path)})}']]"
     body = {"model": "codex-5", "messages": [{"role": "user", "content": prompt}], "stream": True}
     async with (

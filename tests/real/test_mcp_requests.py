@@ -25,7 +25,7 @@ def port() -> Iterator[int]:
         yield port
 
 
-def news(port: int, **more: Any) -> dict[str, Any]:
+def news(port: int, **more: Any) -> Any:
     return {"type": "mcp", "server_label": "news", "server_url": f"http://127.0.0.1:{port}/mcp", **more}
 
 
@@ -104,7 +104,7 @@ async def test_a_call_waits_for_its_approval_in_the_next_request(
         assert first.status == "completed"
         asked = first.output[-1]
         assert asked.type == "mcp_approval_request"
-        answer = {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": approve}
+        answer: Any = {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": approve}
         last = await create(
             model=MODEL,
             previous_response_id=first.id,
