@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from codex_proxy import __version__
 from codex_proxy.core.faults import Fault
 from codex_proxy.http.openapi.document import document
-from codex_proxy.http.openapi.operations import OPERATIONS
+from codex_proxy.http.openapi.operations import OPERATIONS, ROOT_ONLY
 from codex_proxy.http.openapi_route import served
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat import parse as chat
@@ -96,8 +96,7 @@ def test_every_reference_leads_somewhere_and_every_component_is_told_of() -> Non
     text = msgspec.json.encode(DOCUMENT).decode()
     referred = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
     assert referred <= set(COMPONENTS["schemas"])
-    streams = {operation.streams for operation in OPERATIONS.values() if operation.streams}
-    assert set(COMPONENTS["schemas"]) == referred | streams
+    assert set(COMPONENTS["schemas"]) == referred
 
 
 def test_every_operation_has_a_name_of_its_own_and_parameters_for_its_path() -> None:
@@ -226,3 +225,61 @@ def test_what_responses_always_refuses_is_no_part_of_its_schema(fields: dict[str
     body = {"model": "codex-5", "input": "x", **fields}
     assert refused(parse_response, body)
     assert complaints(RESPONSE_SCHEMA, body)
+
+
+# --- the schemas of answers and a server ----------------------------------------------------------
+
+
+def described(method: str, path: str, status: int) -> Any:
+    """A validator of what the document says of an answer."""
+    content = DOCUMENT["paths"][path][method.lower()]["responses"][str(status)]["content"]
+    schema = {**content["application/json"]["schema"], "components": COMPONENTS}
+    return jsonschema.Draft202012Validator(schema)
+
+
+TOOL = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
+TOLD = {"role": "user", "content": "Hello."}
+
+
+async def test_what_is_stored_is_answered_as_described(everything: Proxy) -> None:
+    async def asked(method: str, path: str, body: Any = None, /, status: int = 200, **names: str) -> Any:
+        answer = await everything.send(method, "/v1" * (path in PREFIXED) + path.format(**names), body)
+        assert answer.status == status, answer.text
+        complaints = [error.message for error in described(method, path, status).iter_errors(answer.body)]
+        assert complaints == [], path
+        return answer.body
+
+    turn = {"model": "codex-5", "tools": [TOOL], "metadata": {"a": "b"}, "reasoning": {"effort": "low"}}
+    made = await asked("POST", "/responses", {**turn, "input": "[[fake:tool_call]]"})
+    assert [item["type"] for item in made["output"]] == ["function_call"]
+    await asked("POST", "/responses", {**turn, "input": "[[fake:refusal]]", "user": "somebody"})
+    cut = await asked("POST", "/responses", {"model": "codex-5", "input": "[[fake:length]]"})
+    assert cut["incomplete_details"] is not None
+    behind = await asked("POST", "/responses", {"model": "codex-5", "input": "Hello.", "background": True})
+    await asked("POST", "/responses/{id}/cancel", id=behind["id"])
+    await asked("POST", "/responses/{id}/cancel", status=400, id=made["id"])
+    await asked("GET", "/responses/{id}", id=made["id"])
+    await asked("GET", "/responses/{id}/input_items", id=made["id"])
+    await asked("POST", "/responses/compact", {"model": "codex-5", "input": "Hello."})
+    await asked("POST", "/responses/input_tokens", {"model": "codex-5", "input": "Hello."})
+    await asked("DELETE", "/responses/{id}", id=made["id"])
+    await asked("GET", "/responses/{id}", status=404, id=made["id"])
+    talk = (await asked("POST", "/conversations", {"items": [TOLD], "metadata": {"a": "b"}}))["id"]
+    await asked("POST", "/responses", {"model": "codex-5", "input": "Hello.", "conversation": talk})
+    await asked("POST", "/conversations/{id}", {"metadata": {"a": None}}, id=talk)
+    (item,) = (await asked("POST", "/conversations/{id}/items", {"items": [TOLD]}, id=talk))["data"]
+    assert len((await asked("GET", "/conversations/{id}/items", id=talk))["data"]) == 4
+    await asked("GET", "/conversations/{id}/items/{item_id}", id=talk, item_id=item["id"])
+    await asked("DELETE", "/conversations/{id}/items/{item_id}", id=talk, item_id=item["id"])
+    await asked("GET", "/conversations/{id}", id=talk)
+    await asked("DELETE", "/conversations/{id}", id=talk)
+    for text in ("[[fake:tool_calls]]", "[[fake:refusal]]", "[[fake:reasoning]]", "[[fake:usage_missing]]"):
+        await asked("POST", "/chat/completions", {"messages": [{"role": "user", "content": text}]})
+    await asked("GET", "/models")
+    await asked("GET", "/models/{id}", id="codex-5")
+    await asked("GET", "/usage")
+    for path in ("/healthz", "/livez", "/readyz", "/__test/conc", "/openapi.json"):
+        await asked("GET", path)
+
+
+PREFIXED = set(DOCUMENT["paths"]) - ROOT_ONLY

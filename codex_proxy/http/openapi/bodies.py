@@ -31,7 +31,7 @@ _CONVERSATION: Final[Schema] = {
 _INCLUDES: Final = [name for name in get_args(Include) if name != "message.output_text.logprobs"]
 
 CHANGED: Final[dict[tuple[str, str], Schema]] = {
-    ("ChatRequest", "logprobs"): {"anyOf": [{"type": "boolean", "const": False}, NULL]},
+    ("ChatRequest", "logprobs"): {"anyOf": [{"const": False}, {"const": 0}, NULL]},
     ("ChatRequest", "top_logprobs"): NULL,
     ("ChatRequest", "audio"): NULL,
     ("ChatRequest", "web_search_options"): NULL,

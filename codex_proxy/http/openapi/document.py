@@ -107,9 +107,8 @@ def _answer(operation: Operation, schema: Schema | str) -> Schema:
     else:
         content["application/json"] = {"schema": schema}
     if operation.streams:
-        content["text/event-stream"] = {
-            "schema": {**TEXT, "description": f"Events: `{operation.streams}`, one `data:` line each."}
-        }
+        # OpenAPI 3.1 has no word for the shape of one event.
+        content["text/event-stream"] = {"x-event-schema": ref(operation.streams)}
     headers = (
         {name: _header(words) for name, words in _TURN_HEADERS.items()} if operation.kind == "turn" else {}
     )

@@ -62,7 +62,7 @@ def _header(name: str, schema: Schema, description: str) -> Parameter:
 
 MODE: Final = _header(
     "X-Codex-Mode",
-    one_of("model", "agent"),
+    one_of("model", "agent", ""),
     "The plain model, or the agent at work in its folder. A request can narrow it.",
 )
 WORKDIR: Final = _header(

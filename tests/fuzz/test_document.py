@@ -1,0 +1,74 @@
+"""The server does what its own document says: no fault of its own for any request, and every answer as described.
+
+schemathesis makes requests out of the document, right ones and wrong ones, and holds the answers to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from codex_proxy.http.openapi.document import document
+from codex_proxy.http.openapi.operations import OPERATIONS
+
+OF_THE_MODEL: Final = frozenset({"invalid_structured_output", "tool_choice_not_honoured"})
+"""The fake agent answers the same whatever is asked: it follows no schema, and calls no tool that it has to."""
+
+
+def no_fault_of_this_server(_: Any, response: Any, __: Any) -> None:
+    """A 5xx is never the answer to a request, however bad, unless the model's answer is to blame."""
+    if response.status_code >= 500:
+        assert response.json()["error"]["code"] in OF_THE_MODEL
+
+
+CHECKS: Final = [
+    no_fault_of_this_server,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    response_headers_conformance,
+    negative_data_rejection,
+]
+
+SERVED: Final = {key for key in OPERATIONS if "__test" not in key[1] and key[1] != "/metrics"}
+"""What a server has by default; the WebSocket is no question with one answer."""
+DOCUMENT: Final = document(SERVED - {("GET", "/responses")}, most_choices=5)
+DESCRIBED: Final = {
+    found.ok().label: found.ok() for found in schemathesis.openapi.from_dict(DOCUMENT).get_all_operations()
+}
+MODES: Final = st.sampled_from([GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+
+FEW: Final = settings(
+    max_examples=settings().max_examples // 8,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_every_operation_is_asked() -> None:
+    assert len(DESCRIBED) == len(SERVED) - 1
+
+
+@pytest.mark.parametrize("operation", DESCRIBED.values(), ids=DESCRIBED)
+@FEW
+@given(data=st.data())
+def test_an_operation_keeps_to_the_document(operation: Any, port: int, data: st.DataObject) -> None:
+    case = data.draw(operation.as_strategy(generation_mode=data.draw(MODES)))
+    # Paths stand without a prefix in the document, and are served without one too.
+    response = case.call(base_url=f"http://127.0.0.1:{port}")
+    case.validate_response(response, checks=CHECKS)
