@@ -105,11 +105,13 @@ async def test_a_call_waits_for_its_approval_in_the_next_request(
         asked = first.output[-1]
         assert asked.type == "mcp_approval_request"
         answer: Any = {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": approve}
+        if not approve:
+            answer["reason"] = "too dear"
         last = await create(
             model=MODEL,
             previous_response_id=first.id,
             tools=tools,
-            input=[answer if approve else {**answer, "reason": "too dear"}],
+            input=[answer],
         )
         again = await create(
             model=MODEL, previous_response_id=last.id, tools=tools, input="[[model:text]] Thanks."

@@ -241,10 +241,12 @@ class LiveRun:
 
 
 def can_run_again(service: Service, prepared: Prepared) -> bool:
-    """Whether a start of the server runs this turn again: it changed nothing, and nobody has read of it."""
+    """Whether a start of the server runs this turn again: it changed nothing, and nobody has read of it. What tools
+    that the server runs have changed is not known."""
     parsed = prepared.parsed
     return (
         service.responses.background_recovery == "rerun"
         and prepared.turn.mode == "model"
+        and service.own_tools is None
         and not parsed.stream
     )
