@@ -10,11 +10,10 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.http.body import read_body
 from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.exchange import streamed, whole
-from codex_proxy.http.guard import Release
 from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.own_tools import with_operators_tools
-from codex_proxy.http.places import place_of
+from codex_proxy.http.places import stream_place
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
@@ -68,13 +67,10 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
 async def _stream(
     request: web.Request, parsed: ParsedChat, turn: Turn, renderer: ChatRenderer, observed: Observed
 ) -> web.StreamResponse:
-    """A stream holds its place among the streams from before its agent starts until it has ended."""
     service = request.app[SERVICE]
-    place = place_of(request)
-    ending: Release = "aborted"
-    try:
+    with stream_place(request):
         source = await _start(request, parsed, turn)
-        response = await streamed(
+        return await streamed(
             source,
             renderer,
             observed,
@@ -82,15 +78,6 @@ async def _stream(
             keepalive=0.0 if _no_keepalive(request) else service.keepalive,
             comment=lambda: b": %d\n\n" % (service.clock.epoch() * 1000),
         )
-        ending = "finish"
-        return response
-    except ConnectionError:
-        raise
-    except Exception:
-        ending = "close"
-        raise
-    finally:
-        place.release(ending)
 
 
 async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source:

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from aiohttp import web
 
-from codex_proxy.http.guard import ConcurrencyFault, Place
+from codex_proxy.http.guard import ConcurrencyFault, Place, Release
 from codex_proxy.http.middleware.frame import REPLY_HEADERS, REQUEST_ID
 from codex_proxy.http.service import SERVICE
 
 
-def place_of(request: web.Request) -> Place:
-    """A place among the streams. Raises `Fault` where there is none."""
+@contextmanager
+def stream_place(request: web.Request) -> Iterator[None]:
+    """A stream holds its place among the streams from before its agent starts until it has ended, and the guard is
+    told how it ended. Raises `Fault` where there is none."""
+    place = _place_of(request)
+    ending: Release = "aborted"
+    try:
+        yield
+        ending = "finish"
+    except ConnectionError:
+        raise
+    except Exception:
+        ending = "close"
+        raise
+    finally:
+        place.release(ending)
+
+
+def _place_of(request: web.Request) -> Place:
     service = request.app[SERVICE]
     try:
         place = service.guard.acquire(request[REQUEST_ID])

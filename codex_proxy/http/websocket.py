@@ -21,7 +21,7 @@ from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.faults import UNFORESEEN, log_unforeseen
 from codex_proxy.http.middleware.doors import DIGEST, KEY_PROTOCOL, subprotocols
 from codex_proxy.http.middleware.pace import counted
-from codex_proxy.http.places import place_of
+from codex_proxy.http.places import stream_place
 from codex_proxy.http.responses.answer import Answer
 from codex_proxy.http.responses.context import Context, ContextItem, context_item, context_of
 from codex_proxy.http.responses.create import hints_of
@@ -148,11 +148,8 @@ class _Connection:
         self._client = client
 
     async def _in_its_place(self, frame: str | bytes) -> None:
-        place = place_of(self._request)
-        try:
+        with stream_place(self._request):
             await self._turn(frame)
-        finally:
-            place.release("finish")
 
     async def _turn(self, frame: str | bytes) -> None:
         parsed = self._parsed(frame)

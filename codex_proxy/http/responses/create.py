@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from aiohttp import web
 
 from codex_proxy.core.faults import Fault
 from codex_proxy.http.body import read_body
 from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.exchange import streamed, whole
-from codex_proxy.http.guard import Release
 from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
-from codex_proxy.http.places import place_of
+from codex_proxy.http.places import stream_place
 from codex_proxy.http.responses.answer import Answer
 from codex_proxy.http.responses.background import create_in_background, queued_reply
 from codex_proxy.http.responses.prepare import (
@@ -92,38 +93,24 @@ async def _behind(
 ) -> web.StreamResponse:
     """A turn that goes on when its client leaves; with a stream its client may read along."""
     service = request.app[SERVICE]
-    place = place_of(request) if parsed.stream else None
-    ending: Release = "aborted"
-    try:
+    with stream_place(request) if parsed.stream else nullcontext():
         prepared = await create_in_background(request, service, parsed, body, hints)
         request[NOTES]["response_id"] = prepared.id
-        if place is None:
+        if not parsed.stream:
             return queued_reply(service, prepared)
         headers = headers_of(service, prepared)
-        response = await follow(
+        return await follow(
             request, service, opened(service.responses.store), prepared.owner, prepared.id, -1, headers
         )
-        ending = "finish"
-        return response
-    finally:
-        if place is not None:
-            place.release(ending)
 
 
 async def _stream(
     request: web.Request, prepared: Prepared, answer: Answer, observed: Observed
 ) -> web.StreamResponse:
-    """A stream holds its place among the streams from before its agent starts until it has ended."""
     service = request.app[SERVICE]
-    ending: Release = "aborted"
-    try:
-        place = place_of(request)
-    except BaseException:
-        prepared.release()
-        raise
-    try:
+    with stream_place(request):
         await begin(service, prepared, answer)
-        response = await streamed(
+        return await streamed(
             answer,
             answer,
             observed,
@@ -131,15 +118,6 @@ async def _stream(
             keepalive=service.responses.heartbeat,
             comment=lambda: HEARTBEAT,
         )
-        ending = "finish"
-        return response
-    except ConnectionError:
-        raise
-    except Exception:
-        ending = "close"
-        raise
-    finally:
-        place.release(ending)
 
 
 def hints_of(request: web.Request) -> RequestHints:

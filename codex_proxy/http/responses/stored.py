@@ -9,7 +9,7 @@ from aiohttp import web
 
 from codex_proxy.http.listing import check_include, listed, shown
 from codex_proxy.http.middleware.frame import OWNER
-from codex_proxy.http.places import place_of
+from codex_proxy.http.places import stream_place
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.responses.background import cancel_in_background
 from codex_proxy.http.responses.resumed import check_resumable, follow, starting_after
@@ -48,14 +48,8 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
     found = await stored_response(request)
     service, store = request.app[SERVICE], store_for(request)
     await check_resumable(store, found, service.responses.background.find(found.owner, found.id))
-    place = place_of(request)
-    try:
-        response = await follow(request, service, store, found.owner, found.id, after, {})
-    except BaseException:
-        place.release("aborted")
-        raise
-    place.release("finish")
-    return response
+    with stream_place(request):
+        return await follow(request, service, store, found.owner, found.id, after, {})
 
 
 async def delete(request: web.Request) -> web.Response:
