@@ -91,6 +91,7 @@ class Server:
                 running=settings.max_running_turns,
                 waiting=settings.max_queued_turns,
                 wait=settings.queue_wait,
+                size=settings.max_output_size,
             ),
             Deadlines(
                 first=settings.first_event_timeout, idle=settings.idle_timeout, total=settings.total_timeout

@@ -128,6 +128,9 @@ class Settings(BaseSettings):
     max_input_items: int = Field(
         10_000, ge=1, description="messages or input items of one request, beside those that it goes on from"
     )
+    max_output_size: int = Field(
+        32 << 20, ge=1, description="letters that one turn may say; past that it ends as `length`"
+    )
     max_running_turns: int = Field(16, ge=1, description="turns at once")
     max_queued_turns: int = Field(64, ge=0, description="turns that wait for one of those")
     queue_wait: float = Field(30.0, gt=0, description="seconds a turn may wait")

@@ -1,4 +1,4 @@
-"""Limits on what a turn may say, that no agent has a knob for: stop sequences and a length.
+"""Limits on what a turn may say, that no agent has a knob for: stop sequences, a length, and a size.
 
 In: batches of well-formed events. Out: the events that may pass, and what was hit, if anything. On a hit the
 text is cut exactly there, all open items are closed, and nothing passes any more: the caller interrupts the
@@ -10,12 +10,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from codex_proxy.core.events import Event, ItemEnded, ItemStarted, RefusalDelta, TextDelta
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    RawItem,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+)
 from codex_proxy.core.items import ItemStatus
 
 LETTERS_PER_TOKEN: Final = 8
 """What no ordinary text reaches (prose has 4 to 5, indented code somewhat more): a limit of tokens, counted
 with it, does not cut before the model itself would have been cut."""
+
+MOST_SIZE: Final = 32 << 20
+"""Letters of one turn. The largest body that we take is as large: more could not be sent back as history. Models stop
+at a thirtieth of it."""
+ITEM_SIZE: Final = 512
+"""What an item counts for beside its text: about what it takes in the last object of a response."""
+
+_KEPT_TEXT: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 
 
 class StopSequences:
@@ -128,6 +145,38 @@ class MaxTokens:
         if room:
             out.append(type(event)(event.id, event.text[:room]))
         out += _closings(self._open, "incomplete")
+
+
+class MaxSize:
+    """Cuts a turn that says so much that keeping it until its end would take all the room there is.
+
+    Counts what is kept: texts of every kind, raw items, and a share for each item. It cuts between two events.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._open: dict[str, None] = {}
+
+    def feed(self, events: list[Event]) -> tuple[list[Event], str | None]:
+        """What may pass, and `length` once there was more than may be."""
+        left = self._left
+        for index, event in enumerate(events):
+            kind = type(event)
+            if kind in _KEPT_TEXT:
+                left -= len(event.text)  # type: ignore[union-attr]
+            elif kind is RawItem:
+                left -= len(event.json)  # type: ignore[union-attr]
+            elif kind is ItemStarted:
+                left -= ITEM_SIZE
+                self._open[event.item.id] = None  # type: ignore[union-attr]
+            elif kind is ItemEnded:
+                self._open.pop(event.id, None)  # type: ignore[union-attr]
+            if left < 0:
+                if kind is ItemStarted:
+                    self._open.pop(event.item.id)  # type: ignore[union-attr]
+                return [*events[:index], *_closings(self._open, "incomplete")], "length"
+        self._left = left
+        return events, None
 
 
 def _closings(open_ids: Iterable[str], status: ItemStatus) -> list[Event]:

@@ -18,6 +18,7 @@ import structlog
 from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, PastOutput
+from codex_proxy.core.limits import MOST_SIZE
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.agent import Agent, Opened
 from codex_proxy.runs.deadlines import Deadlines
@@ -50,11 +51,12 @@ STOPPING = Failure(kind=FaultKind.UNAVAILABLE, message="The server is stopping."
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """How many turns run at once, how many wait for that, and how long (seconds)."""
+    """How many turns run at once, how many wait for that, and how long (seconds); how much each may say (letters)."""
 
     running: int = 16
     waiting: int = 64
     wait: float = 30.0
+    size: int = MOST_SIZE
 
 
 class _Slot:
@@ -149,7 +151,7 @@ class RunManager:
         calls = OwnCalls(runner, self._clean_up)
         run = Run(
             turn, started.attempt, loop, self._deadlines, self,
-            client=owner, saves=self._has_to_save, calls=calls,
+            client=owner, saves=self._has_to_save, calls=calls, most=self._limits.size,
         )  # fmt: skip
         self._runs[run] = _Started(slot, before_end, durable, replay)
         if first:

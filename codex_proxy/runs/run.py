@@ -28,7 +28,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import PastRaw
-from codex_proxy.core.limits import MaxTokens, StopSequences
+from codex_proxy.core.limits import MOST_SIZE, MaxSize, MaxTokens, StopSequences
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, Scheduler
@@ -82,7 +82,7 @@ class Owner(Protocol):
 
 
 class Run:
-    """One turn under way. `saves`: its end has to wait for the disk."""
+    """One turn under way. `saves`: its end has to wait for the disk. `most`: how much it may say, in letters."""
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class Run:
         client: str,
         saves: Callable[[Run], bool],
         calls: OwnCalls,
+        most: int = MOST_SIZE,
     ) -> None:
         self.log = EventLog(self._backlog)
         self.turn = turn
@@ -114,7 +115,7 @@ class Run:
         a new one on a process of several while that has not said a word, and so was gone before."""
         self._replayed = False
         self._rules = Rules()
-        self._limits: list[StopSequences | MaxTokens] = []
+        self._limits: list[StopSequences | MaxTokens | MaxSize] = [MaxSize(most)]
         if turn.stop:
             self._limits.append(StopSequences(turn.stop))
         if turn.max_tokens:

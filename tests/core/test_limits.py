@@ -14,13 +14,15 @@ from codex_proxy.core.events import (
     Event,
     ItemEnded,
     ItemStarted,
+    OutputDelta,
+    RawItem,
     ReasoningDelta,
     RefusalDelta,
     StepCompleted,
     TextDelta,
 )
 from codex_proxy.core.items import Message, Reasoning, ToolCall
-from codex_proxy.core.limits import LETTERS_PER_TOKEN, MaxTokens, StopSequences
+from codex_proxy.core.limits import ITEM_SIZE, LETTERS_PER_TOKEN, MaxSize, MaxTokens, StopSequences
 
 TEXT = st.text("abc", max_size=12)
 STOPS = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=4)
@@ -167,3 +169,37 @@ def test_every_choice_has_room_of_its_own() -> None:
 
 def test_several_messages_share_the_room_of_their_choice() -> None:
     assert MaxTokens(2).feed([*told("x" * ROOM, [], "a"), *told("y", [], "b")])[1] == "length"
+
+
+# --- a size -------------------------------------------------------------------------------------
+
+
+def test_a_turn_below_the_size_passes_as_it_is() -> None:
+    limit = MaxSize(2 * ITEM_SIZE + 6)
+    batches: list[list[Event]] = [told("abc", (1,)), [OutputDelta("m", "x" * 9999)], told("def", (), "n")]
+    assert [limit.feed(batch) for batch in batches] == [(batch, None) for batch in batches]
+
+
+KEPT: list[Event] = [
+    TextDelta("m", "abcd"),
+    RefusalDelta("m", "abcd"),
+    ReasoningDelta("m", "abcd"),
+    ArgumentsDelta("m", "abcd"),
+    RawItem("r", b"abcd"),
+]
+
+
+@pytest.mark.parametrize("event", KEPT, ids=lambda event: type(event).__name__)
+def test_what_is_kept_counts_and_the_turn_is_cut_before_it_is_too_much(event: Event) -> None:
+    limit = MaxSize(ITEM_SIZE + 8)
+    opened: list[Event] = [ItemStarted(Message("m")), event]
+    assert limit.feed(opened) == (opened, None)
+    cut, hit = limit.feed([event, event, ItemEnded("m")])
+    assert (cut, hit) == ([event, ItemEnded("m", "incomplete")], "length")
+
+
+def test_items_without_any_text_count_too_and_the_one_too_many_is_not_begun() -> None:
+    started: list[Event] = [ItemStarted(ToolCall(f"c{n}", call_id=f"c{n}", name="f")) for n in range(4)]
+    cut, hit = MaxSize(3 * ITEM_SIZE).feed(started)
+    assert hit == "length"
+    assert cut == [*started[:3], *(ItemEnded(f"c{n}", "incomplete") for n in range(3))]

@@ -1,0 +1,52 @@
+"""How much one turn may say: past it the turn ends as cut off, on every surface, and the agent with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.serving import Proxy, fake_proxy, user
+
+SIZE = 20_000
+FLOOD = "[[fake:count n=100000]]"
+
+
+@pytest.fixture(params=["proto", "app-server"])
+async def proxy(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Proxy]:
+    async with fake_proxy(tmp_path, fake_dialect=request.param, max_output_size=SIZE) as running:
+        yield running
+        assert running.server.manager.running == 0
+
+
+async def test_a_flood_ends_a_chat_answer_as_length(proxy: Proxy) -> None:
+    [choice] = (await proxy.ask(user(FLOOD))).body["choices"]
+    assert choice["finish_reason"] == "length"
+    assert 0 < len(choice["message"]["content"]) <= SIZE
+    frames = (await proxy.ask(user(FLOOD, stream=True))).frames
+    assert frames[-1] == "[DONE]"
+    choices = [choice for frame in frames[:-1] for choice in frame["choices"]]
+    assert choices[-1]["finish_reason"] == "length"
+    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    assert text == choice["message"]["content"]
+
+
+async def test_a_flood_ends_a_response_as_incomplete(proxy: Proxy) -> None:
+    body: dict[str, Any] = {"model": "codex-5", "input": FLOOD}
+    response = (await proxy.send("POST", "/v1/responses", body)).body
+    assert (response["status"], response["incomplete_details"]) == (
+        "incomplete",
+        {"reason": "max_output_tokens"},
+    )
+    [item] = response["output"]
+    assert item["status"] == "incomplete"
+    assert 0 < len(item["content"][0]["text"]) <= SIZE
+
+
+async def test_the_agent_stops_and_the_server_goes_on(proxy: Proxy) -> None:
+    for _ in range(3):
+        assert (await proxy.ask(user(FLOOD))).status == 200
+    [choice] = (await proxy.ask(user())).body["choices"]
+    assert choice["finish_reason"] == "stop"
