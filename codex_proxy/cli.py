@@ -85,7 +85,9 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     (~/.config/codex-proxy/config.toml unless --config names another).
     """
     from codex_proxy.logs import configure, take_over
+    from codex_proxy.process.seclusion import seclude
 
+    seclude()
     settings = load_settings(flags, config_file)
     configure(settings.log_level, settings.log_format, content=settings.log_content)
     take_over()

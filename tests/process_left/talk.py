@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -59,10 +59,12 @@ class Talk:
 
 
 @asynccontextmanager
-async def talk(url: str, request: dict[str, Any]) -> AsyncIterator[Talk]:
+async def talk(
+    url: str, request: dict[str, Any], *, headers: Mapping[str, str] | None = None
+) -> AsyncIterator[Talk]:
     """A streamed request, from its status on."""
     async with (
-        aiohttp.ClientSession() as session,
+        aiohttp.ClientSession(headers=headers) as session,
         session.post(f"{url}/v1/chat/completions", json={**request, "stream": True}) as answer,
     ):
         under_way = Talk(answer)

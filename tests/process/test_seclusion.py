@@ -1,0 +1,47 @@
+"""A process whose environment holds keys cannot be looked into by its neighbours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no such thing elsewhere")
+
+NOBODY = 65534
+SCRIPT = """
+import ctypes, os, sys
+from codex_proxy.process.seclusion import seclude
+if os.getuid() == 0:  # root sees everything
+    os.setgroups([])
+    os.setgid({nobody})
+    os.setuid({nobody})
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # which a change of the user has switched off
+if sys.argv[1] == "secluded":
+    assert seclude()
+if os.fork() == 0:
+    os.execv("/bin/sh", ["sh", "-c", f"cat /proc/{{os.getppid()}}/environ; cat /proc/self/environ >/dev/null"])
+pid, status = os.wait()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def neighbour(how: str) -> str:
+    """What a child of a process can read of the environment of this process."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(nobody=NOBODY), how],
+        env={"SECRET": "planted", "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert done.returncode == 0, "the child itself is not secluded: " + done.stderr
+    return done.stdout
+
+
+def test_a_child_reads_the_environment_of_an_ordinary_parent_and_not_that_of_a_secluded_one() -> None:
+    assert "planted" in neighbour("ordinary")
+    assert neighbour("secluded") == ""

@@ -1,0 +1,114 @@
+"""What of the operator's environment an agent, its commands and MCP servers see: nothing that is not on the list."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from codex_proxy.process.environment import ALLOWED_NAMES, ALLOWED_PREFIXES
+from tests.process_left.talk import talk
+from tests.real.codex_home import CodexHome, make_codex_home
+from tests.real.model_server import model_server
+from tests.real.proxy import ask, proxy_process
+from tests.secrecy.planting import KEY, METRICS_KEY, PLANTED, WEBHOOK_SECRET
+
+SECRETS = {
+    "PROXY_API_KEY": KEY,
+    "PROXY_WEBHOOK_SECRET": WEBHOOK_SECRET,
+    "PROXY_WEBHOOK_URLS": "https://planted-host.example",
+    "PROXY_METRICS_KEY": METRICS_KEY,
+    "PROXY_METRICS": "true",
+    "OPENAI_API_KEY": "planted-openai-key",
+    "AWS_SECRET_ACCESS_KEY": "planted-aws-key",
+    "GITHUB_TOKEN": "planted-token",
+    "SSH_AUTH_SOCK": "/planted-socket",
+    "DATABASE_URL": "postgres://planted-user@db",
+    "LD_LIBRARY_PATH": "/planted-libraries",
+    "PYTHONSTARTUP": "/planted-file",
+}
+HELD = {"Authorization": f"Bearer {KEY}"}
+MCP_PROGRAM = Path(__file__).parents[1] / "mcp" / "program.py"
+
+OF_CODEX = frozenset(
+    {*("COLORTERM", "NO_COLOR", "PAGER", "GH_PAGER", "GIT_PAGER"), *("PWD", "OLDPWD", "SHLVL", "_")}
+)
+"""What Codex and the shell give to a command by themselves."""
+
+
+def environments(pid: int) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The command line and the environment of every descendant."""
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            yield process.cmdline(), process.environ()
+        except psutil.NoSuchProcess:
+            continue
+
+
+@pytest.mark.parametrize("dialect", ["proto", "app-server"])
+async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: str) -> None:
+    home = CodexHome(tmp_path / "home", tmp_path / "work", tmp_path / "user")
+    for folder in (home.path, home.workdir, home.user):
+        folder.mkdir()
+    servers = {"own": {"command": sys.executable, "args": [str(MCP_PROGRAM), "stdio"]}}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    environment = {
+        **SECRETS,
+        "PROXY_FAKE_DIALECT": dialect,
+        "PROXY_MCP_CONFIG": str(tmp_path / "mcp.json"),
+        "STREAM_RELEASE_FILE": str(tmp_path / "never"),
+    }
+    arguments = ("--agent", "fake", "--log-level", "debug")
+    async with (
+        proxy_process(home, *arguments, environment=environment) as proxy,
+        talk(proxy.url, ask("[[fake:text hold=1]]"), headers=HELD) as client,
+    ):
+        await client.says(b"content")
+        seen = list(environments(proxy.pid))
+        if dialect == "app-server":
+            assert [line for line, _ in seen if str(MCP_PROGRAM) in line]
+        assert [line for line, _ in seen if "fake_proto" in line]
+        for _, names in seen:
+            assert PLANTED.findall(repr(names)) == []
+            assert not [name for name in names if name.startswith("PROXY_")]
+
+
+@pytest.mark.real
+async def test_a_command_of_the_real_agent_sees_no_secret_of_the_operators(tmp_path: Path) -> None:
+    """And what it was told to do is not in the proxy's log."""
+    async with model_server() as model:
+        home = make_codex_home(tmp_path, model.base_url)
+        command = "env; cat planted-file planted-argument"
+        arguments = ("--sandbox", "danger-full-access", "--log-level", "debug")
+        async with proxy_process(home, *arguments, environment=SECRETS) as proxy:
+            prompt = ask(f'[[model:shell cmd="{command}"]]')
+            async with (
+                aiohttp.ClientSession(headers=HELD) as session,
+                session.post(f"{proxy.url}/v1/chat/completions", json=prompt) as answer,
+            ):
+                assert answer.status == 200, await answer.text()
+            seen = list(environments(proxy.pid))
+        output = outputs(model.calls[-1].body)
+    assert "planted-argument: No such file" in output, "the command ran"
+    names = set(re.findall(r"^(\w+)=", output, re.MULTILINE))
+    assert {"PATH", "HOME", "CODEX_HOME"} <= names
+    strange = {name for name in names if not name.startswith(ALLOWED_PREFIXES)} - ALLOWED_NAMES - OF_CODEX
+    assert strange == set()
+    planted = {*SECRETS.values()}
+    assert not [secret for secret in planted if secret in output and secret != "true"]
+    assert seen
+    assert PLANTED.findall(repr([names for _, names in seen])) == []
+    assert PLANTED.findall("".join(proxy.said)) == []
+
+
+def outputs(body: dict[str, Any]) -> str:
+    """What the model is told of commands."""
+    found = [item["output"] for item in body["input"] if "output" in item["type"]]
+    return "\n".join(each if isinstance(each, str) else json.dumps(each) for each in found)
