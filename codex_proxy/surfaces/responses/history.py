@@ -12,7 +12,7 @@ MCP servers tell is for `McpPast` to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from codex_proxy.core.faults import Fault, bad_request
@@ -97,18 +97,10 @@ class _Reader:
         for call in unanswered:
             if call.call_id not in self._cut:
                 raise bad_request(f"No tool output found for function call {call.call_id}.", "input")
-        if unanswered:
-            self.told = [told for told in self.told if all(told.part is not call for call in unanswered)]
-        for call, output in self._mcp.unanswered():
-            self._put_behind(call, output)
-
-    def _put_behind(self, call: PastCall, output: PastOutput) -> None:
-        """The output of a call that no item answers stands behind those of its step."""
-        index = next(index for index, told in enumerate(self.told) if told.part is call)
-        place = self.told[index].place
-        while index < len(self.told) and isinstance(self.told[index].part, PastCall | PastOutput):
-            index += 1
-        self.told.insert(index, Told(place, output))
+        dropped = {id(call) for call in unanswered}
+        given = {id(call): output for call, output in self._mcp.unanswered()}
+        if dropped or given:
+            self.told = list(_completed(self.told, dropped, given))
 
     def _tell(self, index: int, *parts: HistoryItem) -> None:
         self.told += [Told(index, part) for part in parts]
@@ -155,6 +147,23 @@ class _Reader:
         call = self._calls[item["call_id"]]
         self._answered.add(call.call_id)
         self._tell(index, PastOutput(call.call_id, _output_parts(item["output"]), call.kind))
+
+
+def _completed(
+    told: Iterable[Told], dropped: Collection[int], given: Mapping[int, PastOutput]
+) -> Iterator[Told]:
+    """The history without the `dropped` calls, and with the outputs of those that no item answers, behind the others
+    of their step. Parts are known by their identity."""
+    held: list[Told] = []
+    for each in told:
+        if held and not isinstance(each.part, PastCall | PastOutput):
+            yield from held
+            held = []
+        if id(each.part) not in dropped:
+            yield each
+        if id(each.part) in given:
+            held.append(Told(each.place, given[id(each.part)]))
+    yield from held
 
 
 def _orphan(call_id: str, place: str) -> Fault:

@@ -24,6 +24,8 @@ from codex_proxy.surfaces.responses import mcp_items
 DENIED: Final = "The user has not approved this call"
 UNANSWERED: Final = "The user did not say whether to approve this call, so it was not made."
 KINDS: Final = frozenset({mcp_items.LIST, mcp_items.CALL, mcp_items.REQUEST, mcp_items.RESPONSE})
+_WHOLE_ID: Final = 64
+"""Letters of an item's id that can be a call id."""
 _UNDER_WAY: Final = frozenset({"in_progress", "calling", "incomplete"})
 
 
@@ -107,7 +109,7 @@ class McpPast:
         self._seen.add(id)
         call_id = call_id_of(id)
         if call_id in self._taken:  # some providers count their ids anew in every answer
-            call_id = id[:64]
+            call_id = id[:_WHOLE_ID] if id[:_WHOLE_ID] not in self._taken else f"mcp_{len(self._taken)}"
         self._taken.add(call_id)
         return PastCall(call_id, offered_name(item["server_label"], item["name"]), item["arguments"], own=own)
 

@@ -46,7 +46,7 @@ APPROVED_RUN = RUN | {"id": "mcp_ba9876543210-call_1", "approval_request_id": RE
 HELLO: dict[str, Any] = {"type": "message", "role": "user", "content": "hello"}
 
 ASKED = PastCall("call_1", "files__read", "{}")
-GIVEN = PastOutput("call_1", (TextPart("done"),), own=True)
+GIVEN = PastOutput("call_1", (TextPart("done"),))
 
 
 def told(text: str) -> PastOutput:
@@ -76,7 +76,8 @@ def refusal(earlier: Sequence[Any], *fresh: Any) -> tuple[str | None, str]:
 
 
 def test_a_call_is_one_of_the_function_that_the_model_knows_and_was_answered() -> None:
-    assert history(RUN) == (PastCall("call_1", "files__read", "{}", own=True), GIVEN)
+    done = PastOutput("call_1", (TextPart("done"),), own=True)
+    assert history(RUN) == (PastCall("call_1", "files__read", "{}", own=True), done)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +122,18 @@ def test_two_calls_with_one_call_id_of_the_model_are_two() -> None:
     answered = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
     ids = [item.call_id for item in history(RUN, function, answered) if isinstance(item, PastCall)]
     assert ids == [RUN["id"], "call_1"]
+
+
+def test_ids_that_are_the_same_for_longer_than_a_call_id_are_told_apart() -> None:
+    long = [RUN | {"id": "mcp_" + "x" * 80 + str(number)} for number in range(3)]
+    ids = [item.call_id for item in history(*long) if isinstance(item, PastCall)]
+    assert len(set(ids)) == 3
+    assert max(map(len, ids)) == 64
+
+
+def test_many_calls_that_nobody_answered_are_told_in_little_time() -> None:
+    many = [REQUEST | {"id": f"mcpr_{number}", "status": "completed"} for number in range(20_000)]
+    assert len(history_of([*many, REQUEST])) == 2 * 20_001
 
 
 def test_what_a_response_put_out_goes_back_in() -> None:
