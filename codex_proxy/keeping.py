@@ -23,6 +23,7 @@ from codex_proxy.store.base import (
     StoreRefused,
     StoreUnavailable,
 )
+from codex_proxy.store.hold import StoreHold
 
 log = structlog.get_logger(__name__)
 
@@ -48,8 +49,9 @@ class StoredSteps:
 class Keeping:
     """An open store and the task that keeps it small."""
 
-    def __init__(self, store: Store, prune_seconds: float) -> None:
+    def __init__(self, store: Store, hold: StoreHold, prune_seconds: float) -> None:
         self.store = store
+        self._hold = hold
         self.steps = StoredSteps(store)
         self._pruning = asyncio.get_running_loop().create_task(self._prune(prune_seconds))
 
@@ -75,6 +77,8 @@ class Keeping:
             await self.store.close()
         except StoreUnavailable as error:
             log.warning("store_not_closed", reason=str(error))
+        finally:
+            self._hold.release()
 
 
 def retention_of(settings: Settings) -> Retention:
@@ -89,7 +93,7 @@ def retention_of(settings: Settings) -> Retention:
 
 
 async def open_store(settings: Settings, clock: Clock) -> Store:
-    """The store of these settings. Raises `KeepingError`."""
+    """The store of these settings, whoever else has it open. Raises `KeepingError`."""
     # Imported here, since a command line that only shows its help needs no database.
     from codex_proxy.store.sqlite import SqliteStore
 
@@ -99,11 +103,23 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
             settings.store_file, clock=clock, retention=retention_of(settings), memory=memory
         )
     except (StoreRefused, StoreUnavailable) as error:
-        raise KeepingError(f"{error} (PROXY_STORE=off serves without one)") from error
+        raise _not_opened(error) from error
 
 
 async def begin_keeping(settings: Settings, clock: Clock) -> Keeping | None:
-    """The open store; None where the operator wants none. Raises `KeepingError`."""
+    """The open store, held by this server alone; None where the operator wants none. Raises `KeepingError`."""
     if settings.store == "off":
         return None
-    return Keeping(await open_store(settings, clock), settings.store_prune_seconds)
+    try:
+        hold = StoreHold.take(settings.store_file)
+    except StoreRefused as error:
+        raise _not_opened(error) from error
+    try:
+        return Keeping(await open_store(settings, clock), hold, settings.store_prune_seconds)
+    except BaseException:
+        hold.release()
+        raise
+
+
+def _not_opened(error: Exception) -> KeepingError:
+    return KeepingError(f"{error} (PROXY_STORE=off serves without one)")

@@ -17,8 +17,9 @@ import aiohttp
 import msgspec
 import pytest
 
+from codex_proxy.app import StartError
 from codex_proxy.store.base import StoreUnavailable
-from tests.http.serving import PATIENCE, Proxy, until
+from tests.http.serving import PATIENCE, Proxy, fake_proxy, until
 from tests.http_responses.asking import ask, events_of, said, serving
 
 ADDRESS = re.compile(r"serves on (http://\S+)/v1")
@@ -74,6 +75,14 @@ async def ask_until_it_dies(url: str, stream: bool, acknowledged: list[str]) -> 
             assert found is not None
             previous = found[0]
             acknowledged.append(previous)
+
+
+async def test_a_second_server_on_one_store_does_not_start_and_says_why(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        with pytest.raises(StartError, match=r"another server .* keeps its responses in .*PROXY_STORE=off"):
+            async with fake_proxy(tmp_path):
+                raise AssertionError("it started")
+        assert (await ask(proxy, said("Hello."))).status == 200
 
 
 async def test_every_acknowledged_response_survives_a_kill(tmp_path: Path) -> None:

@@ -217,11 +217,11 @@ async def test_twenty_streams_on_two_processes_keep_their_texts_apart(codex_home
         assert sum(hub.served for hub in running.hubs) >= 20
 
 
-async def test_two_servers_share_a_state_folder(codex_home: CodexHome) -> None:
+async def test_two_servers_share_a_state_folder_but_for_the_store(codex_home: CodexHome) -> None:
     """Started in the same moment, with nothing laid out yet."""
 
     async def serve(name: str) -> None:
-        async with proxy(codex_home) as running:
+        async with proxy(codex_home, store_path=codex_home.path.parent / name) as running:
             for system in (None, "Be brief."):
                 assert await answer(running, f"[[model:text say={name}]]", system=system) == name
 
