@@ -203,3 +203,11 @@ def test_items_without_any_text_count_too_and_the_one_too_many_is_not_begun() ->
     cut, hit = MaxSize(3 * ITEM_SIZE).feed(started)
     assert hit == "length"
     assert cut == [*started[:3], *(ItemEnded(f"c{n}", "incomplete") for n in range(3))]
+
+
+def test_an_item_that_has_ended_is_not_closed_once_more() -> None:
+    cut, hit = MaxSize(2 * ITEM_SIZE + 3).feed(
+        [*told("abc", ()), ItemStarted(Message("n")), TextDelta("n", "d")]
+    )
+    assert hit == "length"
+    assert cut[-2:] == [ItemStarted(Message("n")), ItemEnded("n", "incomplete")]

@@ -101,9 +101,7 @@ def parse(
     body: bytes, *, settings: ResponsesSettings, catalog: ModelCatalog, headers: RequestHints
 ) -> ParsedResponse:
     """The whole of one request. The first thing that is wrong is the fault that is raised."""
-    request = parse_body(body)
-    check_input(request, settings.max_items)
-    _refuse_unsupported(request)
+    request = _checked(parse_body(body), settings)
     conversation = context_of(request)
     wanted = format_of(request)
     offered = offered_by(request.tools, request.tool_choice)
@@ -166,6 +164,12 @@ def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
         history = (SaidMessage("developer", (TextPart(parsed.instructions),)), *history)
     wanted = Format("json_object" if parsed.json_object else "text")
     return msgspec.structs.replace(parsed.turn, history=told(history, wanted))
+
+
+def _checked(request: ResponseRequest, settings: ResponsesSettings) -> ResponseRequest:
+    check_input(request, settings.max_items)
+    _refuse_unsupported(request)
+    return request
 
 
 def check_input(request: ContextFields, limit: int) -> None:
