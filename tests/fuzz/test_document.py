@@ -45,7 +45,7 @@ CHECKS: Final = [
 SERVED: Final = {key for key in OPERATIONS if "__test" not in key[1] and key[1] != "/metrics"}
 """What a server has by default; the WebSocket is no question with one answer."""
 DOCUMENT: Final = document(SERVED - {("GET", "/responses")}, most_choices=5)
-DESCRIBED: Final = {
+DESCRIBED: Final[dict[str, Any]] = {
     found.ok().label: found.ok() for found in schemathesis.openapi.from_dict(DOCUMENT).get_all_operations()
 }
 MODES: Final = st.sampled_from([GenerationMode.POSITIVE, GenerationMode.NEGATIVE])

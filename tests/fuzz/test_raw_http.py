@@ -1,0 +1,158 @@
+"""Bytes on the socket that are nearly HTTP: whatever comes back is HTTP, and a refusal is the error envelope."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from typing import Final
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.raw import RawAnswer, answers_in
+
+FIRST: Final = 0.03
+"""Seconds for an answer to what was sent alone: what follows in one piece is looked at together with it."""
+PATIENCE: Final = 0.3
+"""Seconds for a server that waits for still more: what is sent last are bytes that no request can go on with."""
+END: Final = b"\r\n\r\n\r\n0\r\n\r\n\x01\x02 \x03\r\n\r\n" + b"\x7f" * 64 + b"\r\n\r\n"
+STEADY: Final = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+BODY: Final = b'{"model":"codex-5","input":"x"}'
+LINES: Final = st.sampled_from(
+    [
+        *(
+            b"GET /livez HTTP/1.1",
+            b"POST /v1/responses HTTP/1.1",
+            b"GET /v1/responses HTTP/1.1",
+            b"GET / HTTP/1.0",
+        ),
+        *(
+            b"GET /livez HTTP/2",
+            b"get /livez HTTP/1.1",
+            b"GET  /livez  HTTP/1.1",
+            b"GET\t/livez\tHTTP/1.1",
+            b"GET",
+        ),
+        *(b"GET http://[::1 HTTP/1.1", b"GET //// HTTP/1.1", b"GET * HTTP/1.1", b"CONNECT a:1 HTTP/1.1", b""),
+        *(
+            b"OPTIONS * HTTP/1.1",
+            b"PRI * HTTP/2.0",
+            b"\x16\x03\x01",
+            b"TRACE / HTTP/1.1",
+            b"GET /%zz?%zz HTTP/1.1",
+        ),
+        *(b"GET /\xff HTTP/1.1", b"GET /v1/models/" + b"a" * 9000 + b" HTTP/1.1", b"M-SEARCH * HTTP/1.1"),
+    ]
+)
+HEADERS: Final = st.lists(
+    st.sampled_from(
+        [
+            *(
+                b"Host: localhost",
+                b"Host:",
+                b"Host: evil.example",
+                b"host : localhost",
+                b"Content-Length: 31",
+            ),
+            *(b"Content-Length: 3", b"Content-Length: -1", b"Content-Length: 1e3", b"Content-Length: 31, 31"),
+            *(
+                b"Transfer-Encoding: chunked",
+                b"Transfer-Encoding: gzip, chunked",
+                b"Transfer-Encoding: chunked, x",
+            ),
+            *(
+                b"Content-Encoding: gzip",
+                b"Content-Encoding: br",
+                b"Content-Type: application/json",
+                b"Connection: x",
+            ),
+            *(
+                b"Content-Type: text/plain; charset=\xff",
+                b"Content-Type:",
+                b"Expect: 100-continue",
+                b"Expect: x",
+            ),
+            *(b"Connection: upgrade", b"Upgrade: websocket", b"Upgrade: h2c", b"Sec-WebSocket-Key: x"),
+            *(
+                b"Sec-WebSocket-Version: 13",
+                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+                b"X-Codex-Mode: \xff",
+            ),
+            *(
+                b"x-request-id: \x00",
+                b"Authorization: Bearer \xff",
+                b"no colon",
+                b" folded",
+                b": nameless",
+                b"A:\x0b",
+            ),
+            *(
+                b"Origin: null",
+                b"X-Forwarded-For: x",
+                b"Cookie: " + b"a=b; " * 400,
+                b"X-Codex-Workdir: \xed\xa0\x80",
+            ),
+        ]
+    ),
+    max_size=7,
+)
+BODIES: Final = st.sampled_from(
+    [
+        b"",
+        BODY,
+        b"1f\r\n" + BODY + b"\r\n0\r\n\r\n",
+        b"zz\r\n",
+        b"5;a=b\r\n{}\r\n",
+        b"\x1f\x8b\x08",
+        b"\x81\x00",
+    ]
+)
+LINE_ENDS: Final = st.sampled_from([b"\r\n", b"\r\n", b"\n", b"\r"])
+
+
+def told(port: int, data: bytes) -> list[RawAnswer]:
+    """What comes back for these bytes until the server closes."""
+    found = b""
+    with socket.create_connection(("127.0.0.1", port)) as line:
+        for piece, patience in ((data, FIRST), (END, PATIENCE)):
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                line.settimeout(patience)
+                line.sendall(piece)
+                while said := line.recv(65536):
+                    found += said
+    return answers_in(found)
+
+
+def check(answers: list[RawAnswer]) -> None:
+    for answer in answers:
+        if answer.status >= 400:
+            assert answer.status < 500, answer
+            assert answer.headers["x-request-id"]
+            if answer.body:
+                assert set(json.loads(answer.body)["error"]) == {"message", "type", "param", "code"}
+
+
+@STEADY
+@given(line=LINES, headers=HEADERS, body=BODIES, end=LINE_ENDS)
+@example(
+    line=b"POST /v1/responses HTTP/1.1", headers=[b"Host: localhost", b"Expect: x"], body=b"", end=b"\r\n"
+)
+def test_requests_that_are_nearly_http_are_answered_as_http_or_not_at_all(
+    port: int, line: bytes, headers: list[bytes], body: bytes, end: bytes
+) -> None:
+    check(told(port, end.join([line, *headers, b"", body])))
+
+
+@STEADY
+@given(data=st.binary(max_size=300))
+def test_any_bytes_are_answered_as_http_or_not_at_all(port: int, data: bytes) -> None:
+    check(told(port, data))
+
+
+def test_a_good_request_is_still_answered(port: int) -> None:
+    (answer, *_) = told(port, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.status == 200
