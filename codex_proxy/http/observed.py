@@ -11,6 +11,7 @@ from codex_proxy.core.events import (
     VISIBLE,
     ArgumentsDelta,
     Event,
+    ItemStarted,
     OutputDelta,
     ReasoningDelta,
     RefusalDelta,
@@ -20,10 +21,16 @@ from codex_proxy.core.events import (
     UsageSeen,
 )
 from codex_proxy.core.ids import Clock
+from codex_proxy.core.items import McpTools
 from codex_proxy.surfaces.chat.usage import StreamMetrics
 
 SHOWN = VISIBLE - {TurnEnded}
 """What a client can be shown something of."""
+
+
+def _shows(event: Event) -> bool:
+    """Lists of tools wait for the first word: they are no beginning of an answer."""
+    return type(event) in SHOWN and not (isinstance(event, ItemStarted) and isinstance(event.item, McpTools))
 
 
 DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
@@ -65,7 +72,7 @@ class Observed:
         """Looks at a batch, before it is rendered. A turn's end is the last of its events."""
         if self._tally is not None:
             self._tally.see(events)
-        if self._first is None and any(type(event) in SHOWN for event in events):
+        if self._first is None and any(map(_shows, events)):
             self._first = self._clock.monotonic()
         if events and isinstance(events[-1], TurnEnded):
             self.ended_by = events[-1].trigger

@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.items import Message
+from codex_proxy.core.items import McpTools, Message
 from codex_proxy.http.exchange import streamed, whole
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.sse import EventStream
@@ -97,7 +97,7 @@ def test_metrics_count_from_the_first_word_and_a_rate_needs_time() -> None:
     clock = Hands()
     observed = Observed(clock)
     clock.now += 0.25
-    observed.see([TurnStarted()])
+    observed.see([TurnStarted(), ItemStarted(McpTools("l", "files")), ItemEnded("l")])
     assert observed.measure(10).time_to_first_token is None
     observed.see(SAID)
     assert observed.measure(10).time_to_first_token == 250.0
