@@ -44,6 +44,7 @@ from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import KeptLimits
 from codex_proxy.runs.manager import RunLimits, RunManager
+from codex_proxy.state_folder import close_to_others
 from codex_proxy.store.ram_usage import RamUsage
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
@@ -352,6 +353,7 @@ def check(settings: Settings) -> None:
 async def make_server(settings: Settings, environ: Mapping[str, str] | None = None) -> Server:
     """A server that is ready to start. Raises `StartError`, `NoAgentError` or `Fault`."""
     check(settings)
+    close_to_others(settings.state_dir)
     agent = await choose_agent(settings, os.environ if environ is None else environ, SystemClock())
     return Server(settings, agent)
 
