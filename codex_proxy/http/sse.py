@@ -7,11 +7,8 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from codex_proxy.http import stalled
 from codex_proxy.http.tellers import tell
-
-STALL_SECONDS = 120.0
-"""How long a client may leave one write unread before it is cut: longer than any hiccup of a network, and
-little enough that a stuck client does not hold a turn for an hour."""
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -37,7 +34,7 @@ class EventStream:
     async def write(self, data: bytes) -> None:
         """One write. `ConnectionError` where the client is gone."""
         if self._timer is None:
-            self._timer = self._loop.call_later(STALL_SECONDS, self._check)
+            self._timer = self._loop.call_later(stalled.STALL_SECONDS, self._check)
             await self.response.prepare(self._request)
         self._writing_since = self._loop.time()
         tell(self._request, "answer", data)
@@ -46,8 +43,9 @@ class EventStream:
 
     async def close(self) -> web.StreamResponse:
         """The regular end."""
-        self.stop()
+        self._writing_since = self._loop.time()
         await self.response.write_eof()
+        self.stop()
         return self.response
 
     def stop(self) -> None:
@@ -56,8 +54,8 @@ class EventStream:
 
     def _check(self) -> None:
         since = self._writing_since
-        if since is not None and self._loop.time() - since >= STALL_SECONDS:
+        if since is not None and self._loop.time() - since >= stalled.STALL_SECONDS:
             if self._request.transport is not None:
                 self._request.transport.abort()
             return
-        self._timer = self._loop.call_later(STALL_SECONDS, self._check)
+        self._timer = self._loop.call_later(stalled.STALL_SECONDS, self._check)
