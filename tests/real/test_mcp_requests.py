@@ -186,6 +186,8 @@ async def test_the_client_s_own_history_is_enough(
         said.append({"role": "user", "content": "[[model:text]] Thanks."})
         again = await create(model=MODEL, input=said, tools=tools, store=False)
     assert last.output_text == "Done."
+    assert [item.type for item in first.output] == ["mcp_list_tools", "mcp_approval_request"]
+    assert [item.type for item in last.output] == ["mcp_call", "message"]
     assert again.status == "completed"
     assert outputs(model_server, 2) == ["a"]
 

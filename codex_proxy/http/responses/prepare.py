@@ -35,7 +35,8 @@ NO_MCP = (
     "PROXY_MCP_ALLOWED_URLS."
 )
 GONE_TOOL = (
-    "The call '{}' was approved, but its tool is not offered by this request: name its MCP server in 'tools' again."
+    "The call '{}' was approved, but its tool is not offered by this request: name its MCP server in 'tools' "
+    "again."
 )
 
 _PARAMS = {"response_format": "text.format"}
@@ -148,7 +149,7 @@ async def _with_own_tools(service: Service, prepared: Prepared) -> tuple[Turn, O
     own = await source.offer(
         parsed.mcp,
         prepared.owner,
-        known=listed_in(item.shown for item in prepared.context.earlier),
+        known=listed_in(item.shown for item in (*prepared.context.earlier, *prepared.context.fresh)),
         operators=takes_operators_tools(turn, service.manager.agent),
     )
     choice = choice_with(turn.tool_choice, parsed.mcp_choice, own.tools)
