@@ -161,6 +161,18 @@ async def test_each_key_has_its_own_requests_at_once(tmp_path: Path) -> None:
         assert (await proxy.ask(user(), headers=bearing("narrow"))).status == 200
 
 
+async def test_what_runs_in_the_background_counts_for_its_key_too(tmp_path: Path) -> None:
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    async with keyed_proxy(tmp_path, {"narrow": {"concurrency": 2}, "other": {}}, environment) as proxy:
+        held = {"input": '[[fake:text say="a b" hold=1]]', "background": True}
+        statuses = [(await ask_response(proxy, "narrow", **held)).status for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        assert (await ask_response(proxy, "other", **held)).status == 200
+        (tmp_path / "go").write_text("go")
+        await until(lambda: not proxy.server.background._live)
+        assert (await ask_response(proxy, "narrow", **held)).status == 200
+
+
 async def test_the_operator_limits_how_many_requests_any_key_may_have_at_once(tmp_path: Path) -> None:
     held = user('[[fake:text say="a b" hold=1]]', stream=True)
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}

@@ -9,6 +9,7 @@ import structlog
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.middleware.frame import OWNER
 from codex_proxy.http.responses.context import context_of
 from codex_proxy.http.responses.live_run import LiveRun, can_run_again
@@ -53,7 +54,7 @@ async def create_in_background(
     refuse_without_store(service)
     store = opened(service.responses.store)
     check_request(service, parsed)
-    service.responses.background.check_room()
+    service.responses.background.check_room(request[OWNER], request[CLIENT].concurrency)
     now = service.clock.epoch()
     owner = request[OWNER]
     context = await context_of(parsed, store, owner, service.ids, now)

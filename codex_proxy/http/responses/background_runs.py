@@ -36,11 +36,14 @@ class BackgroundRuns:
         self._live: dict[tuple[str, str], Live] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def check_room(self) -> None:
-        """Raises `Fault` where there are too many."""
+    def check_room(self, owner: str, limit: int) -> None:
+        """Raises `Fault` where there are too many, of all or (beyond `limit`, 0 for none) of this owner's."""
         if len(self._live) >= MAX_LIVE:
-            message = f"{MAX_LIVE} responses run or wait in the background. Try again later."
-            raise Fault(Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message, retry_after=10))
+            raise _too_many(f"{MAX_LIVE} responses run or wait in the background.")
+        if limit and sum(name == owner for name, _ in self._live) >= limit:
+            raise _too_many(
+                f"{limit} responses of this key run or wait in the background, as many as it may have."
+            )
 
     def begin(self, owner: str, id: str, live: Live) -> None:
         """Takes care of it until its end."""
@@ -65,3 +68,10 @@ class BackgroundRuns:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _too_many(message: str) -> Fault:
+    failure = Failure(
+        kind=FaultKind.CONCURRENCY_EXCEEDED, message=f"{message} Try again later.", retry_after=10
+    )
+    return Fault(failure)
