@@ -137,6 +137,15 @@ class AppTurn:
         if faults.touches_lines:
             if faults.has("unknown_events"):
                 self._agent.notify("thread/laterVersion/changed", {"nested": [1, 2, 3]}, faults)
+            if faults.has("strangers"):
+                stranger = {
+                    "threadId": "no thread",
+                    "turnId": "no turn",
+                    "itemId": "no item",
+                    "delta": "stranger",
+                }
+                self._agent.notify("item/agentMessage/delta", stranger, faults)
+                self._agent.send({"id": "no request", "result": {}}, faults)
             if faults.has("duplicate") and method == "item/agentMessage/delta":
                 msg = {"type": "agent_message_delta", "delta": params["delta"]}
                 legacy = {"id": self.identifier, "msg": msg, "conversationId": self._thread.identifier}

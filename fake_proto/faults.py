@@ -1,7 +1,7 @@
 """Misbehaviour on purpose: what is done to the lines of a child, and what the child does besides.
 
 `Faults` belongs to the whole process (FAKE_CODEX_MISBEHAVE) or to one turn (`misbehave=` in the marker) and
-counts the lines that pass. It knows bytes, processes and signals, and nothing of either dialect.
+counts the lines that pass. It knows lines, processes and signals, and nothing of either dialect.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ LIFE_S = 600
 """Nothing the fake agent starts, itself included, outlives this once nobody talks to it."""
 STDERR_FLOOD = 4 * 1024 * 1024
 CRASH_WORDS = "thread 'main' panicked: the fake agent crashed as asked"
+ENDLESS = 100 * 1024 * 1024
+PIECE = b"y" * (1024 * 1024)
+TORN = '{"id":"1","method":"torn","msg":{"type":"agent_message_delta","delta":"«'.encode()[:-1]
+"""It ends in the middle of a letter."""
 
 
 class StalledError(Exception):
@@ -70,6 +74,12 @@ class Faults:
             wire.hold(data)
         else:
             wire.write(data)
+        if "repeat" in self.names:
+            wire.write(data)
+        if "wrong_types" in self.names:
+            from fake_proto.damage import with_other_types
+
+            wire.write(with_other_types(data))
         if self.lines == self.at:
             self._strike(wire)
 
@@ -81,6 +91,14 @@ class Faults:
             wire.write(
                 b'{"id":"1","method":"bad/utf8","msg":{"type":"agent_message_delta","delta":"\xff\xfe"}}\n'
             )
+        if "endless" in names:
+            wire.write(b'{"id":"1","method":"endless","msg":{"type":"')
+            for _ in range(int(self.options.get("bytes", ENDLESS)) // len(PIECE)):
+                wire.write(PIECE)
+            wire.write(b'"}}\n')
+        if "torn" in names:
+            wire.write(TORN)
+            os._exit(1)
         if "crash" in names:
             wire.flush()
             sys.stderr.write(self.options.get("words", CRASH_WORDS) + "\n")

@@ -35,6 +35,7 @@ SILENT_OPS = frozenset(
 )
 ECHOED_FIELDS = ("tool_choice", "parallel_tool_calls", "choices")
 LEGACY_PREFIX = "codex/event/"
+STRANGER = {"id": "no submission", "msg": {"type": "agent_message_delta", "delta": "stranger"}}
 UNKNOWN_EVENT = {"type": "event_of_a_later_version", "value": {"nested": [1, 2, 3]}}
 
 
@@ -88,6 +89,8 @@ class ProtoAgent:
             self._wire.send({"id": submission, "msg": {**msg, "type": LEGACY_PREFIX + kind}}, faults)
         if faults.has("unknown_events"):
             self._wire.send({"id": submission, "msg": UNKNOWN_EVENT}, faults)
+        if faults.has("strangers"):
+            self._wire.send(STRANGER, faults)
 
     def receive(self, line: bytes) -> None:
         """One submission; a bad line is told on stderr only."""

@@ -228,6 +228,58 @@ def test_unknown_events_come_between_the_known_ones() -> None:
     assert "thread/laterVersion/changed" in seen
 
 
+def test_a_torn_line_ends_in_the_middle_of_a_letter_and_the_child_with_it() -> None:
+    with proto() as child:
+        child.read_line()
+        child.send(user_input("[[fake:text misbehave=torn at=4]]"))
+        *whole, torn = child.read_rest().split(b"\n")
+        assert child.exit_status() == 1
+    assert len(whole) == 4
+    with pytest.raises(UnicodeDecodeError, match="unexpected end of data"):
+        torn.decode()
+
+
+def test_an_endless_line_is_as_long_as_asked_for_and_the_turn_goes_on_behind_it() -> None:
+    with proto() as child:
+        child.read_line()
+        child.send(user_input("[[fake:text misbehave=endless at=4 bytes=3000000]]"))
+        lines: list[bytes] = []
+        while not lines or b"task_complete" not in lines[-1]:
+            line = child.read_line()
+            assert line
+            lines.append(line)
+    assert 2_000_000 < len(lines.pop(4)) < 3_000_100
+    assert lines == well_behaved()[1:]
+
+
+def test_repeated_lines_are_the_same_to_the_byte() -> None:
+    with proto() as child:
+        child.read_line()
+        child.send(user_input("[[fake:text misbehave=repeat]]"))
+        lines = [child.read_line() for _ in range(2 * len(well_behaved()[1:]))]
+    assert lines[::2] == lines[1::2] == well_behaved()[1:]
+
+
+def test_wrong_types_leave_names_and_ids() -> None:
+    with AppChild() as child:
+        messages = child.play("[[fake:text misbehave=wrong_types]]")
+    mine = [each for each in messages if each.get("method") == "item/agentMessage/delta"]
+    right, wrong = mine[:2]
+    assert set(right["params"]) == set(wrong["params"])
+    assert right["params"]["threadId"] == wrong["params"]["threadId"]
+    assert isinstance(right["params"]["delta"], str)
+    assert isinstance(wrong["params"]["delta"], int)
+
+
+def test_strangers_speak_of_turns_that_do_not_exist() -> None:
+    with proto() as child:
+        messages = ask(child, "[[fake:text misbehave=strangers]]")
+    with AppChild() as app:
+        said = deltas(app.play("[[fake:text misbehave=strangers]]"))
+    assert "stranger" in texts(messages, "agent_message_delta", "delta")
+    assert "stranger" in said
+
+
 def test_faults_can_be_combined() -> None:
     with proto() as child:
         child.read_line()

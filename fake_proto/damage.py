@@ -1,0 +1,29 @@
+"""One line of JSON as a confused child would write it: the same names, values of other types.
+
+What says whose line it is stays, so that it is taken for one of the turn.
+"""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+KEPT = frozenset(("id", "method", "type", "threadId", "turnId", "itemId", "callId", "call_id"))
+
+
+def with_other_types(line: bytes) -> bytes:
+    """The line with each value of another type than it had."""
+    return json.dumps(_changed(json.loads(line))).encode() + b"\n"
+
+
+def _changed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: each if key in KEPT else _changed(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return {str(index): _changed(each) for index, each in enumerate(value)}
+    if isinstance(value, str):
+        return len(value)
+    return ["nothing" if value is None else str(value)]

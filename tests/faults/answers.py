@@ -1,0 +1,77 @@
+"""What an answer has to be where something went wrong: to the letter, on each surface, whole and streamed."""
+
+from __future__ import annotations
+
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response
+
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces.errors import Row, row_of
+from tests.faults.scene import Mode
+from tests.http.serving import Answer
+from tests.http_responses.asking import events_of
+
+OPENS = {"response.output_item.added": 1, "response.output_item.done": -1}
+
+
+def is_good(answer: Answer, mode: Mode, text: str | None) -> None:
+    """The whole text (None: whatever it is), and a good end."""
+    assert answer.status == 200, answer.text
+    if not mode.stream:
+        if mode.surface == "chat":
+            [choice] = ChatCompletion.model_validate_json(answer.text).choices
+            said, end = choice.message.content, choice.finish_reason
+            assert (text or said, "stop") == (said, end)
+        else:
+            response = Response.model_validate_json(answer.text)
+            assert (text or response.output_text, "completed") == (response.output_text, response.status)
+    elif mode.surface == "chat":
+        *chunks, done = answer.frames
+        assert done == "[DONE]"
+        choices = [ChatCompletionChunk.model_validate(chunk).choices[0] for chunk in chunks]
+        said = "".join(choice.delta.content or "" for choice in choices)
+        assert said == (text or said)
+        assert [choice.finish_reason for choice in choices if choice.finish_reason] == ["stop"]
+    else:
+        events = events_of(answer.text)
+        assert events[-1]["type"] == "response.completed"
+        assert sum(OPENS.get(event["type"], 0) for event in events) == 0
+        said = Response.model_validate(events[-1]["response"]).output_text
+        assert said == (text or said)
+
+
+def is_status(answer: Answer, mode: Mode, kind: FaultKind) -> None:
+    """A plain error, since nothing had been said before."""
+    row = _row(mode, kind)
+    assert answer.status == row.status, answer.text
+    assert answer.headers["Content-Type"].startswith("application/json")
+    assert set(answer.body) == {"error"}
+    assert set(answer.error) == {"message", "type", "param", "code"}
+    assert (answer.error["type"], answer.error["code"]) == (row.type, row.code)
+    assert answer.error["message"]
+    assert row.wait is None or int(answer.headers["Retry-After"]) >= row.wait
+
+
+def is_broken_stream(answer: Answer, mode: Mode, kind: FaultKind, text: str) -> None:
+    """A stream that had begun: what was said stays, then comes the fault, then the end."""
+    row = _row(mode, kind)
+    assert answer.status == 200
+    if mode.surface == "chat":
+        *chunks, failed, done = answer.frames
+        assert done == "[DONE]"
+        assert set(failed) == {"error"}
+        assert (failed["error"]["type"], failed["error"]["code"]) == (row.type, row.code)
+        said = [ChatCompletionChunk.model_validate(chunk).choices[0] for chunk in chunks]
+        assert text.startswith("".join(choice.delta.content or "" for choice in said))
+        assert not any(choice.finish_reason for choice in said), "nothing ended well"
+        return
+    *told, failed, ended = events_of(answer.text)
+    assert (failed["type"], failed["code"]) == ("error", row.code)
+    assert (ended["type"], ended["response"]["status"]) == ("response.failed", "failed")
+    assert ended["response"]["error"]["message"] == failed["message"]
+    assert text.startswith("".join(e["delta"] for e in told if e["type"] == "response.output_text.delta"))
+    assert sum(OPENS.get(event["type"], 0) for event in told) == 0, "an item is left open"
+
+
+def _row(mode: Mode, kind: FaultKind) -> Row:
+    return row_of(Failure(kind=kind, message=""), mode.surface)

@@ -1,0 +1,209 @@
+"""One server per dialect whose agent does what a prompt says, and the proof that a fault has left nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+import msgspec
+
+from codex_proxy.agent_choice import FAKE_CAPABILITIES
+from codex_proxy.agents.codex_proto import CodexProto
+from codex_proxy.app import SystemClock
+from codex_proxy.process.child import Command
+from codex_proxy.process.plan import Limits
+from codex_proxy.runs.agent import Agent
+from codex_proxy.runs.app_server_agent import AppServerAgent, AppServerProcesses
+from codex_proxy.runs.proto_agent import ProtoAgent, ProtoChildren
+from tests.http.serving import ENVIRONMENT, PATIENCE, Answer, Proxy, proxy_of, until
+from tests.process.children import gone, open_descriptors
+
+Dialect = Literal["proto", "app-server"]
+Surface = Literal["chat", "responses"]
+
+IMPATIENCE = 1.5
+"""Seconds until a turn that hangs is given up: a good one takes a fiftieth of it."""
+
+PROGRAM = '#!/bin/sh\nexec {python} -m fake_proto "$@"\n'
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a client asks."""
+
+    surface: Surface
+    stream: bool
+
+    def __str__(self) -> str:
+        return f"{self.surface}, {'streamed' if self.stream else 'whole'}"
+
+
+MODES = [Mode(surface, stream) for surface in ("chat", "responses") for stream in (True, False)]
+
+
+class Scene:
+    """A server under test. `program` is the file that its children are started from."""
+
+    def __init__(
+        self, proxy: Proxy, dialect: Dialect, folder: Path, opened: list[sqlite3.Connection]
+    ) -> None:
+        self.proxy = proxy
+        self.dialect = dialect
+        self.program = folder / "agent"
+        self.opened = opened
+        """Every connection to the store."""
+        self._pids = folder / "pids"
+        self._rest = self.things()
+
+    @property
+    def agent(self) -> Agent:
+        return self.proxy.server.agent
+
+    async def ask(self, mode: Mode, prompt: str, **fields: Any) -> Answer:
+        """One request, read to its end."""
+        path, body = request_of(mode, prompt, **fields)
+        return await self.proxy.send("POST", path, body)
+
+    async def good(self) -> None:
+        """A turn as it should be."""
+        answer = await self.ask(Mode("chat", stream=False), "[[fake:text say=Fine.]]")
+        assert (answer.status, answer.text.count('"Fine."')) == (200, 1), answer.text
+
+    async def come_to_rest(self) -> None:
+        """Takes what is there as what has to be there, as soon as it does not change any more."""
+        for mode in MODES:
+            await self.ask(mode, "[[fake:text]]")
+        same = 0
+        while same < 10:
+            await asyncio.sleep(0.01)
+            now = self.things()
+            same = same + 1 if now == self._rest else 0
+            self._rest = now
+
+    async def at_rest(self) -> None:
+        """Slots, streams, lanes, tasks, descriptors and processes are as before; waits for that, bounded."""
+        try:
+            await until(lambda: self.things().within(self._rest) and gone(self._strangers()))
+        except TimeoutError:
+            left = [pid for pid in self._strangers() if not gone([pid])]
+            raise AssertionError(f"now: {self.things()}, before: {self._rest}, left: {left}") from None
+        self._rest = self.things()  # what was more before is a leak from now on
+        self._pids.write_text("".join(self._pids.read_text().splitlines(keepends=True)[-8:]))
+
+    def things(self) -> Things:
+        pools = self.agent.pools if isinstance(self.agent, AppServerAgent) else ()
+        hubs = [hub for pool in pools for hub in pool.hubs]
+        manager = self.proxy.server.manager
+        return Things(
+            turns=(manager.running, manager.queued, self.proxy.streams),
+            lanes=sum(hub.connection.lanes for hub in hubs),
+            processes=len(hubs),
+            descriptors=open_descriptors(),
+            tasks=len(asyncio.all_tasks()),
+        )
+
+    def newest_pids(self, count: int) -> list[int]:
+        """Of the processes that the agent has been."""
+        return [int(pid) for pid in self._pids.read_text().split()[-count:]]
+
+    def _strangers(self) -> list[int]:
+        """Every process that the agent ever was, but for the newest one of an agent that is kept."""
+        pids = [int(pid) for pid in self._pids.read_text().split()] if self._pids.exists() else []
+        warm = self.things().processes
+        return pids[: len(pids) - warm]
+
+
+class Things(msgspec.Struct, frozen=True):
+    """What a turn takes, and has to give back. `turns`: that run, that wait, and streams that are open."""
+
+    turns: tuple[int, int, int]
+    lanes: int
+    processes: int
+    descriptors: int
+    tasks: int
+
+    def within(self, before: Things) -> bool:
+        """Whether this is no more than there was."""
+        steady = (self.turns, self.lanes, self.processes) == (before.turns, before.lanes, before.processes)
+        return steady and self.descriptors <= before.descriptors and self.tasks <= before.tasks
+
+
+def request_of(mode: Mode, prompt: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    """Path and body."""
+    body: dict[str, Any] = {"model": "codex-5", "stream": mode.stream, **fields}
+    if mode.surface == "chat":
+        return "/v1/chat/completions", body | {"messages": [{"role": "user", "content": prompt}]}
+    return "/v1/responses", body | {"input": prompt}
+
+
+def agent_of(dialect: Dialect, program: Path, environment: dict[str, str]) -> Agent:
+    """The fake agent, started from a file that a test may take away. Its ends do not take long."""
+
+    def command(argument: str) -> Command:
+        return Command((str(program), argument), environment, "/", eof_grace=0.3, term_grace=0.3)
+
+    if dialect == "app-server":
+        processes = AppServerProcesses(
+            name="fake",
+            version="test",
+            plain=command("app-server"),
+            agent=None,
+            empty_folder="",
+            models=(),
+            any_model=True,
+        )
+        return AppServerAgent(processes, Limits(max_processes=1), SystemClock(), warm_plain=True)
+    return ProtoAgent(
+        ProtoChildren(
+            name="fake",
+            version="test",
+            command=lambda turn: command("proto"),
+            dialect=lambda: CodexProto(extended=True),
+            capabilities=FAKE_CAPABILITIES,
+            models=(),
+            any_model=True,
+        )
+    )
+
+
+@asynccontextmanager
+async def scene(dialect: Dialect, folder: Path, opened: list[sqlite3.Connection]) -> AsyncIterator[Scene]:
+    """The server, warm, with a client whose connections end with their answers."""
+    program = folder / "agent"
+    write_program(program)
+    environment = {
+        **ENVIRONMENT,
+        "FAKE_CODEX_PID_FILE": str(folder / "pids"),
+        "STREAM_RELEASE_FILE": str(folder / "never"),
+    }
+    settings: dict[str, Any] = {
+        "first_event_timeout": IMPATIENCE,
+        "idle_timeout": IMPATIENCE,
+        "kept_threads": 0,
+        "max_running_turns": 8,
+    }
+    async with (
+        proxy_of(agent_of(dialect, program, environment), folder, **settings) as running,
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(force_close=True), timeout=aiohttp.ClientTimeout(total=PATIENCE)
+        ) as session,
+    ):
+        there = Scene(Proxy(running.server, session, running.url), dialect, folder, opened)
+        await there.come_to_rest()
+        yield there
+
+
+def write_program(program: Path) -> None:
+    """The agent's program as it should be."""
+    program.unlink(missing_ok=True)
+    program.write_text(PROGRAM.format(python=shlex.quote(sys.executable)))
+    os.chmod(program, 0o755)

@@ -1,0 +1,131 @@
+"""The child's faults: at every place of a turn, asked for in every way, in both dialects. The rows are the matrix."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from codex_proxy.core.faults import FaultKind
+from tests.faults.answers import is_broken_stream, is_good, is_status
+from tests.faults.scene import MODES, Dialect, Mode, Scene
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+SAID = "One « file »."
+
+FIRST_SHOWN: dict[Dialect, int] = {"proto": 4, "app-server": 7}
+"""The line of the scenario `course` from which on its client has something of the answer."""
+LAST: dict[Dialect, int] = {"proto": 16, "app-server": 26}
+"""The line that ends the turn: a fault behind it is no longer the turn's."""
+
+EVERY = range(1000)
+"""Behind every line; 0 is before the first."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A misbehaviour of the fake agent (see its README), and what kind of fault a client is told.
+
+    `places`: lines behind which it strikes; negative ones count from the last, None is one in the middle.
+    `together`: the fault stays in its turn, so that several may be tried at once. None for `kind`: no fault at all.
+    """
+
+    misbehaves: str
+    kind: FaultKind | None
+    places: Sequence[int] | None = None
+    together: bool = False
+    modes: Sequence[Mode] = tuple(MODES)
+    options: str = ""
+    text: str | None = SAID
+    only: Dialect | None = None
+
+    def __str__(self) -> str:
+        return self.misbehaves
+
+
+FOUR = (0, 2, 8, -1)
+ONE_STREAM, ONE_WHOLE = (MODES[0],), (MODES[3],)
+
+ROWS = [
+    # It dies.
+    Row("crash", FaultKind.AGENT_CRASHED, EVERY),
+    Row("eof_without_end", FaultKind.AGENT_CRASHED, FOUR),
+    Row("torn", FaultKind.AGENT_CRASHED, FOUR),
+    Row("grandchild,crash", FaultKind.AGENT_CRASHED, modes=MODES[1:3]),
+    Row("plain_grandchild,crash", FaultKind.AGENT_CRASHED, modes=MODES[:2]),
+    Row("stderr_flood,crash", FaultKind.AGENT_CRASHED, modes=ONE_WHOLE),
+    # It hangs.
+    Row("hang", FaultKind.TIMED_OUT, FOUR, together=True),
+    Row("deaf", FaultKind.TIMED_OUT, modes=ONE_STREAM),
+    Row("deaf,ignore_sigterm,grandchild", FaultKind.TIMED_OUT, modes=ONE_WHOLE),
+    Row("close_stdout", FaultKind.AGENT_CRASHED, modes=MODES[:2]),
+    # It says too much.
+    Row("endless", FaultKind.AGENT_PROTOCOL, modes=ONE_STREAM),
+    Row(
+        "flood",
+        None,
+        options="n=20000 size=8",
+        modes=ONE_STREAM,
+        text="".join(f"{i} ".rjust(8, ".") for i in range(20000)),
+    ),
+    Row("big_line", None, options="bytes=2000000", modes=ONE_WHOLE),
+    Row("stderr_flood", None, modes=ONE_WHOLE),
+    # It says nonsense, which is passed over.
+    Row("garbage", None, FOUR),
+    Row("bad_utf8", None, FOUR),
+    Row("unknown_events", None),
+    Row("strangers", None),
+    Row("wrong_types", None),
+    Row("duplicate", None),
+    Row("repeat", None, text=None),
+    Row("unknown_request", None, only="app-server"),
+    # It says it in an odd way.
+    Row("split", None, modes=ONE_STREAM),
+    Row("joined", None, modes=ONE_WHOLE),
+    Row("prefixed", None, only="proto"),
+    Row("legacy_shape", None, only="proto"),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+async def test_the_answer_names_the_fault_and_nothing_is_left(there: Scene, row: Row) -> None:
+    if row.only not in (None, there.dialect):
+        pytest.skip("the dialect has no such thing")
+    places = places_of(row, there.dialect)
+    if row.together:
+        for place in places:
+            await asyncio.gather(*(tried(there, row, place, mode) for mode in row.modes))
+            await there.at_rest()
+    else:
+        for number, place in enumerate(places):
+            # Behind every line it is enough to ask in two ways each time, so that the others come next.
+            for mode in row.modes if row.places is not EVERY else row.modes[number % 2 :: 2]:
+                await tried(there, row, place, mode)
+                await there.good()
+        await there.at_rest()
+    await there.good()
+
+
+def places_of(row: Row, dialect: Dialect) -> list[int]:
+    last = LAST[dialect]
+    if row.places is None:
+        return [FIRST_SHOWN[dialect] + 3]
+    return [place % last for place in row.places] if row.places is not EVERY else list(range(last + 1))
+
+
+async def tried(there: Scene, row: Row, place: int, mode: Mode) -> None:
+    """One cell of the matrix."""
+    prompt = f"[[fake:course misbehave={row.misbehaves} at={place} {row.options}]]"
+    answer = await there.ask(mode, prompt)
+    try:
+        if row.kind is None or place >= LAST[there.dialect]:
+            is_good(answer, mode, row.text)
+        elif mode.stream and place >= FIRST_SHOWN[there.dialect]:
+            is_broken_stream(answer, mode, row.kind, SAID)
+        else:
+            is_status(answer, mode, row.kind)
+    except AssertionError as wrong:
+        raise AssertionError(f"{mode}, behind line {place}: {wrong}\n{answer.text[-2000:]}") from wrong
