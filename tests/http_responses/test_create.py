@@ -119,7 +119,10 @@ async def test_what_is_accepted_and_changes_nothing_is_named_in_a_header(proxy: 
         ({"min_p": 2}, "min_p"),
         ({"truncation": "sometimes"}, "truncation"),
         ({"tools": [{"type": "code_interpreter"}]}, "tools[0]"),
-        ({"tools": [{"type": "mcp", "server_label": "a", "server_url": "http://localhost:1"}]}, "tools[0]"),
+        (
+            {"tools": [{"type": "mcp", "server_label": "a", "server_url": "http://localhost:1"}]},
+            "tools[0].server_url",
+        ),
         (
             {"input": [{"type": "function_call_output", "call_id": "call_1", "output": "x"}]},
             "input[0].call_id",
