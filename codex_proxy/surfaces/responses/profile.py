@@ -21,7 +21,7 @@ from codex_proxy.core.items import Activity, McpApproval, McpCall, McpTools, Rea
 from codex_proxy.surfaces.base import json_bytes, raw_text
 from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.responses.events import Events, FrameList
-from codex_proxy.surfaces.responses.output import TEXT, OutputItem, Part
+from codex_proxy.surfaces.responses.output import ARGUMENTS, TEXT, OutputItem, Part
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
@@ -63,7 +63,7 @@ class OpenResponsesEvents(FrameList):
             self._add("response.in_progress", response=self._current())
 
     def part_added(self, output: OutputItem, part: Part) -> None:
-        said = "output_text" if part.key == TEXT else "function_call_arguments"
+        said = "function_call_arguments" if part.key == ARGUMENTS else "output_text"
         part.head = b"data: " + json_bytes({"type": f"response.{said}.delta", **_place(output)})[:-1]
 
     def deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given, settings
+
 from codex_proxy.core.events import ArgumentsDelta, Event, ItemEnded, ItemStarted, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import ToolCall
 from tests.surfaces.chat.turns import called, did, said, thought, turn
 from tests.surfaces.responses.answering import in_profile, types
+from tests.surfaces.responses.strategies import TURNS
 
 CRASH = Failure(kind=FaultKind.AGENT_CRASHED, message="The agent ended.")
 LEGACY: list[Event] = [
@@ -107,3 +110,26 @@ def test_the_profile_knows_neither_reasoning_nor_activity() -> None:
     events = turn(thought("Hm."), did("ls"), said("x"))
     assert names(events) == names(turn(said("x")))
     assert [item["type"] for item in last(events)["output"]] == ["message"]
+
+
+@settings(deadline=None)
+@given(TURNS)
+def test_every_delta_is_of_the_item_at_its_place_and_adds_up_to_it(events: list[Event]) -> None:
+    stream = in_profile(events)
+    texts: dict[int, str] = {}
+    for payload in stream:
+        if payload["type"].endswith(".delta"):
+            item = stream[-1]["response"]["output"][payload["output_index"]]
+            assert item["id"] == payload["item_id"]
+            told = item["type"] in ("message", "function_call_output")
+            assert payload["type"].startswith("response.output_text" if told else "response.function_call_")
+            texts[payload["output_index"]] = texts.get(payload["output_index"], "") + payload["delta"]
+    for index, item in enumerate(stream[-1]["response"]["output"]):
+        assert item["type"] in ("message", "function_call", "custom_tool_call", "function_call_output")
+        assert texts.get(index, "") == _text_of(item)
+
+
+def _text_of(item: Any) -> str:
+    if item["type"] != "message":
+        return str(item.get("arguments", item.get("input", item.get("output"))))
+    return "".join(part.get("text", part.get("refusal")) for part in item["content"])
