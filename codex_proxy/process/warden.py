@@ -20,14 +20,14 @@ import is paid for by each child. What the child does not wait for is imported a
 the interpreter remains: where the environment names no locale, the child gets LC_CTYPE=C.UTF-8 (PEP 538).
 """
 
-import ctypes
+import _signal as signal  # type: ignore[import-not-found]  # what `signal` wraps: that imports enum, for 3 ms
 import os
 import sys
 import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-# Given by POSIX; the signal module would cost each child 3 ms (it imports enum).
+# Given by POSIX.
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGPIPE, SIGTERM = 1, 2, 3, 9, 13, 15
 SIGXFSZ = 25  # Linux and macOS alike
 # What the child could inherit as ignored: from Python (PIPE, XFSZ), from a proxy started by `nohup` (HUP) or in
@@ -43,13 +43,11 @@ SWEEP_ROUND_SECONDS = 0.002
 def main(arguments: list[str]) -> int:
     """Run the program named by the arguments to its end; return the exit status to pass on."""
     lifeline, grace, command = int(arguments[1]), float(arguments[2]), arguments[4:]
-    libc = ctypes.CDLL(None)
-    if sys.platform == "linux":
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     warden = os.getpid()
     child = os.fork()
     if child == 0:
-        become(command, libc, lifeline, warden)
+        become(command, lifeline, warden)
     make_group(child)
     let_go_of_stdio()
     status = watch(child, lifeline, grace)
@@ -57,16 +55,25 @@ def main(arguments: list[str]) -> int:
     return exit_status(status if status is not None else last)
 
 
-def become(command: list[str], libc: ctypes.CDLL, lifeline: int, warden: int) -> None:
+def prctl(option: int, value: int) -> None:
+    """Ask Linux for something that concerns this process; other systems have nothing to be asked."""
+    if sys.platform != "linux":
+        return
+    import _ctypes  # what `ctypes` wraps, which takes 2 ms to import
+
+    function = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+    _ctypes.call_function(function, (option, value, 0, 0, 0))
+
+
+def become(command: list[str], lifeline: int, warden: int) -> None:
     """Turn this process, the fork, into the child; does not return."""
     try:
         make_group(0)
-        if sys.platform == "linux":
-            libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+        prctl(PR_SET_PDEATHSIG, SIGKILL)
         if os.getppid() != warden:  # it died before the line above could tell us so
             os._exit(128 + SIGKILL)
         for signum in RESET_SIGNALS:
-            libc.signal(signum, None)  # SIG_DFL
+            signal.signal(signum, signal.SIG_DFL)
         os.close(lifeline)
         os.execv(command[0], command)
     except OSError as fault:
@@ -100,9 +107,8 @@ def watch(child: int, lifeline: int, grace: float) -> int | None:
     Returns the child's wait status, or None when it still runs.
     """
     import select
-    import signal
 
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for ignored in (SIGINT, SIGTERM, SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
