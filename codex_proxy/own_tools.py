@@ -9,6 +9,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 import structlog
@@ -73,6 +74,7 @@ class McpToolSource:
             *(tool for _, listed in listings for tool in listed),
             *(_tool(tool) for tool in theirs.tools if tool.server_label not in labels),
         ]
+        tools = [tool for tool in tools if _fits(tool)]
         named = {offer.server_label: _named(offer) for offer in asked}
         said = tuple(event for events, _ in listings for event in events)
         return OwnTools(tuple(tools), said, _Runner(self, owner, named))
@@ -181,6 +183,31 @@ def _tool(tool: McpTool) -> Tool:
     )
 
 
+def _fits(tool: Tool) -> bool:
+    """Whether the agent takes the tool: for one whose schema is none it would refuse the whole turn."""
+    wrong = what_is_wrong(b"" if tool.parameters is None else bytes(tool.parameters))
+    if wrong is not None and tool.mcp is not None:
+        log.warning("mcp_tool_left_out", server=tool.mcp.server_label, tool=tool.mcp.name, reason=wrong)
+    return wrong is None
+
+
+@lru_cache(maxsize=4096)
+def what_is_wrong(schema: bytes) -> str | None:
+    """What is the matter with a tool's schema (JSON). Looked at once: lists are long, and requests are many."""
+    # Imported here, since most servers have no tools of their own.
+    from jsonschema import Draft202012Validator, SchemaError
+    from jsonschema.validators import validator_for
+
+    try:
+        decoded = msgspec.json.decode(schema)
+        validator_for(decoded, default=Draft202012Validator).check_schema(decoded)
+    except (msgspec.MsgspecError, RecursionError, SchemaError, TypeError) as error:
+        return f"its schema is none: {str(error).partition(chr(10))[0][:200]}"
+    if not isinstance(decoded, dict) or decoded.get("type", "object") != "object":
+        return "its schema is not that of an object"
+    return None
+
+
 def _wire(tool: ListedTool) -> dict[str, object]:
     annotations = {} if tool.annotations is None else {"annotations": msgspec.Raw(tool.annotations)}
     schema = msgspec.Raw(tool.input_schema)
@@ -194,7 +221,11 @@ def tool_source(settings: Settings, environ: Mapping[str, str], clock: Clock, id
     """The servers that the settings name. Raises `McpConfigError`."""
     allowed = split_list(settings.mcp_allowed_urls)
     try:
-        text = b'{"mcpServers": {}}' if settings.mcp_config is None else settings.mcp_config.expanduser().read_bytes()
+        text = (
+            b'{"mcpServers": {}}'
+            if settings.mcp_config is None
+            else settings.mcp_config.expanduser().read_bytes()
+        )
         definitions = parse_servers(text, environ)
         remote = RemoteServers(allowed, clock=clock, refresh_interval=settings.mcp_tool_refresh_interval)
     except OSError as error:

@@ -87,6 +87,13 @@ def test_a_turn_that_may_call_nothing_offers_nothing_and_asks_for_nothing() -> N
         ("thread/start", "failed to load configuration: config.toml:2:22", -32600, "agent_misconfigured", []),
         ("thread/start", "Server overloaded; retry later.", -32001, "unavailable", []),
         ("thread/start", "some words", -32600, "agent_misconfigured", []),
+        (
+            "thread/start",
+            "dynamic tool input schema is not supported for t: no",
+            -32600,
+            "invalid_request",
+            [],
+        ),
         ("turn/start", "Input exceeds the maximum", -32602, "rejected_by_provider", ["thread/unsubscribe"]),
         (
             "turn/start",

@@ -148,12 +148,23 @@ def one_line(value: msgspec.Raw) -> str:
 CLIENTS_FAULT = ("not a valid response item", "image URLs are not supported")
 """Words of refusals for which another request is the only way out."""
 
+BAD_TOOL = "dynamic tool "
+"""How the agent begins to say what it has against a tool: its schema, since its name was mapped."""
+
 OVERLOADED, INPUT_TOO_LARGE = -32001, -32602
 
 
 def failure_of_refusal(what: str, error: RpcError) -> Failure:
     """Why the agent would not do `what` (a verb phrase), by the error that answered our request."""
     failure = failure_from_text(error.message)
+    if error.message.startswith(BAD_TOOL):
+        said = failure.message[max(failure.message.find(BAD_TOOL), 0) :]
+        return Failure(
+            kind=FaultKind.INVALID_REQUEST,
+            message=f"The agent does not take a tool of this request: {said}",
+            param="tools",
+            code="invalid_tool_schema",
+        )
     if error.code == INPUT_TOO_LARGE or any(words in error.message for words in CLIENTS_FAULT):
         return Failure(kind=FaultKind.REJECTED_BY_PROVIDER, message=failure.message)
     if error.code == OVERLOADED:

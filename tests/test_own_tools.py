@@ -1,0 +1,39 @@
+"""The tools of MCP servers before they are offered: which of them an agent would not take."""
+
+from __future__ import annotations
+
+import pytest
+
+from codex_proxy.own_tools import what_is_wrong
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        b"{}",
+        b'{"type":"object"}',
+        b'{"type":"object","properties":{"a":{"$ref":"#/$defs/b"}},"$defs":{"b":{"type":"string"}}}',
+        b'{"$schema":"http://json-schema.org/draft-07/schema#","type":"object",'
+        b'"properties":{"a":{"type":"array","items":[{"type":"string"}]}}}',
+    ],
+)
+def test_a_schema_of_an_object_is_taken(schema: bytes) -> None:
+    assert what_is_wrong(schema) is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        b"",
+        b"true",
+        b"[" * 5000 + b"]" * 5000,
+        b'{"type":"null"}',
+        b'{"type":"array"}',
+        b'{"type":7}',
+        b'{"type":"object","properties":[]}',
+        b'{"type":"object","properties":{"a":5}}',
+        b'{"type":"object","required":["a",3]}',
+    ],
+)
+def test_one_that_the_agent_would_refuse_the_turn_for_is_left_out(schema: bytes) -> None:
+    assert what_is_wrong(schema)
