@@ -76,7 +76,11 @@ def files_in(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("case", "dialect", "way"),
     [
-        pytest.param(case, dialect, way, id=f"{dialect}-{case.name}-{way}")
+        pytest.param(
+            *(case, dialect, way),
+            id=f"{dialect}-{case.name}-{way}",
+            marks=[pytest.mark.exhaustive] if (dialect, way) == ("proto", "restarted") else [],
+        )
         for case, dialect in PLAYS
         for way in (WAYS if case.replies else WAYS[:1])
     ],

@@ -18,7 +18,12 @@ from tests.real.proxy import PATIENCE, ProxyProcess, ask, proxy_process
 
 DIALECTS = pytest.mark.parametrize("dialect", ["proto", "app-server"])
 FAULTS = pytest.mark.parametrize(
-    "faults", ["grandchild,hang", "plain_grandchild,hang", "grandchild,deaf,ignore_sigterm"]
+    "faults",
+    [
+        "grandchild,hang",
+        pytest.param("plain_grandchild,hang", marks=pytest.mark.exhaustive),
+        "grandchild,deaf,ignore_sigterm",
+    ],
 )
 
 

@@ -26,7 +26,10 @@ PLAIN = "sleep 1000.25"
 ORPHAN = "(setsid sleep 1000.5 &) ; sleep 1000.25"
 """One that leaves its session and its parent, which no signal to a group and no parent's death reaches."""
 
-COMMANDS = pytest.mark.parametrize("command", [PLAIN, ORPHAN], ids=["plain", "orphan"])
+COMMANDS = pytest.mark.parametrize(
+    "command",
+    [pytest.param(PLAIN, id="plain", marks=pytest.mark.exhaustive), pytest.param(ORPHAN, id="orphan")],
+)
 SANDBOXES = pytest.mark.parametrize("sandbox", ["read-only", "danger-full-access"])
 
 
