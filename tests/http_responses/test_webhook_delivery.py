@@ -26,6 +26,8 @@ class Receiver:
 
     statuses: list[int]
     url: str = ""
+    elsewhere: str = ""
+    """Where a redirect leads."""
     got: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -33,7 +35,8 @@ class Receiver:
         async with self.arrived:
             self.got.append((await request.text(), dict(request.headers)))
             self.arrived.notify_all()
-        return web.Response(status=self.statuses.pop(0) if self.statuses else 200)
+        status = self.statuses.pop(0) if self.statuses else 200
+        return web.Response(status=status, headers={"Location": self.elsewhere} if self.elsewhere else {})
 
     async def deliveries(self, count: int) -> list[tuple[str, dict[str, str]]]:
         async with asyncio.timeout(PATIENCE), self.arrived:
@@ -100,6 +103,21 @@ async def test_a_receiver_that_fails_is_asked_again_with_the_same_event(
             got = await target.deliveries(3)
     assert len({body for body, _ in got}) == 1
     assert len({headers["webhook-id"] for _, headers in got}) == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_is_not_followed_to_where_no_operator_has_sent_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    async with receiver(status) as target, receiver() as other:
+        target.elsewhere = other.url
+        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        async with serving(tmp_path, **settings) as (proxy, _):
+            assert proxy.server.webhooks is not None
+            monkeypatch.setattr(proxy.server.webhooks, "_delays", (0.01,))
+            await ask(proxy, background=True)
+            await target.deliveries(2)
+    assert other.got == []
 
 
 async def test_a_response_in_front_of_its_client_is_told_to_nobody(tmp_path: Path) -> None:
