@@ -33,7 +33,7 @@ NO_AGENT = (
     "give its path with --codex-bin, or try the embedded fake agent with --agent fake."
 )
 
-FAKE_CAPABILITIES: frozenset[Capability] = AppServerAgent.capabilities - {"tool_replies"}
+FAKE_CAPABILITIES: frozenset[Capability] = AppServerAgent.capabilities - {"tool_replies", "web_search"}
 """Of the fake agent where it speaks proto: there a turn ends with its calls, as the transcripts want it."""
 PROTO_CAPABILITIES: frozenset[Capability] = frozenset({"text_deltas", "images", "cancellation"})
 

@@ -279,6 +279,7 @@ def everybody_of(settings: Settings) -> Client:
         responses=ResponsesSettings(
             builtin_tools=settings.builtin_tools,
             show_activity=settings.show_activity,
+            web_search=settings.web_search,
             sandbox=settings.sandbox,
             workdir=workdir,
             max_items=settings.max_input_items,

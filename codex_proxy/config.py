@@ -117,6 +117,9 @@ class Settings(BaseSettings):
         False, description="pass Codex its own switch for parallel tool calls"
     )
     show_activity: bool = Field(True, description="tell of the agent's commands in reasoning_content")
+    web_search: bool = Field(
+        True, description="let the `web_search` tool of a response switch on the agent's own search"
+    )
     sse_keepalive_ms: int = Field(15000, ge=0, description="comment in a silent stream; 0 for none")
 
     # Limits and times.

@@ -101,5 +101,6 @@ Capability = Literal[
     "images",
     "cancellation",
     "plain_model",
+    "web_search",
 ]
 """`tool_replies`: a turn goes on with the outputs of its calls, so that a server can run tools in it."""

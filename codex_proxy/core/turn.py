@@ -39,6 +39,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
+    web_search: bool = False
+    """The model is offered the agent's own search, which its provider runs."""
     own_steps: int = 25
     """Steps of the model whose calls this server may run; one more, and the model is told to answer."""
     own_calls: int | None = None

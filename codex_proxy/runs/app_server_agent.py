@@ -80,6 +80,7 @@ class AppServerAgent:
             "images",
             "cancellation",
             "plain_model",
+            "web_search",
         }
     )
 

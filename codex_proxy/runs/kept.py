@@ -72,6 +72,7 @@ def thread_key(owner: str, turn: Turn) -> bytes:
         turn.model,
         turn.tools,
         turn.tool_choice,
+        turn.web_search,
         turn.verbosity,
         turn.workdir,
         turn.sandbox,

@@ -73,6 +73,12 @@ def test_verbosity_goes_with_the_thread() -> None:
     assert Dialogue(verbosity="low").sent[0]["params"]["config"] == {"model_verbosity": "low"}
 
 
+def test_the_agents_own_search_is_switched_on_for_the_thread_that_is_to_have_it() -> None:
+    config = Dialogue(verbosity="low", web_search=True).sent[0]["params"]["config"]
+    assert config == {"model_verbosity": "low", "web_search": "live"}
+    assert "config" not in Dialogue().sent[0]["params"]
+
+
 def test_a_turn_that_may_call_nothing_offers_nothing_and_asks_for_nothing() -> None:
     wanted = Turn(model="m", history=HISTORY, mode="model", tools=(WEATHER,), tool_choice="none")
     talk = Dialogue(tools=may_be_called(wanted), tool_choice="none").start()

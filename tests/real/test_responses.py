@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from tests.real.codex_home import MODEL
 from tests.real.model_plans import call, plan, say, think
-from tests.real.model_server import ModelServer
+from tests.real.model_server import ModelServer, Request
 from tests.real.proxy import Proxy
 from tests.real.shared import EVERY_WAY, Proxies, Restarts
 from tests.real.tool_loop import assert_grows, input_of, types_of
@@ -357,3 +357,38 @@ async def test_a_call_deleted_from_a_conversation_takes_its_hidden_half_along(
         last = await talk.ask("[[model:text say=Bye.]]", conversation=conversation)
     assert last.output_text == "Bye."
     assert not {"function_call", "function_call_output"} & set(types_of(model_server.calls[2]))
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("instructions", [None, "Be brief."], ids=["agent", "plain model"])
+async def test_web_search_is_offered_to_the_model_for_the_turn_that_asked_and_for_no_other(
+    proxies: Proxies, model_server: ModelServer, way: str, instructions: str | None
+) -> None:
+    async with talk_of(proxies, way, instructions=instructions) as talk:
+        client = await talk.client()
+        asked: Any = {"model": MODEL, "instructions": instructions, "tools": [{"type": "web_search"}]}
+        raw = await client.responses.with_raw_response.create(**asked, input="[[model:text say=One.]]")
+        first = raw.parse()
+        await talk.ask("[[model:text say=Two.]]", previous_response_id=first.id)
+    searching, other = (offered_search(call) for call in model_server.calls)
+    assert searching == {"type": "web_search", "external_web_access": True}
+    assert "tools[web_search]" not in raw.headers.get("x-codex-ignored-params", "")
+    assert other is None or other["external_web_access"] is False  # an agent's own, as Codex has it
+    if instructions:
+        assert other is None
+
+
+async def test_the_operator_may_forbid_web_search(proxies: Proxies, model_server: ModelServer) -> None:
+    responses = (await proxies.of(web_search=False)).client.responses
+    tools: Any = [{"type": "web_search"}]
+    raw = await responses.with_raw_response.create(
+        model=MODEL, instructions="Be brief.", input="[[model:text]]", tools=tools
+    )
+    assert offered_search(model_server.calls[0]) is None
+    assert raw.headers["x-codex-ignored-params"] == "tools[web_search]"
+
+
+def offered_search(call: Request) -> dict[str, Any] | None:
+    """The provider's search among the tools of a model call: what it is, and whether it reaches the web."""
+    found = [tool for tool in call.body.get("tools", ()) if tool["type"] == "web_search"]
+    return {key: found[0][key] for key in ("type", "external_web_access")} if found else None

@@ -301,6 +301,7 @@ DIFFERENT = {
     "model": "n",
     "tools": (Tool("f", strict=True),),
     "tool_choice": NamedTools(("f",)),
+    "web_search": True,
     "verbosity": "low",
     "workdir": "/",
     "sandbox": "workspace-write",

@@ -157,9 +157,10 @@ def thread_params(turn: Turn) -> dict[str, Any]:
     else:
         params = agent_thread_params(turn.workdir, model=model, sandbox=turn.sandbox)
         params |= {"dynamicTools": tools} if tools else {}
-    if turn.verbosity:
-        params["config"] = {"model_verbosity": turn.verbosity}
-    return params
+    config = {"model_verbosity": turn.verbosity} if turn.verbosity else {}
+    if turn.web_search:
+        config["web_search"] = "live"  # whatever the process says for turns that did not ask
+    return params | {"config": config} if config else params
 
 
 def turn_settings(turn: Turn) -> dict[str, Any]:

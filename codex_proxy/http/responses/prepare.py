@@ -212,11 +212,14 @@ def answer_of(service: Service, prepared: Prepared, save: Save, *, stream: bool)
 
 def headers_of(service: Service, prepared: Prepared) -> dict[str, str]:
     """What is told of the agent, and of what the request asked for in vain."""
+    able = service.manager.agent.capabilities
     headers = {"x-codex-agent": service.manager.agent.name}
-    ignored = [*prepared.parsed.ignored, *(["tools[web_search]"] if prepared.parsed.web_search else [])]
+    searches = prepared.turn.web_search and "web_search" in able
+    no_search = prepared.parsed.web_search and not searches
+    ignored = [*prepared.parsed.ignored, *(["tools[web_search]"] if no_search else [])]
     if ignored:
         headers["x-codex-ignored-params"] = ", ".join(ignored)
-    if "history" not in service.manager.agent.capabilities and len(prepared.turn.history) > 1:
+    if "history" not in able and len(prepared.turn.history) > 1:
         headers["x-codex-history"] = "flattened"
     return headers
 

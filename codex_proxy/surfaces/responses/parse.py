@@ -57,6 +57,8 @@ class ResponsesSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     builtin_tools: BuiltinTools = "auto"
     show_activity: bool = True
+    web_search: bool = True
+    """Whether a request may switch on the agent's own search."""
     sandbox: Sandbox = "read-only"
     workdir: str = ""
     """The folder of agent turns that name none."""
@@ -126,6 +128,7 @@ def parse(
         tools=offered.tools,
         tool_choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
+        web_search=offered.web_search and settings.web_search,
         output_schema=wanted.schema,
         workdir=workdir or settings.workdir,
         sandbox=settings.sandbox,

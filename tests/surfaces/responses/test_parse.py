@@ -317,9 +317,11 @@ def test_a_custom_tool_tells_its_grammar_in_words() -> None:
 @pytest.mark.parametrize("kind", ["web_search", "web_search_preview", "web_search_2025_08_26"])
 def test_web_search_turns_on_the_agents_own(kind: str) -> None:
     parsed = ask(tools=[{"type": kind, "search_context_size": "low"}])
-    assert (parsed.web_search, parsed.turn.tools) == (True, ())
+    assert (parsed.web_search, parsed.turn.web_search, parsed.turn.tools) == (True, True, ())
     assert parsed.echo["tools"] == [{"type": kind, "search_context_size": "low"}]
-    assert not ask().web_search
+    assert not ask().turn.web_search
+    forbidden = ask(tools=[{"type": kind}], settings=ResponsesSettings(web_search=False))
+    assert (forbidden.web_search, forbidden.turn.web_search) == (True, False)
 
 
 @pytest.mark.parametrize(
