@@ -275,3 +275,15 @@ async def test_an_agent_that_ends_its_turn_with_calls_takes_no_servers(tmp_path:
         "unsupported_by_agent",
         "tools[0]",
     )
+
+
+async def test_a_request_for_approval_may_be_brought_by_its_id(proxy: Proxy, port: int) -> None:
+    """As the AI SDK does: no chain, but references to what is stored."""
+    tools = [weather(port, require_approval="always")]
+    first = await ask(proxy, "Sunny?", tools=tools)
+    request = first.body["output"][-1]
+    reference = {"type": "item_reference", "id": request["id"]}
+    approval = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
+    last = await ask(proxy, [{"role": "user", "content": "Sunny?"}, reference, approval], tools=tools)
+    assert [item["type"] for item in last.body["output"]] == ["mcp_list_tools", "mcp_call", "message"]
+    assert last.body["output"][1]["approval_request_id"] == request["id"]
