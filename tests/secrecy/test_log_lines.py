@@ -1,0 +1,34 @@
+"""A line of the log is one event of the server's, whatever a client sends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FORGED = "\n2026-01-01 [info     ] forged\r\x1b[2J\x1b]0;title\x07\u2028\x85"
+SCRIPT = """
+import json, sys
+import structlog
+from codex_proxy.logs import configure
+configure("info", sys.argv[1])
+structlog.get_logger().info("request", path="/" + json.loads(sys.argv[2]), model=json.loads(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("format", ["json", "console"])
+def test_a_client_cannot_make_a_line_of_its_own(format: str) -> None:
+    """Nor can it write to the terminal of whoever reads the log."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, format, json.dumps(FORGED)],
+        capture_output=True,
+        timeout=20,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    text = done.stderr.decode()
+    assert len(text.splitlines()) == 1, "as whatever a reader takes for the end of a line"
+    assert text.rstrip("\n").isprintable()
