@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from fake_proto.app_shapes import VERSION, raw, thread_started, turn
+from fake_proto.app_shapes import VERSION, rate_limits, raw, thread_started, turn
 from fake_proto.app_thread import AppThread, input_items, refusal_of
 from fake_proto.app_turn import AppTurn
 from fake_proto.faults import Faults
@@ -32,6 +32,10 @@ class RpcError(Exception):
     def __init__(self, message: str, code: int = -32600) -> None:
         super().__init__(message)
         self.code = code
+
+
+WITHOUT_PARAMS = frozenset({"account/rateLimits/read"})
+"""Methods whose parameters may be null."""
 
 
 class AppServerAgent:
@@ -60,6 +64,7 @@ class AppServerAgent:
             "thread/loaded/list": self._loaded_list,
             "model/list": self._model_list,
             "account/read": self._account_read,
+            "account/rateLimits/read": self._rate_limits_read,
         }
 
     def receive(self, line: bytes) -> None:
@@ -109,6 +114,8 @@ class AppServerAgent:
             if handler is None:
                 known = ", ".join(f"`{name}`" for name in ("initialize", *self._methods))
                 raise RpcError(f"Invalid request: unknown variant `{method}`, expected one of {known}")
+            if params is None and method in WITHOUT_PARAMS:
+                params = {}
             if not isinstance(params, dict):
                 raise RpcError("Invalid request: missing field `params`")
             handler(identifier, params)
@@ -244,6 +251,12 @@ class AppServerAgent:
 
         models = listed_models(self.settings, hidden=params.get("includeHidden") is True)
         self._answer(identifier, {"data": models, "nextCursor": None})
+
+    def _rate_limits_read(self, identifier: Any, params: Params) -> None:
+        percent = self.settings.text("LIMITS")
+        if not percent:
+            raise RpcError("chatgpt authentication required to read rate limits")
+        self._answer(identifier, {"rateLimits": rate_limits(percent), "rateLimitsByLimitId": None})
 
     def _account_read(self, identifier: Any, params: Params) -> None:
         signed_in = self.settings.text("ACCOUNT") != "none"

@@ -20,6 +20,9 @@ ABORTED_TEXT = (
     "may still be running in the background. If any tools/commands were aborted, they may have partially "
     "executed.\n</turn_aborted>"
 )
+RESETS_AT = 4_102_444_800
+"""The year 2100: no test sees it pass."""
+
 RATE_LIMITS = {
     "limitId": "codex",
     "limitName": None,
@@ -32,6 +35,14 @@ RATE_LIMITS = {
     "planType": None,
     "rateLimitReachedType": None,
 }
+
+
+def rate_limits(percent: str) -> Shape:
+    """All null, as a provider without limits tells it, or so much used of five hours."""
+    if not percent:
+        return RATE_LIMITS
+    window = {"usedPercent": int(percent), "windowDurationMins": 300, "resetsAt": RESETS_AT}
+    return {**RATE_LIMITS, "primary": window, "planType": "plus"}
 
 
 def thread_started(identifier: str, params: Shape, model: str, originator: str) -> Shape:

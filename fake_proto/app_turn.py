@@ -174,7 +174,7 @@ class AppTurn:
         self._notify("error", {**params, "threadId": self._thread.identifier, "turnId": self.identifier})
 
     def _rate_limits(self) -> None:
-        self._notify("account/rateLimits/updated", {"rateLimits": shapes.RATE_LIMITS})
+        self._notify("account/rateLimits/updated", {"rateLimits": shapes.rate_limits(self.script.limits)})
 
     def _run(self) -> Waits:
         script = self.script

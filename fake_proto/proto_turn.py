@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Waits = Iterator[float | None]
 
 CONTEXT_WINDOW = 272000
-NO_RATE_LIMITS = {"primary": None, "secondary": None}
+NO_RATE_LIMITS: Action = {"primary": None, "secondary": None}
 POLL_S = 0.01
 """How often the release file of a held turn is looked for."""
 CWD = "/fake/workspace"
@@ -66,7 +66,13 @@ class ProtoTurn:
         self._response = agent.responses
         self._index = 0
         if not refused:
-            self.emit("token_count", info=self._usage_info(), rate_limits=NO_RATE_LIMITS)
+            self.emit("token_count", info=self._usage_info(), rate_limits=self._rate_limits())
+
+    def _rate_limits(self) -> Action:
+        if not self._script.limits:
+            return NO_RATE_LIMITS
+        window = {"used_percent": float(self._script.limits), "window_minutes": 300, "resets_in_seconds": 60}
+        return {**NO_RATE_LIMITS, "primary": window}
 
     def _next_id(self, prefix: str) -> str:
         identifier = f"{prefix}_{self._response}_{self._index}"
@@ -100,7 +106,7 @@ class ProtoTurn:
         self.emit(
             "token_count",
             info=self._usage_info() if step.usage is not None else None,
-            rate_limits=NO_RATE_LIMITS,
+            rate_limits=self._rate_limits(),
             **extra,
         )
 

@@ -45,7 +45,18 @@ class Step:
 class Script:
     """The steps of one turn, and how they are paced and disturbed."""
 
-    __slots__ = ("_request", "_scenario", "_settings", "delay", "faults", "first", "hold", "options", "start")
+    __slots__ = (
+        "_request",
+        "_scenario",
+        "_settings",
+        "delay",
+        "faults",
+        "first",
+        "hold",
+        "limits",
+        "options",
+        "start",
+    )
 
     def __init__(self, request: Request, settings: Settings, process_faults: Faults) -> None:
         text = request.last_user_text()
@@ -63,6 +74,8 @@ class Script:
         self.start = min(answered, len(self._scenario["steps"]) - 1) if self._waits_for_tools() else 0
         self.delay = float(options.get("delay") or settings.number("DELAY_MS")) / 1000
         self.first = float(options.get("first") or settings.number("FIRST_DELAY_MS")) / 1000
+        self.limits = options.get("limits") or settings.text("LIMITS")
+        """Percent of the account's limit that is used; empty: nothing is told of it."""
         held = options.get("hold", settings.text("HOLD")) == "1"
         self.hold = settings.env.get("STREAM_RELEASE_FILE", "") if held else ""
 

@@ -1,6 +1,8 @@
-"""`GET /v1/usage`: what the turns of the key that asks have cost."""
+"""`GET /v1/usage`, `GET /v1/usage/limits`: what turns have cost, and what the agent's account may still use."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from aiohttp import web
 
@@ -12,13 +14,22 @@ from codex_proxy.http.replies import json_response
 from codex_proxy.http.responses.store_faults import told_as_faults
 from codex_proxy.http.service import SERVICE
 from codex_proxy.store.usage import UsageQuery
+from codex_proxy.surfaces.usage_limits import limits_object
 from codex_proxy.surfaces.usage_report import Row, page_of, report_of
+
+NEW_SECONDS: Final = 60.0
+"""How old an agent's figures may be, and how often it is asked: it tells them with each call of the model."""
+NOTHING_TOLD: Final = (
+    "The agent has told no limits: it tells them after its first turn, if its provider does (a sign-in with a "
+    "ChatGPT account has limits, a key of the API has none that are told)."
+)
 
 
 def add_usage_routes(app: web.Application) -> None:
     """Every path, with and without `/v1`."""
     for prefix in ("/v1", ""):
         app.router.add_get(f"{prefix}/usage", usage)
+        app.router.add_get(f"{prefix}/usage/limits", limits)
 
 
 async def usage(request: web.Request) -> web.Response:
@@ -55,6 +66,18 @@ async def usage(request: web.Request) -> web.Response:
     return json_response(
         page_of(report, rows, key=request[OWNER], durable=service.book.durable, since=service.book.since)
     )
+
+
+async def limits(request: web.Request) -> web.Response:
+    """What the agent's account may still use. The agent is asked where it has told nothing, or nothing new."""
+    check_may_see(request)
+    service = request.app[SERVICE]
+    agent = service.manager.agent
+    if agent.limits.due(NEW_SECONDS):
+        await agent.ask_limits()
+    known, age = agent.limits.newest()
+    now = service.clock.epoch()
+    return json_response(limits_object(agent.name, known, told_at=now - age, now=now, reason=NOTHING_TOLD))
 
 
 def check_may_see(request: web.Request) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from codex_proxy.agents.base import Capability, Dialect
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import Turn
+from codex_proxy.runs.account_limits import ToldLimits
 from codex_proxy.runs.lane import Lane, LaneReader
 
 
@@ -49,6 +50,9 @@ class Agent(Protocol):
     any_model: bool
     """The provider judges model names, so none is unknown here."""
 
+    limits: ToldLimits
+    """What it has told of its account's limits."""
+
     async def start(self) -> None:
         """Finds out what there is and warms what is kept warm. A `Fault` where the agent cannot work."""
         ...
@@ -62,6 +66,10 @@ class Agent(Protocol):
         ...
 
     def models(self) -> tuple[AgentModel, ...]: ...
+
+    async def ask_limits(self) -> None:
+        """Returns when `limits` is as new as can be had without a turn, or cannot be."""
+        ...
 
     def trouble(self) -> Failure | None:
         """Why a turn would not work just now, as far as is known without trying."""

@@ -15,6 +15,7 @@ from codex_proxy.core.ids import Clock
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 from codex_proxy.process.plan import Limits
+from codex_proxy.runs.account_limits import ToldLimits
 from codex_proxy.runs.agent import AgentModel, Opened
 from codex_proxy.runs.first_start import alone_the_first_time
 from codex_proxy.runs.hub import Hub, HubLane
@@ -25,6 +26,9 @@ START_SECONDS = 20.0
 
 RECHECK_SECONDS = 10.0
 """A sign-in that is kept in the system's keyring changes no file: how often a new process is asked about it."""
+
+LIMITS_SECONDS = 5.0
+"""How long the agent may take to tell what its account may still use: it asks its provider."""
 
 CLIENT_NAME = "codex_openai_proxy"
 
@@ -95,6 +99,7 @@ class AppServerAgent:
         self._sign_in_file = processes.sign_in_file
         self._starts: WeakKeyDictionary[Hub, _Start] = WeakKeyDictionary()
         self._clock = clock
+        self.limits = ToldLimits()
         self._plain = self._pool(processes.plain, limits, clock, processes.start_mark)
         self._agent = self._plain
         if processes.agent is not None:
@@ -107,7 +112,12 @@ class AppServerAgent:
                 self._starts[hub] = _Start(clock.monotonic(), _stamp(self._sign_in_file))
                 await hub.start(command, within=START_SECONDS)
 
-        return Pool(lambda: Hub(CLIENT_NAME, __version__), start, limits, clock)
+        return Pool(self._hub, start, limits, clock)
+
+    def _hub(self) -> Hub:
+        hub = Hub(CLIENT_NAME, __version__)
+        hub.on_limits = self.limits.heard
+        return hub
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -150,6 +160,12 @@ class AppServerAgent:
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._models
+
+    async def ask_limits(self) -> None:
+        hub = next((hub for pool in self.pools for hub in pool.hubs if hub.alive), None)
+        if hub is not None:
+            hub.ask_limits()
+            await self.limits.answered(LIMITS_SECONDS)
 
     def trouble(self) -> Failure | None:
         for pool in self.pools:

@@ -34,6 +34,8 @@ class Hub:
         self.served = 0
         self.on_change: Callable[[], None] | None = None
         """Who wants to know that the process is gone, or not to be used any more."""
+        self.on_limits: Callable[[bytes], None] | None = None
+        """Who wants to know what the account may still use."""
         self.suspect = False
         """It broke its protocol, or a turn on it did not settle: it takes no further one."""
         self.proven = False
@@ -180,6 +182,10 @@ class Hub:
         """Asks the agent again who is signed in."""
         self._write(self.connection.account_request())
 
+    def ask_limits(self) -> None:
+        """Asks what the account may still use; `on_limits` is told."""
+        self._write(self.connection.limits_request())
+
     def _write(self, writes: bytes) -> None:
         if writes and self._child is not None:
             self._child.write(writes)
@@ -203,6 +209,8 @@ class Hub:
             lines, broken = fault.before, broken_protocol(str(fault))
         heard = self.connection.receive(lines)
         self._write(heard.writes)
+        if heard.limits is not None and self.on_limits is not None:
+            self.on_limits(heard.limits)
         for lane, messages in heard.lanes:
             self._unheard.discard(lane)
             reader = self._readers.get(lane)

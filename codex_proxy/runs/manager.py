@@ -265,6 +265,9 @@ class RunManager:
         except Exception:
             log.exception("step_memory_failed")
 
+    def heard_limits(self, json: bytes) -> None:
+        self.agent.limits.heard(json)
+
     def over(self, run: Run) -> None:
         started = self._runs.pop(run, None)
         if started is not None:

@@ -11,6 +11,7 @@ from codex_proxy.agents.base import Capability, Dialect
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, SpawnError
+from codex_proxy.runs.account_limits import ToldLimits
 from codex_proxy.runs.agent import AgentModel, Opened
 from codex_proxy.runs.child_lane import ChildLane
 
@@ -37,6 +38,7 @@ class ProtoAgent:
         self.any_model = children.any_model
         self._children = children
         self._lanes: set[ChildLane] = set()
+        self.limits = ToldLimits()
 
     async def start(self) -> None:
         """Nothing to warm: a child lives for one turn."""
@@ -64,6 +66,9 @@ class ProtoAgent:
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._children.models
+
+    async def ask_limits(self) -> None:
+        """Cannot be asked: a child tells with its turn."""
 
     def trouble(self) -> Failure | None:
         return None

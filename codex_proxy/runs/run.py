@@ -20,6 +20,7 @@ from codex_proxy.core.events import (
     ApprovalAsked,
     Event,
     InputAsked,
+    RateLimits,
     RawItem,
     Stop,
     TurnEnded,
@@ -45,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 NO = Decision(approve=False)
 
-OURS = frozenset({RawItem, UsageSeen, ApprovalAsked, InputAsked})
+OURS = frozenset({RawItem, UsageSeen, ApprovalAsked, InputAsked, RateLimits})
 """The events that a run has something to do with itself."""
 
 TOO_SLOW = Failure(
@@ -74,6 +75,10 @@ class Owner(Protocol):
 
     def save(self, run: Run, ended: TurnEnded) -> None:
         """Sees to what has to be on disk, then calls `run.finish`."""
+        ...
+
+    def heard_limits(self, json: bytes) -> None:
+        """The agent has told what its account may still use."""
         ...
 
     def over(self, run: Run) -> None:
@@ -253,6 +258,8 @@ class Run:
                 events[index] = self._summed(event)  # type: ignore[arg-type]
             elif kind is ApprovalAsked or kind is InputAsked:
                 self._decline(event)  # type: ignore[arg-type]
+            elif kind is RateLimits:
+                self._owner.heard_limits(event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
         """Logs what the limits let through. One that is hit has closed the open items; the turn ends there.

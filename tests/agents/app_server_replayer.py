@@ -76,6 +76,8 @@ class Played:
     asks_for: Turn
     comes_back: bool = False
     """The client brings the outputs of its calls while the agent still waits for them."""
+    limits: bytes = b""
+    """What was told last of the account's limits."""
     earlier: list[list[Event]] = field(default_factory=list)
     """The logs of the turns before the last one, where it does."""
     rules: Rules = field(default_factory=Rules)
@@ -120,6 +122,7 @@ class Played:
 
     def hears(self, data: bytes) -> None:
         heard = self.connection.receive([data])
+        self.limits = heard.limits or self.limits
         self.written(heard.writes)
         for lane, messages in heard.lanes:
             if lane == 1:

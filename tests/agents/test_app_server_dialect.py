@@ -195,4 +195,4 @@ def test_the_models_of_the_agent_are_kept() -> None:
 
 
 def test_the_newest_rate_limits_are_kept() -> None:
-    assert json.loads(replay("rate_limits").connection.rate_limits)["primary"]["usedPercent"] == 43
+    assert json.loads(replay("rate_limits").limits)["primary"]["usedPercent"] == 43

@@ -147,3 +147,55 @@ async def test_what_a_turn_has_cost_is_on_disk_by_itself_and_after_a_stop(tmp_pa
 async def test_a_query_that_is_wrong_names_its_parameter(proxy: Proxy) -> None:
     answer = await proxy.send("GET", "/v1/usage?limit=1000")
     assert (answer.status, answer.body["error"]["param"]) == (400, "limit")
+
+
+# --- what the agent's account may still use -------------------------------------------------------
+
+TOLD = {
+    "name": "primary",
+    "window_seconds": 18000,
+    "used_percent": 43,
+    "resets_at": 4_102_444_800,
+    "over": False,
+}
+
+
+async def limits(proxy: Proxy) -> dict[str, Any]:
+    answer = await proxy.send("GET", "/v1/usage/limits")
+    assert answer.status == 200, answer.text
+    found: dict[str, Any] = answer.body
+    return found
+
+
+async def test_limits_are_asked_of_the_agent_before_its_first_turn(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, {"FAKE_CODEX_LIMITS": "43"}, fake_dialect="app-server") as proxy:
+        found = await limits(proxy)
+    assert found["limits"] == [
+        {"id": "codex", "name": None, "plan": "plus", "reached": None, "windows": [TOLD]}
+    ]
+    assert found["reason"] is None
+    assert isinstance(found["as_of"], int)
+
+
+async def test_an_agent_that_will_not_tell_is_told_of_with_the_reason(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
+        await proxy.ask(user())
+        found = await limits(proxy)
+    assert (found["limits"], found["as_of"]) == (None, None)
+    assert "has told no limits" in found["reason"]
+
+
+@pytest.mark.parametrize("dialect", ["app-server", "proto"])
+async def test_the_newest_limits_that_a_turn_told_are_given(tmp_path: Path, dialect: str) -> None:
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        await proxy.ask(user("[[fake:text limits=12]]"))
+        await proxy.ask(user("[[fake:text limits=13]]"))
+        (limit,) = (await limits(proxy))["limits"]
+    (window,) = limit["windows"]
+    assert (window["used_percent"], window["over"]) == (13, False)
+    assert window["resets_at"] > 1_700_000_000
+
+
+async def test_limits_too_are_for_this_machine_only_where_there_is_no_key(proxy: Proxy) -> None:
+    answer = await proxy.send("GET", "/v1/usage/limits", headers={"Via": "1.1 elsewhere"})
+    assert answer.status in (401, 403)

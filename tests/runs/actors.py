@@ -11,6 +11,7 @@ from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDel
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, Message
 from codex_proxy.core.turn import Turn
+from codex_proxy.runs.account_limits import ToldLimits
 from codex_proxy.runs.agent import AgentModel, Opened
 from codex_proxy.runs.lane import LaneReader
 from codex_proxy.runs.run import Run
@@ -115,6 +116,7 @@ class WordAgent:
         self.dialects: list[WordDialect] = []
         self.gate: asyncio.Event | None = None
         self.fault: Exception | None = None
+        self.limits = ToldLimits()
         self.breaks = ""
         self.slow_to_settle = False
         self.opening = 0
@@ -143,6 +145,9 @@ class WordAgent:
 
     def models(self) -> tuple[AgentModel, ...]:
         return ()
+
+    async def ask_limits(self) -> None:
+        """Tells nothing."""
 
     def trouble(self) -> Failure | None:
         return None

@@ -30,7 +30,7 @@ MAX_IN_FLIGHT = 64
 LONGEST_LANE = 18
 """Digits of a lane's number: more are no number of ours, and `int` refuses thousands of them."""
 
-INITIALIZE, ACCOUNT, MODELS = "0.1", "0.2", "0.3"
+INITIALIZE, ACCOUNT, MODELS, LIMITS = "0.1", "0.2", "0.3", "0.4"
 
 
 class _Account(msgspec.Struct, frozen=True, rename="camel"):
@@ -55,6 +55,8 @@ class Received(msgspec.Struct, frozen=True):
 
     writes: bytes
     lanes: list[tuple[int, list[Message]]]
+    limits: bytes | None = None
+    """What was told of the account's limits, JSON of the agent's shape; empty where it was asked and refused."""
 
 
 class Connection:
@@ -69,8 +71,7 @@ class Connection:
         """False where the provider wants a sign-in and there is none."""
         self.models: bytes = b""
         """The answer to `model/list`, JSON of the agent's shape."""
-        self.rate_limits: bytes = b""
-        """The newest `account/rateLimits/updated`, JSON of the agent's shape."""
+        self._limits: bytes | None = None
         self.bad_lines = 0
         self._next_lane = 0
         self._threads: dict[str, int] = {}
@@ -85,6 +86,10 @@ class Connection:
     def account_request(self) -> bytes:
         """Asks again who is signed in; the answer updates `signed_in`."""
         return request(ACCOUNT, "account/read", {})
+
+    def limits_request(self) -> bytes:
+        """Asks what the account may still use: no turn, but a question of the agent's to its provider."""
+        return request(LIMITS, "account/rateLimits/read", None)
 
     # --- lanes ----------------------------------------------------------------------------------
 
@@ -156,7 +161,8 @@ class Connection:
             same.append(message)
         if self._waiting:
             writes.append(self._released())
-        return Received(b"".join(writes), list(lanes.items()))
+        limits, self._limits = self._limits, None
+        return Received(b"".join(writes), list(lanes.items()), limits)
 
     def _lane_of(self, message: Message, writes: list[bytes]) -> int | None:
         """The lane that a message belongs to; None where it is ours, or nobody's."""
@@ -172,7 +178,7 @@ class Connection:
         elif message.method == "account/updated":
             writes.append(self.account_request())
         elif message.method == "account/rateLimits/updated":
-            self.rate_limits = bytes(message.params.rate_limits)
+            self._limits = bytes(message.params.rate_limits)
         return None
 
     def _answered(self, message: Message, writes: list[bytes]) -> int | None:
@@ -208,6 +214,8 @@ class Connection:
                 self.fault = f"the agent refused to start: {message.error.message}"
             elif message.id == ACCOUNT:
                 self.ready = True  # an agent that cannot tell is asked by the first turn
+            elif message.id == LIMITS:
+                self._limits = b""
             return b""
         try:
             return self._own_result(message)
@@ -231,4 +239,6 @@ class Connection:
             self.ready = True
         elif message.id == MODELS:
             self.models = bytes(result)
+        elif message.id == LIMITS:
+            self._limits = bytes(result)
         return b""

@@ -117,7 +117,7 @@ def decode_loosely(line: bytes) -> Message | None:
     return None
 
 
-def request(id: str, method: str, params: dict[str, Any]) -> bytes:
+def request(id: str, method: str, params: dict[str, Any] | None) -> bytes:
     """The line of a request of ours. JSON of the client's inside it may be laid out on several lines."""
     line = msgspec.json.encode({"id": id, "method": method, "params": params})
     return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped

@@ -294,6 +294,39 @@ SERVER: Final[dict[str, Schema]] = {
             "kept_since": maybe(COUNT),
         }
     ),
+    "UsageLimits": record(
+        {
+            "object": kind("usage.limits"),
+            "agent": TEXT,
+            "limits": maybe(
+                array(
+                    record(
+                        {
+                            "id": maybe(TEXT),
+                            "name": maybe(TEXT),
+                            "plan": maybe(TEXT),
+                            "reached": maybe(TEXT),
+                            "windows": array(
+                                record(
+                                    {
+                                        "name": one_of("primary", "secondary"),
+                                        "window_seconds": maybe(COUNT),
+                                        "used_percent": NUMBER,
+                                        "resets_at": maybe(COUNT),
+                                        "over": FLAG,
+                                    }
+                                ),
+                                maxItems=2,
+                            ),
+                        }
+                    ),
+                    minItems=1,
+                )
+            ),
+            "as_of": maybe(COUNT),
+            "reason": maybe(TEXT),
+        }
+    ),
     "Health": record(
         {
             "status": one_of("ok", "degraded"),

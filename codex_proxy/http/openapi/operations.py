@@ -290,6 +290,14 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         ),
         words="Without a key it is for this machine only. `key` and `model` are null unless they are grouped by.",
     ),
+    ("GET", "/usage/limits"): Operation(
+        "retrieve_usage_limits",
+        "What the agent's account may still use, as the agent tells it.",
+        "read",
+        {"200": ref("UsageLimits")},
+        words="`limits` is null, with the `reason`, where the agent has told none. No turn is run to find out. "
+        "Without a key it is for this machine only.",
+    ),
     ("GET", "/healthz"): Operation(
         "healthz", "What serves here, and whether a turn would work.", "open", {"200": ref("Health")}
     ),
