@@ -181,6 +181,15 @@ async def test_the_operator_limits_how_many_requests_any_key_may_have_at_once(tm
         assert refused(await proxy.ask(user()))[:2] == (429, "concurrency_exceeded")
 
 
+async def test_the_log_names_whose_request_it_was_and_never_the_key(two: Proxy) -> None:
+    with structlog.testing.capture_logs() as logged:
+        await two.ask(user(), headers=bearing("one"))
+        await two.ask(user(), headers=bearing("wrong"))
+    owners = [line.get("owner") for line in logged if line["event"] == "request"]
+    assert owners == ["one", None]
+    assert "cpx_" not in str(logged)
+
+
 @pytest.fixture
 async def choosy(tmp_path: Path) -> AsyncIterator[Proxy]:
     """A proxy with a key for one model, one for one effort of another, and one for every model."""

@@ -13,10 +13,10 @@ from typing import Final
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.keys import digest_of
+from codex_proxy.core.keys import NOBODY, digest_of
 from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.middleware.forwarded import check_forwarded, client_address
-from codex_proxy.http.middleware.frame import OWNER, Handler
+from codex_proxy.http.middleware.frame import NOTES, OWNER, Handler
 from codex_proxy.http.middleware.heads import check_head
 from codex_proxy.http.middleware.origins import admit
 from codex_proxy.http.service import SERVICE, Service
@@ -78,6 +78,8 @@ async def _let_in(request: web.Request, service: Service) -> None:
             await held_back(request)
         raise
     request[CLIENT], request[OWNER], request[DIGEST] = client, client.name, digest or ""
+    if client.name != NOBODY:
+        request[NOTES]["owner"] = client.name
 
 
 async def held_back(request: web.Request) -> None:
