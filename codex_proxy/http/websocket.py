@@ -46,12 +46,18 @@ LONGEST_SECONDS = 3600.0
 """Open Responses' limit for one connection."""
 PING_SECONDS = 30.0
 MAX_WAITING = 16
-"""Turns that may wait for the one that runs."""
+"""Turns that may wait for the one that runs, and be no larger than one body together."""
 
 TOO_LONG = Failure(
     kind=FaultKind.INVALID_REQUEST,
     code="websocket_connection_limit_reached",
     message="A connection lasts 60 minutes at most. Open a new one.",
+)
+
+TOO_MANY = Failure(
+    kind=FaultKind.CONCURRENCY_EXCEEDED,
+    message=f"A connection's turns are run one after the other, and no more than {MAX_WAITING} (or the size of one "
+    "body) may wait. Wait for answers, or open another connection.",
 )
 
 
@@ -106,6 +112,7 @@ class _Connection:
         self._client = request[CLIENT]
         self._digest = request[DIGEST] or None
         self._waiting: asyncio.Queue[str | bytes] = asyncio.Queue(MAX_WAITING)
+        self._waiting_size = 0
         self._last: _Remembered | None = None
 
     async def serve(self) -> None:
@@ -113,15 +120,30 @@ class _Connection:
         answering = asyncio.ensure_future(self._answer())
         try:
             async for message in self._socket:
-                if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                    await self._waiting.put(message.data)
+                if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                    continue
+                if not self._keep(message.data):
+                    await self._send(socket_error(TOO_MANY))
+                    await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"Too much waits.")
+                    return
         finally:
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
 
+    def _keep(self, frame: str | bytes) -> bool:
+        """Whether there is room for it among those that wait. Not to read on instead would hide that a client left."""
+        if self._waiting.full() or (
+            self._waiting_size and self._waiting_size + len(frame) > self._service.body_limit
+        ):
+            return False
+        self._waiting_size += len(frame)
+        self._waiting.put_nowait(frame)
+        return True
+
     async def _answer(self) -> None:
         while True:
             frame = await self._waiting.get()
+            self._waiting_size -= len(frame)
             tell(self._request, "request", frame.encode() if isinstance(frame, str) else frame)
             try:
                 self._look_at_key()

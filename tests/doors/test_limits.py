@@ -9,10 +9,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import WSCloseCode, WSMsgType
 
 from codex_proxy.http.middleware.heads import LONGEST_LINE, MOST_HEADER_BYTES, MOST_HEADERS
+from codex_proxy.http.websocket import MAX_WAITING
 from codex_proxy.surfaces.body import DEPTH, MOST_ITEMS, MOST_VALUES
-from tests.http.serving import PATIENCE, WEATHER, Answer, Proxy, fake_proxy, user
+from tests.http.serving import PATIENCE, WEATHER, Answer, Proxy, fake_proxy, until, user
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
@@ -57,6 +59,29 @@ async def test_a_turn_of_a_websocket_has_the_same_limits(tight: Proxy) -> None:
         await socket.send_json({"type": "response.create", **body_of(RESPONSES, 4)})
         frame = await socket.receive_json(timeout=PATIENCE)
         assert (frame["status"], frame["error"]["param"]) == (400, "input")
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, MAX_WAITING), (1500, 2)])
+async def test_a_connection_whose_turns_pile_up_is_ended_with_the_reason(
+    tmp_path: Path, size: int, most: int
+) -> None:
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    async with (
+        fake_proxy(tmp_path, environment, body_limit=4096) as proxy,
+        proxy.session.ws_connect(proxy.url + RESPONSES) as socket,
+    ):
+        held = {"type": "response.create", "model": "codex-5", "input": '[[fake:text say="a b" hold=1]]'}
+        await socket.send_json(held)
+        await until(lambda: proxy.server.manager.running == 1)
+        for _ in range(most + 1):
+            await socket.send_json({**held, "user": "x" * size})
+        types = []
+        while (message := await socket.receive(timeout=PATIENCE)).type is WSMsgType.TEXT:
+            types.append(message.json()["type"])
+        assert types.count("error") == 1
+        assert types[-1] == "error"
+        assert socket.close_code == WSCloseCode.TRY_AGAIN_LATER
+        await until(lambda: proxy.server.manager.running == 0)
 
 
 @pytest.mark.parametrize("path", PATHS[:2])
