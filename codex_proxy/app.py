@@ -122,7 +122,7 @@ class Server:
             self.manager.memory = self.keeping.steps
         await self.agent.start()
         # A handler must end when its client leaves, or nobody tells the agent.
-        self.webhooks = webhooks_of(self.settings, self.clock)
+        self.webhooks = webhooks_of(self.settings, self.clock, self.keeping)
         self.own_tools = mcp_tools_of(self.settings, self.clock)
         self.service = self._service()
         self._runner = Runner(
@@ -143,6 +143,8 @@ class Server:
                 f"cannot listen on {self.settings.host}:{self.settings.port}: {error.strerror}. Give another --port."
             ) from error
         self.host, self.port = self._runner.addresses[0][:2]
+        if self.webhooks is not None:
+            await self.webhooks.take_up_again()
         await take_up_again(self.service)
 
     def _service(self) -> Service:
@@ -228,6 +230,8 @@ class Server:
             await self.images.close()
         if self.service is not None:
             await self.service.book.close()
+        if self.webhooks is not None:
+            await self.webhooks.close()
         if self.keeping is not None:
             await self.keeping.close()
 
@@ -249,7 +253,7 @@ def mcp_tools_of(settings: Settings, clock: SystemClock) -> McpToolSource | None
         raise StartError(str(error)) from error
 
 
-def webhooks_of(settings: Settings, clock: SystemClock) -> WebhookSender | None:
+def webhooks_of(settings: Settings, clock: SystemClock, keeping: Keeping | None) -> WebhookSender | None:
     """Who tells the configured targets of ends; None where there is no target. Raises `StartError`."""
     urls = split_list(settings.webhook_urls)
     if not urls:
@@ -257,7 +261,8 @@ def webhooks_of(settings: Settings, clock: SystemClock) -> WebhookSender | None:
     if settings.webhook_secret is None:
         raise StartError("PROXY_WEBHOOK_URLS needs PROXY_WEBHOOK_SECRET: what is not signed proves nothing.")
     try:
-        return WebhookSender(urls, settings.webhook_secret.get_secret_value(), ids=RandomIds(), clock=clock)
+        secret, outbox = settings.webhook_secret.get_secret_value(), keeping.store if keeping else None
+        return WebhookSender(urls, secret, ids=RandomIds(), clock=clock, outbox=outbox)
     except ValueError as error:
         raise StartError(f"PROXY_WEBHOOK_SECRET is wrong: {error}") from error
 

@@ -1,6 +1,6 @@
 """Tells the configured targets that a background response has ended: signed, and again until they take it.
 
-What is not delivered when the server stops is lost: a client that must know asks for the response itself.
+What is not delivered waits in the store, and is told after the next start; without a store it is lost with the server.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 
 import aiohttp
+import msgspec
 import structlog
 
 from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.store.base import StoreError
+from codex_proxy.store.webhooks import Outbox, PendingWebhook
 from codex_proxy.surfaces.responses.webhooks import signed, webhook_body
 
 log = structlog.get_logger("codex_proxy.http")
@@ -32,6 +35,7 @@ class WebhookSender:
         *,
         ids: IdSource,
         clock: Clock,
+        outbox: Outbox | None = None,
         delays: tuple[float, ...] = DELAYS,
     ) -> None:
         """Raises `ValueError` for a secret that is not what it says."""
@@ -40,12 +44,14 @@ class WebhookSender:
         self._secret = secret
         self._ids = ids
         self._clock = clock
+        self._outbox = outbox
         self._delays = delays
         self._session: aiohttp.ClientSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
-    def tell(self, response_id: str, status: str) -> None:
-        """A response has ended with this status. Returns at once."""
+    async def tell(self, response_id: str, status: str) -> None:
+        """A response has ended with this status. Returns as soon as it is written down that this is to be told."""
         event_id = self._ids.new("evt_")
         body = webhook_body(
             event_id=event_id, response_id=response_id, status=status, created_at=int(self._clock.epoch())
@@ -54,19 +60,60 @@ class WebhookSender:
             if len(self._tasks) >= MAX_WAITING:
                 log.warning("webhook_dropped", reason="too many wait", event_id=event_id)
                 return
-            task = asyncio.get_running_loop().create_task(self._deliver(url, event_id, body))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            pending = PendingWebhook(event_id, url, body)
+            await self._keep(pending)
+            self._begin(pending)
 
-    async def _deliver(self, url: str, event_id: str, body: bytes) -> None:
-        for number, delay in enumerate((*self._delays, None), 1):
-            problem = await self._post(url, event_id, body)
+    async def take_up_again(self) -> None:
+        """Tells what was left when the server stopped. What was for a target that is none any more is dropped."""
+        if self._outbox is None:
+            return
+        try:
+            left = await self._outbox.webhooks(MAX_WAITING)
+        except StoreError as error:
+            log.warning("webhooks_not_taken_up", reason=str(error))
+            return
+        for pending in left:
+            if pending.url in self._urls:
+                self._begin(pending)
+            else:
+                await self._forget(pending)
+
+    def _begin(self, pending: PendingWebhook) -> None:
+        if self._closed:
+            return
+        task = asyncio.get_running_loop().create_task(self._deliver(pending))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _deliver(self, pending: PendingWebhook) -> None:
+        before = min(pending.tries, len(self._delays))
+        for number, delay in enumerate((*self._delays[before:], None), before + 1):
+            problem = await self._post(pending.url, pending.event_id, pending.body)
             if problem is None:
-                log.info("webhook_delivered", event_id=event_id, tries=number)
-                return
-            log.warning("webhook_failed", event_id=event_id, tries=number, reason=problem, again_in=delay)
+                log.info("webhook_delivered", event_id=pending.event_id, tries=number)
+                break
+            log.warning(
+                "webhook_failed", event_id=pending.event_id, tries=number, reason=problem, again_in=delay
+            )
             if delay is not None:
+                await self._keep(msgspec.structs.replace(pending, tries=number))
                 await asyncio.sleep(delay)
+        await self._forget(pending)
+
+    async def _keep(self, pending: PendingWebhook) -> None:
+        if self._outbox is not None:
+            try:
+                await self._outbox.put_webhook(pending)
+            except StoreError as error:
+                log.warning("webhook_not_kept", event_id=pending.event_id, reason=str(error))
+
+    async def _forget(self, pending: PendingWebhook) -> None:
+        if self._outbox is not None:
+            try:
+                await self._outbox.drop_webhook(pending.event_id, pending.url)
+            except StoreError as error:
+                log.warning("webhook_not_dropped", event_id=pending.event_id, reason=str(error))
 
     async def _post(self, url: str, event_id: str, body: bytes) -> str | None:
         """One try; what was the matter, if anything was. A redirect is not followed: it would take the body along."""
@@ -86,7 +133,8 @@ class WebhookSender:
         return self._session
 
     async def close(self) -> None:
-        """Ends what is under way."""
+        """Ends what is under way; it stays in the store."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -20,6 +20,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from codex_proxy.store.usage import UsageLedger
+from codex_proxy.store.webhooks import Outbox
 
 Order = Literal["asc", "desc"]
 ToolMemory = Literal["disk", "ram", "off"]
@@ -390,5 +391,5 @@ class Maintenance(Protocol):
         ...
 
 
-class Store(Steps, Responses, Conversations, UsageLedger, Maintenance, Protocol):
+class Store(Steps, Responses, Conversations, UsageLedger, Outbox, Maintenance, Protocol):
     """All of it. Take the narrowest part that does."""

@@ -14,6 +14,7 @@ from aiohttp import web
 from openai import OpenAI
 
 from codex_proxy.app import StartError, make_server
+from codex_proxy.store.base import Store
 from tests.http.serving import PATIENCE, settings_of
 from tests.http_responses.asking import ask, said, serving
 
@@ -118,6 +119,42 @@ async def test_a_redirect_is_not_followed_to_where_no_operator_has_sent_it(
             await ask(proxy, background=True)
             await target.deliveries(2)
     assert other.got == []
+
+
+async def test_what_was_not_taken_when_the_server_stopped_is_told_after_its_next_start(
+    tmp_path: Path,
+) -> None:
+    async with receiver(503) as target:
+        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        async with serving(tmp_path, **settings) as (proxy, _):
+            await ask(proxy, background=True)
+            await target.deliveries(1)
+        async with serving(tmp_path, **settings) as (proxy, _):
+            ((first, headers), (second, again)) = await target.deliveries(2)
+            assert proxy.server.keeping is not None
+            await until_none_is_left(proxy.server.keeping.store)
+        async with serving(tmp_path, **settings):
+            pass
+    assert (first, headers["webhook-id"]) == (second, again["webhook-id"])
+    assert len(target.got) == 2
+
+
+async def test_what_was_to_be_told_to_a_target_that_is_none_any_more_is_dropped(tmp_path: Path) -> None:
+    async with receiver(503) as gone, receiver() as target:
+        settings: dict[str, Any] = {"webhook_secret": SECRET}
+        async with serving(tmp_path, webhook_urls=gone.url, **settings) as (proxy, _):
+            await ask(proxy, background=True)
+            await gone.deliveries(1)
+        async with serving(tmp_path, webhook_urls=target.url, **settings) as (proxy, _):
+            assert proxy.server.keeping is not None
+            assert await proxy.server.keeping.store.webhooks(10) == []
+    assert (len(gone.got), target.got) == (1, [])
+
+
+async def until_none_is_left(store: Store) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while await store.webhooks(10):
+            await asyncio.sleep(0.005)
 
 
 async def test_a_response_in_front_of_its_client_is_told_to_nobody(tmp_path: Path) -> None:

@@ -165,4 +165,4 @@ async def _fail(service: Service, store: Store, found: StoredResponse) -> None:
     )
     log.warning("background_cut_off", id=found.id)
     if service.responses.webhooks is not None:
-        service.responses.webhooks.tell(found.id, "failed")
+        await service.responses.webhooks.tell(found.id, "failed")

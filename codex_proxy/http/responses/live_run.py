@@ -216,7 +216,7 @@ class LiveRun:
         )
         self._saved = True
         if written and self._service.responses.webhooks is not None:
-            self._service.responses.webhooks.tell(prepared.id, final["status"])
+            await self._service.responses.webhooks.tell(prepared.id, final["status"])
 
     async def _save_until_it_is(self) -> None:
         """Writes down an end that could not be saved when it came."""

@@ -115,7 +115,18 @@ USAGE: Final = (
     ) WITHOUT ROWID""",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (STEP_MEMORY, OBJECTS, USAGE)
+WEBHOOKS: Final = (
+    """CREATE TABLE webhooks (
+        seq INTEGER PRIMARY KEY,
+        event_id TEXT NOT NULL,
+        url TEXT NOT NULL,
+        body BLOB NOT NULL,
+        tries INTEGER NOT NULL,
+        UNIQUE (event_id, url)
+    )""",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (STEP_MEMORY, OBJECTS, USAGE, WEBHOOKS)
 LATEST: Final = len(MIGRATIONS)
 
 APPLICATION_ID: Final = 0x63787078

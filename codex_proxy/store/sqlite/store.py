@@ -28,11 +28,21 @@ from codex_proxy.store.base import (
     StoreStats,
 )
 from codex_proxy.store.ram_steps import RamSteps
-from codex_proxy.store.sqlite import conversations, export, items, responses, retention, steps, usage
+from codex_proxy.store.sqlite import (
+    conversations,
+    export,
+    items,
+    responses,
+    retention,
+    steps,
+    usage,
+    webhooks,
+)
 from codex_proxy.store.sqlite.opening import Connect, connect, open_in_memory, open_reader, open_writer
 from codex_proxy.store.sqlite.readers import Readers
 from codex_proxy.store.sqlite.writer import Writer
 from codex_proxy.store.usage import UsageEntry, UsageQuery, UsageSum
+from codex_proxy.store.webhooks import PendingWebhook
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -239,6 +249,17 @@ class SqliteStore:
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
         return await self._read(usage.sums, query)
+
+    # --- webhooks -------------------------------------------------------------------------------
+
+    async def put_webhook(self, pending: PendingWebhook) -> None:
+        await self._write(webhooks.put, pending)
+
+    async def drop_webhook(self, event_id: str, url: str) -> None:
+        await self._write(webhooks.drop, event_id, url)
+
+    async def webhooks(self, limit: int) -> list[PendingWebhook]:
+        return await self._read(webhooks.oldest, limit)
 
     # --- maintenance ----------------------------------------------------------------------------
 
