@@ -62,6 +62,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The request's field, as OpenAI writes it: `messages[0].content`."""
     retry_after: float | None = None
     """Seconds until it makes sense to try again, where somebody told us."""
+    repeatable: bool = True
+    """False: tools were run for the request, and the same request would run them again."""
     quoted: str = ""
     """What the message quotes of the agent's own words. They are for whoever they are told to."""
 

@@ -37,6 +37,10 @@ def fault_response(failure: Failure, path: str, *, allow: str | None = None) -> 
     seconds = retry_after(failure)
     if seconds is not None:
         headers["Retry-After"] = str(seconds)
+    if not failure.repeatable:
+        headers["x-should-retry"] = (
+            "false"  # official SDKs try again by themselves unless they are told not to
+        )
     if failure.kind is FaultKind.INVALID_API_KEY:
         headers["WWW-Authenticate"] = CHALLENGE
     if allow is not None:

@@ -155,7 +155,7 @@ class RunManager:
         )  # fmt: skip
         self._runs[run] = _Started(slot, before_end, durable, replay)
         if first:
-            run.say(first)
+            run.preface(first)
         if to_run:
             run.begin_with(self._begun_with_approved(run, calls))
         else:

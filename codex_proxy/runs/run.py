@@ -114,6 +114,8 @@ class Run:
         self._saves = saves
         self._calls = calls
         self._calls_running = 0
+        self._acted = False
+        """Calls were made here, with whatever effects they have."""
         self._seat: Seat | None = None
         self._replayable: Literal["", "unheard", "unseen"] = ""
         """Another thread does as well, should the process end: of a kept one while the client has seen nothing, of
@@ -138,6 +140,11 @@ class Run:
         """Nothing more comes; the client may not have heard of the end yet."""
         return self._rules.ended
 
+    def preface(self, events: Sequence[Event]) -> None:
+        """What the client hears before anything of the agent's. It is no answer yet: the agent may be late all the
+        same."""
+        self._append(self._rules.feed(events), 0)
+
     def say(self, events: Sequence[Event]) -> None:
         """What the server has to tell of its own in this turn."""
         if not self._rules.ended:
@@ -145,6 +152,7 @@ class Run:
 
     def begin_with(self, work: Coroutine[Any, Any, None]) -> None:
         """What has to be done before the turn can have a seat. The agent is not late meanwhile."""
+        self._acted = True
         self._watch.hold()
         self._calls.begin_approved(work)
 
@@ -215,6 +223,7 @@ class Run:
         if brokered.again or (check is not None and check.wrong is not None):
             self._begin_again(second_attempt(self._so_far(), None if check is None else check.wrong))
         if brokered.calls and not self._rules.ended:
+            self._acted = True
             self._calls_running += len(brokered.calls)
             self._watch.hold()
             self._calls.begin(self, brokered.calls)
@@ -277,6 +286,9 @@ class Run:
         if not events:
             return
         last = events[-1]
+        if self._acted and type(last) is TurnEnded and last.failure is not None:
+            failure = msgspec.structs.replace(last.failure, repeatable=False)
+            last = events[-1] = msgspec.structs.replace(last, failure=failure)
         if type(last) is not TurnEnded:
             self.log.append(events, size)
         elif self._saves(self):

@@ -154,6 +154,7 @@ async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
         with pytest.raises(openai.APIStatusError) as caught:
             await proxy.client.chat.completions.create(**asking(*steps))
     assert (caught.value.status_code, caught.value.code) == (502, "tool_call_limit")
+    assert caught.value.response.headers["x-should-retry"] == "false"
     assert outputs(model_server, 2)[:2] == ["0", "1"]
     assert "limit" in outputs(model_server, 3)[2]
 

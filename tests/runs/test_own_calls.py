@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 
 from codex_proxy.core.events import (
+    Event,
     ItemEnded,
     ItemStarted,
     OutputDelta,
@@ -16,7 +17,16 @@ from codex_proxy.core.events import (
     ToolAsked,
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.items import McpCall, McpOrigin, PastCall, PastOutput, SaidMessage, TextPart, Tool
+from codex_proxy.core.items import (
+    McpCall,
+    McpOrigin,
+    McpTools,
+    PastCall,
+    PastOutput,
+    SaidMessage,
+    TextPart,
+    Tool,
+)
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.manager import RunLimits, RunManager
@@ -99,7 +109,9 @@ async def test_an_agent_that_waits_for_a_call_is_not_late() -> None:
     hands.go.set()
     await settled()
     await asyncio.sleep(11)
-    assert end_of(run).failure is not None, "and then it is as late as ever"
+    late = end_of(run).failure
+    assert late is not None, "and then it is as late as ever"
+    assert not late.repeatable, "the call was made"
 
 
 @virtual
@@ -161,7 +173,7 @@ async def test_an_agent_that_takes_no_turn_behind_an_approved_call_fails_the_run
     agent.fault = Fault(failure)
     hands.go.set()
     await settled()
-    assert end_of(run).failure == failure
+    assert end_of(run).failure == msgspec.structs.replace(failure, repeatable=False)
     assert manager.running == 0
 
 
@@ -172,3 +184,14 @@ async def test_a_server_that_stops_ends_calls_that_run() -> None:
     await manager.close()
     assert hands.cancelled == 1
     assert end_of(run).failure is not None
+
+
+@virtual
+async def test_an_agent_is_as_late_behind_a_list_of_tools_as_without_one() -> None:
+    manager, _, hands = managed(idle=100.0, first=5.0)
+    listed: list[Event] = [ItemStarted(McpTools("mcpl_1", "desk")), ItemEnded("mcpl_1")]
+    run = await manager.start(ASKING, runner=hands, first=listed)
+    await asyncio.sleep(6)
+    failure = end_of(run).failure
+    assert failure is not None
+    assert failure.repeatable
