@@ -52,6 +52,7 @@ def _entry(slug: str, name: str, visibility: str) -> dict[str, Any]:
         "apply_patch_tool_type": "freeform",
         "experimental_supported_tools": ["clock"],
         "supports_search_tool": True,
+        "supports_reasoning_effort_updates": True,
         "multi_agent_version": "v2",
         "base_instructions": "You are played by the fake agent.",
         "truncation_policy": {"mode": "tokens", "limit": 10000},
