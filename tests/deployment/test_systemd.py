@@ -1,0 +1,45 @@
+"""The unit of docs/operations.md is one that systemd takes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.deployment.examples import example
+
+ANALYZE = shutil.which("systemd-analyze")
+pytestmark = pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed (Debian: systemd)")
+
+
+def verified(home: Path, unit: str) -> str:
+    """What systemd says of a user's unit; nothing where it has nothing to say."""
+    script = home / "codex-proxy" / "scripts" / "start"
+    script.parent.mkdir(parents=True)
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    (home / "projects").mkdir()
+    file = home / "codex-proxy.service"
+    file.write_text(unit)
+    environment = {"HOME": str(home), "XDG_RUNTIME_DIR": str(home), "PATH": "/usr/bin:/bin"}
+    assert ANALYZE is not None
+    said = subprocess.run(
+        [ANALYZE, "--user", "--man=no", "verify", str(file)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=30,
+    )
+    found = said.stdout + said.stderr
+    return "\n".join(line for line in found.splitlines() if "codex-proxy" in line)
+
+
+def test_systemd_takes_the_unit_as_it_stands_on_the_page(tmp_path: Path) -> None:
+    assert verified(tmp_path, example("ini", holding="[Service]")) == ""
+
+
+def test_systemd_would_say_what_is_wrong(tmp_path: Path) -> None:
+    wrong = example("ini", holding="[Service]").replace("KillMode=mixed", "KillMode=mixt")
+    assert "kill mode" in verified(tmp_path, wrong)
