@@ -70,11 +70,11 @@ class McpToolSource:
         for fault in theirs.faults:
             log.warning("mcp_server_has_no_tools", server=fault.server_label, reason=fault.message)
         labels = {offer.server_label for offer in asked}
+        own = (_tool(tool) for tool in theirs.tools if tool.server_label not in labels)
         tools = [
-            *(tool for _, listed in listings for tool in listed),
-            *(_tool(tool) for tool in theirs.tools if tool.server_label not in labels),
+            *(tool for _, listed in listings for tool in listed if _fits(tool, "of the request")),
+            *(tool for tool in own if _fits(tool)),
         ]
-        tools = [tool for tool in tools if _fits(tool)]
         named = {offer.server_label: _named(offer) for offer in asked}
         said = tuple(event for events, _ in listings for event in events)
         return OwnTools(tuple(tools), said, _Runner(self, owner, named))
@@ -116,7 +116,7 @@ class McpToolSource:
             ms=round((time.monotonic() - began) * 1000),
         )
         if result.fault is not None and result.fault.detail:
-            log.debug("mcp_call_failed", server=result.fault.server_label, detail=result.fault.detail)
+            log.debug("mcp_call_failed", server=result.fault.server_label, said=result.fault.detail)
         return result
 
     async def close(self) -> None:
@@ -183,11 +183,18 @@ def _tool(tool: McpTool) -> Tool:
     )
 
 
-def _fits(tool: Tool) -> bool:
-    """Whether the agent takes the tool: for one whose schema is none it would refuse the whole turn."""
+def _fits(tool: Tool, whose: str | None = None) -> bool:
+    """Whether the agent takes the tool: for one whose schema is none it would refuse the whole turn.
+
+    `whose` stands for the server's name in the log; None: its own name, which is the operator's, stands there.
+    """
     wrong = what_is_wrong(b"" if tool.parameters is None else bytes(tool.parameters))
     if wrong is not None and tool.mcp is not None:
-        log.warning("mcp_tool_left_out", server=tool.mcp.server_label, tool=tool.mcp.name, reason=wrong)
+        shown = {} if whose else {"tool": tool.mcp.name}
+        reason, server = wrong.partition(":")[0], whose or tool.mcp.server_label
+        log.warning(
+            "mcp_tool_left_out", server=server, reason=reason, said=f"{tool.mcp.name}: {wrong}", **shown
+        )
     return wrong is None
 
 

@@ -109,7 +109,8 @@ class Program:
         return text("never")
 
     async def tool_die(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
-        print("last words", os.environ.get("SECRET", ""), file=sys.stderr, flush=True)
+        words = ("last words", os.environ.get("SECRET", ""), given.get("text", ""))
+        print(*filter(None, words), file=sys.stderr, flush=True)
         os._exit(3)
 
     async def tool_pid(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:

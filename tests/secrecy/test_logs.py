@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,16 @@ def chat(prompt: str, **more: Any) -> dict[str, Any]:
     }
 
 
+ALLOWED_MCP = {**MCP, "server_url": "http://localhost:1/planted-path"}
+MCP_PROGRAM = Path(__file__).parents[1] / "mcp" / "program.py"
+
 CALL = """[[fake:tool_call name=planted-tool args='{"planted-property": "planted-argument"}']]"""
+
+
+def own_call(tool: str, text: str) -> str:
+    """A prompt whose model calls a tool of the operator's MCP server."""
+    return f"""planted-prompt [[fake:tool_call name=desk__{tool} args='{{"text": "{text}"}}']]"""
+
 
 CHATS: list[dict[str, Any]] = [
     chat("[[fake:text say=planted-answer]]"),
@@ -103,6 +113,10 @@ RESPONSES: list[dict[str, Any]] = [
     {"input": "planted-input", "previous_response_id": "resp_planted-id"},
     {"input": "planted-input", "conversation": "conv_planted-id"},
     {"input": "planted-input", "tools": [MCP]},
+    {"input": "planted-input", "tools": [ALLOWED_MCP]},
+    {"input": own_call("echo", "planted-argument")},
+    {"input": own_call("refuse", "planted-argument")},
+    {"input": own_call("die", "planted-argument")},
     {"input": "planted-input", "tools": [{"type": "planted-type"}]},
     {"input": [{"type": "planted-type", "planted": "planted-value"}]},
     {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": picture("planted-picture")}]}]},
@@ -210,8 +224,16 @@ async def test_nothing_that_a_server_writes_holds_what_was_said_to_it(
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
+    server = {
+        "command": sys.executable,
+        "args": [str(MCP_PROGRAM), "stdio"],
+        "env": {"SECRET": "planted-secret"},
+    }
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"desk": server}}))
     environment = {
         "PROXY_FAKE_DIALECT": dialect,
+        "PROXY_MCP_CONFIG": str(tmp_path / "mcp.json"),
+        "PROXY_MCP_ALLOWED_URLS": "http://localhost:1",
         "PROXY_WEBHOOK_URLS": f"http://planted-user:planted-password@127.0.0.1:{port}/planted-hook?planted-query",
         "PROXY_WEBHOOK_SECRET": WEBHOOK_SECRET,
     }
@@ -233,4 +255,5 @@ async def test_nothing_that_a_server_writes_holds_what_was_said_to_it(
     assert written.count("chat/completions") > len(CHATS)
     assert hooks
     assert "webhook_failed" in written
+    assert ("mcp_call_failed" in written) is (dialect == "app-server")
     assert metrics[0] == 200
