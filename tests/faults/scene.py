@@ -33,6 +33,9 @@ Surface = Literal["chat", "responses"]
 IMPATIENCE = 1.5
 """Seconds until a turn that hangs is given up: a good one takes a fiftieth of it."""
 
+HOUSEKEEPING = {"UsageBook._flush_soon"}
+"""Tasks that come and go with requests and are nobody's in particular."""
+
 PROGRAM = '#!/bin/sh\nexec {python} -m fake_proto "$@"\n'
 
 
@@ -108,7 +111,7 @@ class Scene:
             lanes=sum(hub.connection.lanes for hub in hubs),
             processes=len(hubs),
             descriptors=open_descriptors(),
-            tasks=len(asyncio.all_tasks()),
+            tasks=sum(task.get_coro().__qualname__ not in HOUSEKEEPING for task in asyncio.all_tasks()),  # type: ignore[union-attr]
         )
 
     def newest_pids(self, count: int) -> list[int]:
