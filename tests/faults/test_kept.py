@@ -1,0 +1,78 @@
+"""A thread that is kept for a conversation, and whose process ends in the very moment of its use: nobody notices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codex_proxy.process.warden import own_children
+from codex_proxy.runs.app_server_agent import AppServerAgent
+from tests.http.serving import Proxy, fake_proxy, until, user
+
+HISTORY = [
+    {"role": "user", "content": "[[fake:text say=One.]]"},
+    {"role": "assistant", "content": "One."},
+    {"role": "user", "content": "[[fake:echo]]"},
+]
+
+
+def agent_process(proxy: Proxy) -> int:
+    agent = proxy.server.agent
+    assert isinstance(agent, AppServerAgent)
+    [hub] = agent.pools[0].hubs
+    assert hub.pid is not None
+    [pid] = own_children(hub.pid)
+    return pid
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_conversation_goes_on_on_a_new_process_with_all_that_was_said(
+    tmp_path: Path, stream: bool
+) -> None:
+    async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
+        assert (await proxy.ask(user(HISTORY[0]["content"]))).status == 200
+        manager = proxy.server.manager
+        assert len(manager.kept) == 1
+        process = agent_process(proxy)
+        os.kill(process, signal.SIGSTOP)
+        body: dict[str, Any] = {"model": "codex-5", "messages": HISTORY, "stream": stream}
+        asking = asyncio.create_task(proxy.ask(body))
+        await until(lambda: manager.running == 1)
+        assert len(manager.kept) == 0, "it goes on on the kept thread"
+        os.kill(process, signal.SIGKILL)
+        answer = await asking
+        assert answer.status == 200, answer.text
+        if stream:
+            *chunks, done = answer.frames
+            assert done == "[DONE]"
+            text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+        else:
+            text = answer.body["choices"][0]["message"]["content"]
+        assert "One." in json.dumps(json.loads(text)), "the new thread was told the whole history"
+        assert agent_process(proxy) != process
+        await proxy.settled()
+        assert len(manager.kept) == 1
+
+
+async def test_processes_that_keep_dying_make_the_server_unready_until_one_lives(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, fake_dialect="app-server", kept_threads=0) as proxy:
+        for _ in range(3):
+            await until(lambda: proxy.server.agent.trouble() is None)
+            answer = await proxy.ask(user("[[fake:text misbehave=crash at=3]]"))
+            assert answer.status in (500, 503)
+        await until(lambda: proxy.server.agent.trouble() is not None)
+        ready = await proxy.send("GET", "/readyz")
+        assert ready.status == 503
+        assert "keeps ending" in ready.body["reason"]
+        refused = await proxy.ask(user())
+        assert (refused.status, refused.error["code"]) == (503, "service_unavailable")
+        assert int(refused.headers["Retry-After"]) >= 1
+        await until(lambda: proxy.server.agent.trouble() is None)
+        assert (await proxy.ask(user())).status == 200
+        assert (await proxy.send("GET", "/readyz")).status == 200
