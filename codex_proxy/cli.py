@@ -323,13 +323,24 @@ async def _serve(settings: Any) -> int:
     except (NoAgentError, StartError, Fault) as error:
         if server is not None:
             await server.stop()
-        click.echo(f"codex-proxy: {error}", err=True)
+        _tell(settings, "not_started", str(error))
         return 1
     click.echo(banner(server))
     await wait_for_signal(server)
-    click.echo("codex-proxy: stopping (once more to stop at once)", err=True)
+    _tell(settings, "stopping", "stopping (once more to stop at once)")
     await server.stop()
     return 0
+
+
+def _tell(settings: Any, event: str, text: str) -> None:
+    """A sentence for a person, or a line of the log for the machine that reads it."""
+    if settings.log_format == "json":
+        import structlog
+
+        log = structlog.get_logger(__name__)
+        (log.error if event == "not_started" else log.info)(event, text=text)
+    else:
+        click.echo(f"codex-proxy: {text}", err=True)
 
 
 def banner(server: Any) -> str:

@@ -243,9 +243,11 @@ async def test_nothing_that_a_server_writes_holds_what_was_said_to_it(
         open_to_all = [await scene.get(path, Authorization="") for path in ("/healthz", "/readyz", "/livez")]
         metrics = await scene.get("/metrics", Authorization=f"Bearer {METRICS_KEY}")
         assert await scene.stop() == 0
-        written = scene.written
+        written, logged = scene.written, scene.log.read_text("utf-8")
     await runner.cleanup()
     assert PLANTED.findall(written) == []
+    if format == "json":
+        assert [line for line in logged.splitlines() if not line.startswith("{")] == []
     assert PLANTED.findall(str([*open_to_all, metrics])) == []
     # The test is worth something only where all of it happened.
     assert any("planted-answer" in text for _, text in answers)
