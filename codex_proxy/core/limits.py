@@ -15,6 +15,7 @@ from codex_proxy.core.events import (
     Event,
     ItemEnded,
     ItemStarted,
+    OutputDelta,
     RawItem,
     ReasoningDelta,
     RefusalDelta,
@@ -27,10 +28,13 @@ LETTERS_PER_TOKEN: Final = 8
 with it, does not cut before the model itself would have been cut."""
 
 MOST_SIZE: Final = 32 << 20
-"""Letters of one turn. The largest body that we take is as large: more could not be sent back as history. Models stop
-at a thirtieth of it."""
+"""Letters of one turn. The largest body that we take is as large: more could not be sent back as history. The longest
+answers of models are a tenth of it."""
 ITEM_SIZE: Final = 512
 """What an item counts for beside its text: about what it takes in the last object of a response."""
+
+DELTA_SIZE: Final = 16
+"""What a delta counts for beside its text, since it may be stored as a frame of its own."""
 
 _KEPT_TEXT: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 
@@ -150,7 +154,8 @@ class MaxTokens:
 class MaxSize:
     """Cuts a turn that says so much that keeping it until its end would take all the room there is.
 
-    Counts what is kept: texts of every kind, raw items, and a share for each item. It cuts between two events.
+    Counts what is kept: texts of every kind, raw items, and a share for each delta and item. What a command prints is
+    kept only for whoever asks for it, so an eighth of it counts. It cuts between two events.
     """
 
     def __init__(self, size: int) -> None:
@@ -163,7 +168,9 @@ class MaxSize:
         for index, event in enumerate(events):
             kind = type(event)
             if kind in _KEPT_TEXT:
-                left -= len(event.text)  # type: ignore[union-attr]
+                left -= len(event.text) + DELTA_SIZE  # type: ignore[union-attr]
+            elif kind is OutputDelta:
+                left -= len(event.text) // 8 + 1  # type: ignore[union-attr]
             elif kind is RawItem:
                 left -= len(event.json)  # type: ignore[union-attr]
             elif kind is ItemStarted:

@@ -22,7 +22,14 @@ from codex_proxy.core.events import (
     TextDelta,
 )
 from codex_proxy.core.items import Message, Reasoning, ToolCall
-from codex_proxy.core.limits import ITEM_SIZE, LETTERS_PER_TOKEN, MaxSize, MaxTokens, StopSequences
+from codex_proxy.core.limits import (
+    DELTA_SIZE,
+    ITEM_SIZE,
+    LETTERS_PER_TOKEN,
+    MaxSize,
+    MaxTokens,
+    StopSequences,
+)
 
 TEXT = st.text("abc", max_size=12)
 STOPS = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=4)
@@ -175,23 +182,25 @@ def test_several_messages_share_the_room_of_their_choice() -> None:
 
 
 def test_a_turn_below_the_size_passes_as_it_is() -> None:
-    limit = MaxSize(2 * ITEM_SIZE + 6)
-    batches: list[list[Event]] = [told("abc", (1,)), [OutputDelta("m", "x" * 9999)], told("def", (), "n")]
+    limit = MaxSize(2 * ITEM_SIZE + 3 * DELTA_SIZE + 6)
+    batches: list[list[Event]] = [told("abc", (1,)), told("def", (), "n")]
     assert [limit.feed(batch) for batch in batches] == [(batch, None) for batch in batches]
 
 
+WORDS = "a" * (100 - DELTA_SIZE)
 KEPT: list[Event] = [
-    TextDelta("m", "abcd"),
-    RefusalDelta("m", "abcd"),
-    ReasoningDelta("m", "abcd"),
-    ArgumentsDelta("m", "abcd"),
-    RawItem("r", b"abcd"),
+    TextDelta("m", WORDS),
+    RefusalDelta("m", WORDS),
+    ReasoningDelta("m", WORDS),
+    ArgumentsDelta("m", WORDS),
+    OutputDelta("m", "a" * 8 * 99),
+    RawItem("r", b"a" * 100),
 ]
 
 
 @pytest.mark.parametrize("event", KEPT, ids=lambda event: type(event).__name__)
 def test_what_is_kept_counts_and_the_turn_is_cut_before_it_is_too_much(event: Event) -> None:
-    limit = MaxSize(ITEM_SIZE + 8)
+    limit = MaxSize(ITEM_SIZE + 200)
     opened: list[Event] = [ItemStarted(Message("m")), event]
     assert limit.feed(opened) == (opened, None)
     cut, hit = limit.feed([event, event, ItemEnded("m")])
@@ -206,7 +215,7 @@ def test_items_without_any_text_count_too_and_the_one_too_many_is_not_begun() ->
 
 
 def test_an_item_that_has_ended_is_not_closed_once_more() -> None:
-    cut, hit = MaxSize(2 * ITEM_SIZE + 3).feed(
+    cut, hit = MaxSize(2 * ITEM_SIZE + DELTA_SIZE + 3).feed(
         [*told("abc", ()), ItemStarted(Message("n")), TextDelta("n", "d")]
     )
     assert hit == "length"
