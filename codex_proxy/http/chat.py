@@ -24,22 +24,21 @@ from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.render import ChatRenderer
 
-LOGGED_LETTERS = 80
-"""Of a model's name, which is the client's own text."""
-
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """The whole exchange. Faults before the first byte are raised."""
     service = request.app[SERVICE]
     observed = Observed(service.clock)
     hints = RequestHints(
-        mode=request.headers.get("X-Codex-Mode"), workdir=request.headers.get("X-Codex-Workdir")
+        mode=request.headers.get("X-Codex-Mode"),
+        workdir=request.headers.get("X-Codex-Workdir"),
+        sandbox=request.headers.get("X-Codex-Sandbox"),
     )
     client = request[CLIENT]
     parsed = parse(await read_body(request), settings=client.chat, catalog=service.catalog, headers=hints)
     client.check_model(parsed.turn, parsed.model_asked)
     request[NOTES] |= {
-        "model": parsed.model_asked[:LOGGED_LETTERS],
+        "model": parsed.model_asked,
         "stream": parsed.stream,
         "choice_count": parsed.choices,
         "mode": parsed.turn.mode,

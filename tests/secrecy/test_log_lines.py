@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
+
+from tests.http.serving import fake_proxy, user
 
 FORGED = "\n2026-01-01 [info     ] forged\r\x1b[2J\x1b]0;title\x07\u2028\x85"
 SCRIPT = """
@@ -32,3 +35,16 @@ def test_a_client_cannot_make_a_line_of_its_own(format: str) -> None:
     text = done.stderr.decode()
     assert len(text.splitlines()) == 1, "as whatever a reader takes for the end of a line"
     assert text.rstrip("\n").isprintable()
+
+
+async def test_a_path_and_a_model_s_name_are_cut(tmp_path: Path) -> None:
+    """They are the client's own words, of any length; a fake agent takes every name of a model."""
+    long = "m" * 5000
+    async with fake_proxy(tmp_path) as proxy:
+        with structlog.testing.capture_logs() as lines:
+            assert (await proxy.ask(user(model=long))).status == 200
+            body = {"model": long, "input": "Hello."}
+            assert (await proxy.send("POST", "/v1/responses", body)).status == 200
+            await proxy.send("GET", f"/v1/models/{long}")
+    assert [len(line["model"]) for line in lines if "model" in line] == [100, 100]
+    assert max(len(repr(line)) for line in lines) < 1000

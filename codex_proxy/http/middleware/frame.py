@@ -39,6 +39,9 @@ _CLEAN_ID = re.compile(r"[\x21-\x7e]{1,128}")
 NOT_FOR_PAGES = {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin"}
 """For browsers that do not say whose page is asking: nothing here is a script or a picture for another page."""
 
+LONGEST_NOTE = 100
+"""Letters of a path or a model's name in the log: they are the client's own words."""
+
 CLIENT_LEFT = 499
 """nginx's status for a client that left before its answer; only ever in the log."""
 
@@ -66,11 +69,15 @@ async def frame(request: web.Request, handler: Handler) -> web.StreamResponse:
         log.info(
             "request",
             method=request.method,
-            path=request.path,
+            path=_short(request.path),
             status=status,
             ms=elapsed,
-            **request[NOTES],
+            **{name: _short(value) for name, value in request[NOTES].items()},
         )
+
+
+def _short(value: object) -> object:
+    return value[:LONGEST_NOTE] if isinstance(value, str) else value
 
 
 async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
