@@ -1,0 +1,249 @@
+"""Writes docs/api.md from the OpenAPI document and the table of faults; a test fails while they differ.
+
+.venv/bin/python scripts/gen_api.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.http.openapi.document import document
+from codex_proxy.http.openapi.operations import OPERATIONS, ROOT_ONLY, STATUSES, Operation, Parameter
+from codex_proxy.surfaces.errors import TABLE, row_of
+
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "api.md"
+MOST_CHOICES = 5
+"""The default of PROXY_MAX_CHAT_CHOICES."""
+
+HEAD = """# API reference
+
+*Written by `scripts/gen_api.py` from the OpenAPI document: change `codex_proxy/http/openapi`, then run it.*
+
+A server publishes the document of what it serves at `/openapi.json` (OpenAPI 3.1; no key needed). Its schemas of
+request bodies are made from the very models that read them; tests hold the server to it.
+
+- **Base**: `http://127.0.0.1:11435/v1`. Every path below is served with `/v1` and without it, but for those of the
+  [server itself](#the-server-itself).
+- **Key**: `Authorization: Bearer KEY`, where the server wants one. A key sees only what it has made itself.
+- **Bodies** are `application/json`. Unknown fields are ignored; null is as good as leaving a field out.
+- **Streams** are server-sent events. Chat: `data:` lines, at the end `data: [DONE]`. Responses: `event:` and `data:`,
+  at the end `event: done`. Lines that begin with a colon are comments that keep a silent connection open.
+
+What each surface promises in particular, with the tests: [chat-completions.md](chat-completions.md),
+[responses.md](responses.md), [tools.md](tools.md).
+"""
+
+CHAPTERS = (
+    ("Chat Completions", ("/chat/",)),
+    ("Models", ("/models",)),
+    ("Responses", ("/responses",)),
+    ("Conversations", ("/conversations",)),
+    ("Usage", ("/usage",)),
+    ("The server itself", ("/healthz", "/livez", "/readyz", "/openapi.json", "/metrics", "/__test")),
+)
+
+SENT = (
+    ("`Authorization`", "`Bearer KEY`"),
+    (
+        "`x-request-id`",
+        "the client's own name for the request, up to 128 visible ASCII characters; it comes back, and is in the log",
+    ),
+    (
+        "`X-Codex-Mode`",
+        "`model`: the plain model; `agent`: the agent at work in its folder. It never widens what the server allows",
+    ),
+    (
+        "`X-Codex-Workdir`",
+        "the folder in which an agent turn works, inside of the configured roots; another one is a 400",
+    ),
+    ("`X-Codex-Activity`", "`items`: what the agent does as items of type `codex:activity` (Responses)"),
+    ("`x-no-keepalive`", "`1`: no comments in a silent stream (chat; also the query `no_keepalive=1`)"),
+)
+TOLD = (
+    ("`x-request-id`", "with every reply"),
+    ("`x-codex-agent`", "the agent that answered, with turns"),
+    ("`x-codex-ignored-params`", "parameters that were accepted and change nothing, separated by commas"),
+    ("`x-codex-history`", "`flattened`: the agent takes no history, so it was told as one text"),
+    (
+        "`x-ratelimit-limit-requests`, `x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests`",
+        "where there is a limit of requests a minute",
+    ),
+    ("`Retry-After`", "seconds, with a 429 or 503 whose end is known"),
+    ("`Allow`", "the methods of the path, with a 405"),
+    (
+        "`X-Conc-Before`, `X-Conc-After`, `X-Conc-Limit`",
+        "the guard of streams, where PROXY_TEST_ENDPOINTS is on",
+    ),
+)
+
+DOCUMENT = document(OPERATIONS, most_choices=MOST_CHOICES)
+SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines)
+
+
+# --- a schema in words ----------------------------------------------------------------------------
+
+
+def words_of(schema: dict[str, Any]) -> str:
+    """What a value may be, in words; null is left out, since it may stand everywhere."""
+    if "anyOf" in schema:
+        kinds = [words_of(each) for each in schema["anyOf"] if each != {"type": "null"}]
+        return " or ".join(dict.fromkeys(kinds))
+    if "$ref" in schema:
+        return _named(schema["$ref"].rpartition("/")[2])
+    if "enum" in schema:
+        return " ".join(f"`{word}`" for word in schema["enum"] if word != "")
+    if "const" in schema:
+        return f"`{str(schema['const']).lower() if isinstance(schema['const'], bool) else schema['const']}`"
+    kind = schema.get("type", "anything")
+    if kind == "array":
+        return f"array of {words_of(schema['items'])}" + _bounds(schema, "Items")
+    if kind in ("integer", "number"):
+        return kind + _range(schema)
+    if kind == "string":
+        pattern = f" like `{schema['pattern']}`" if "pattern" in schema else ""
+        return f"string{pattern}" + _bounds(schema, "Length")
+    return str(kind)
+
+
+def _named(name: str) -> str:
+    """A component: by its `type` or `role` where it has one, as its bare kind where it has none."""
+    schema = SCHEMAS[name]
+    for field in ("type", "role"):
+        marker = schema.get("properties", {}).get(field)
+        if marker is not None and field in schema.get("required", ()):
+            return words_of(marker)
+    fields = ", ".join(f"`{field}`" for field in schema.get("properties", {}))
+    return f"object ({fields})" if fields else "object"
+
+
+def _range(schema: dict[str, Any]) -> str:
+    least, most = schema.get("minimum"), schema.get("maximum")
+    if least is None and most is None:
+        return ""
+    if most is None or abs(most) >= 2**31 - 1:
+        return "" if abs(least) >= 2**31 else f" from {least:g}"
+    return f" from {least:g} to {most:g}"
+
+
+def _bounds(schema: dict[str, Any], what: str) -> str:
+    most = schema.get(f"max{what}")
+    return "" if most is None else f", at most {most}"
+
+
+# --- the parts of the page ------------------------------------------------------------------------
+
+
+def section(method: str, path: str, operation: Operation) -> str:
+    """One operation."""
+    shown = path if path in ROOT_ONLY else f"/v1{path}"
+    parts = [
+        f"### `{method} {shown}`",
+        operation.summary + (f" {operation.words}" if operation.words else ""),
+    ]
+    if operation.parameters:
+        rows = [_parameter(each) for each in operation.parameters]
+        parts.append(table(("parameter", "in", "values", "meaning"), rows))
+    if operation.body is not None:
+        parts.append(_body(operation))
+    return "\n\n".join(parts)
+
+
+def _parameter(parameter: Parameter) -> tuple[str, ...]:
+    return f"`{parameter.name}`", parameter.place, words_of(parameter.schema), parameter.description
+
+
+def _body(operation: Operation) -> str:
+    schema = SCHEMAS[operation.body or ""]
+    required = schema.get("required", ())
+    rows = [
+        (f"`{name}`", words_of(each), "yes" if name in required else "")
+        for name, each in schema["properties"].items()
+    ]
+    optional = "" if operation.body_required else " It may be left out."
+    words = f"{operation.body_words}{optional}".strip()
+    return table(("field", "values", "required"), rows) + (f"\n\n{words}" if words else "")
+
+
+def overview() -> str:
+    rows = []
+    for (method, path), operation in OPERATIONS.items():
+        shown = path if path in ROOT_ONLY else f"/v1{path}"
+        rows.append((f"`{method} {shown}`", operation.summary))
+    return table(("", ""), rows)
+
+
+def errors() -> str:
+    rows = []
+    for kind in TABLE:
+        chat, other = (row_of(Failure(kind=kind, message=""), surface) for surface in ("chat", "responses"))  # type: ignore[arg-type]
+        status = (
+            str(chat.status) if chat.status == other.status else f"{chat.status} (Responses: {other.status})"
+        )
+        type_ = f"`{chat.type}`" if chat.type == other.type else f"`{chat.type}` (Responses: `{other.type}`)"
+        rows.append((status, type_, f"`{chat.code}`" if chat.code else "the field's own", MEANINGS[kind]))
+    return table(("status", "type", "code", "means"), rows)
+
+
+MEANINGS = {
+    FaultKind.INVALID_REQUEST: "the request is wrong; `param` names the field",
+    FaultKind.REJECTED_BY_PROVIDER: "the model's provider refuses what is asked",
+    FaultKind.CONTEXT_LENGTH_EXCEEDED: "the conversation is too long for the model",
+    FaultKind.INVALID_API_KEY: "no key, or one that is not this server's",
+    FaultKind.AGENT_NOT_AUTHENTICATED: "nobody is signed in to the agent: `codex login`",
+    FaultKind.NOT_ALLOWED: "the key, the host name, the web page or the reverse proxy may not do this",
+    FaultKind.MODEL_NOT_FOUND: "there is no such model",
+    FaultKind.NOT_FOUND: "there is no such path or object, or it is another key's",
+    FaultKind.METHOD_NOT_ALLOWED: "the path does not take this method",
+    FaultKind.REQUEST_TOO_LARGE: "the body is larger than PROXY_BODY_LIMIT",
+    FaultKind.HEADERS_TOO_LARGE: "the head of the request is too large",
+    FaultKind.UNSUPPORTED_MEDIA_TYPE: "the body is not `application/json`",
+    FaultKind.RATE_LIMITED: "too many requests a minute",
+    FaultKind.CONCURRENCY_EXCEEDED: "too many at once",
+    FaultKind.AGENT_RATE_LIMITED: "the agent's provider wants a pause",
+    FaultKind.USAGE_LIMIT_REACHED: "the agent's account is used up for now: see `GET /v1/usage/limits`",
+    FaultKind.INSUFFICIENT_QUOTA: "the agent's account has no credit",
+    FaultKind.SPAWN_FAILED: "the agent cannot be started",
+    FaultKind.AGENT_CRASHED: "the agent ended in the middle of a turn",
+    FaultKind.AGENT_PROTOCOL: "the agent said something that it should not",
+    FaultKind.AGENT_MISCONFIGURED: "the agent's own configuration is wrong",
+    FaultKind.INTERNAL: "a fault of this server; the log has it under the request's id",
+    FaultKind.UPSTREAM_UNAUTHORIZED: "the provider refuses the agent's sign-in",
+    FaultKind.UPSTREAM_ERROR: "the provider failed",
+    FaultKind.UPSTREAM_DISCONNECTED: "the provider ended the connection",
+    FaultKind.UPSTREAM_UNREACHABLE: "the provider cannot be reached",
+    FaultKind.UNAVAILABLE: "not now: the server stops, its store is locked, or the agent is not there",
+    FaultKind.UPSTREAM_TIMEOUT: "the provider took too long",
+    FaultKind.TIMED_OUT: "the turn took too long",
+}
+
+
+def page() -> str:
+    """The whole file."""
+    parts = [HEAD, overview()]
+    for title, beginnings in CHAPTERS:
+        parts.append(f"## {title}")
+        parts += [section(*key, each) for key, each in OPERATIONS.items() if key[1].startswith(beginnings)]
+    turn = ", ".join(map(str, STATUSES["turn"]))
+    parts += [
+        "## Headers\n\nOf a request:\n\n" + table(("header", "meaning"), SENT),
+        "Of a reply:\n\n" + table(("header", "meaning"), TOLD),
+        "## Errors\n\n"
+        'Every refusal is `{"error": {"message", "type", "param", "code"}}`, with all four keys. Before the first '
+        f"byte it has a status ({turn}), for streams too; after it, it is a frame: of chat the same object and then "
+        "`[DONE]`, of Responses the events `error` and `response.failed`. Where the provider gave a code of its own, "
+        "that one is told. Bytes that are not HTTP get the same shape, and the connection is closed.",
+        errors(),
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(page(), "utf-8")

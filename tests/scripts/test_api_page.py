@@ -1,0 +1,28 @@
+"""docs/api.md says what is served: it is the document in words, and names every header of ours."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from codex_proxy.http.openapi.operations import OPERATIONS
+from scripts import gen_api
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_current() -> None:
+    assert gen_api.TARGET.read_text("utf-8") == gen_api.page(), "run scripts/gen_api.py"
+
+
+def test_every_operation_has_a_section_in_one_chapter() -> None:
+    sections = re.findall(r"^### `(\S+) (\S+)`$", gen_api.page(), re.MULTILINE)
+    assert sorted((method, path.removeprefix("/v1")) for method, path in sections) == sorted(OPERATIONS)
+
+
+def test_every_header_of_ours_is_on_the_page() -> None:
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "codex_proxy" / "http").rglob("*.py"))
+    ours = set(re.findall(r'"(x-codex-[a-z-]+)"', source, re.IGNORECASE))
+    page = gen_api.page().lower()
+    assert {name for name in ours if f"`{name.lower()}`" not in page} == set()
+    assert len(ours) >= 5
