@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -12,6 +12,9 @@ Mode = Literal["model", "agent"]
 """`model`: the plain model; the client is the agent. `agent`: Codex works in its workspace."""
 
 Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
+
+SANDBOXES: Final[tuple[Sandbox, ...]] = get_args(Sandbox)
+"""From the narrowest to the widest."""
 
 
 class NamedTools(msgspec.Struct, frozen=True):

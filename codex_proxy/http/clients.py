@@ -6,21 +6,19 @@ this server's. It reads no header; `middleware.doors` does.
 
 from __future__ import annotations
 
-from typing import Final, Protocol, get_args
+from typing import Final, Protocol
 
 import msgspec
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import NOBODY, Key, KeySet
-from codex_proxy.core.turn import Sandbox, Turn
+from codex_proxy.core.turn import SANDBOXES, Turn
 from codex_proxy.http.workspace import Workspace, narrowed_to
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.models import ModelCatalog, resolve
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
-_SANDBOXES: Final[tuple[Sandbox, ...]] = get_args(Sandbox)
-"""From the narrowest to the widest."""
 _SHOWN: Final = 80  # letters of a client's own words in a message
 
 
@@ -133,7 +131,7 @@ def narrowed(everybody: Client, key: Key, catalog: ModelCatalog) -> Client:
     """What is left for a key of what everybody may."""
     sandbox = everybody.chat.sandbox
     if key.sandbox is not None:
-        sandbox = min(sandbox, key.sandbox, key=_SANDBOXES.index)
+        sandbox = min(sandbox, key.sandbox, key=SANDBOXES.index)
     workspace = narrowed_to(everybody.workspace, key.roots) if key.roots else everybody.workspace
     tools = "never" if key.plain_model else everybody.chat.builtin_tools
     limits = {"sandbox": sandbox, "builtin_tools": tools, "workdir": workspace.folder}

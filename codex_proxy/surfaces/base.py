@@ -59,6 +59,8 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
     """`X-Codex-Mode`: `model` or `agent`."""
     workdir: str | None = None
     """`X-Codex-Workdir`: a folder for this request."""
+    sandbox: str | None = None
+    """`X-Codex-Sandbox`: a narrower sandbox for this request."""
     activity: str | None = None
     """`X-Codex-Activity`: `items` asks for the agent's activity as items of types of our own."""
 

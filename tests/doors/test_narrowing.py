@@ -200,6 +200,40 @@ async def test_the_narrower_sandbox_of_server_and_key_counts(
 
 
 @PATHS
+@pytest.mark.parametrize(
+    ("server", "key", "asked", "given"),
+    [
+        ("workspace-write", None, "read-only", "read-only"),
+        ("danger-full-access", "workspace-write", "read-only", "read-only"),
+        ("danger-full-access", None, " Workspace-Write ", "workspace-write"),
+        ("read-only", None, "read-only", "read-only"),
+        ("workspace-write", None, "", "workspace-write"),
+    ],
+)
+async def test_a_request_may_ask_for_a_narrower_sandbox(
+    top: Path, path: str, server: str, key: str | None, asked: str, given: str
+) -> None:
+    keys: dict[str, dict[str, Any]] = {"one": {} if key is None else {"sandbox": key}}
+    async with watched(top, keys, sandbox=server) as seen:
+        assert (await seen.turn_of("one", path, headers={"X-Codex-Sandbox": asked})).sandbox == given
+
+
+@PATHS
+@pytest.mark.parametrize(
+    ("asked", "status"), [("workspace-write", 403), ("danger-full-access", 403), ("none", 400)]
+)
+async def test_a_wider_sandbox_than_the_keys_is_refused(
+    top: Path, path: str, asked: str, status: int
+) -> None:
+    async with watched(top, {"one": {"sandbox": "read-only"}}, sandbox="workspace-write") as seen:
+        body = {"model": "codex-5", **({"input": "a"} if "responses" in path else user())}
+        headers = {**bearing("one"), "X-Codex-Sandbox": asked}
+        answer = await seen.proxy.send("POST", path, body, headers=headers)
+        assert (answer.status, answer.error["param"]) == (status, "X-Codex-Sandbox")
+        assert seen.turns == []
+
+
+@PATHS
 async def test_a_key_works_in_its_own_folders_alone(top: Path, path: str) -> None:
     keys = {
         "outsider": {"roots": [str(top / "outside")]},

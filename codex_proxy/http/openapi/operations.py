@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
+from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http.openapi.answers import COUNT, FLAG, TEXT, array, list_of, one_of, ref
 from codex_proxy.http.openapi.bodies import Schema
 from codex_proxy.surfaces.errors import CHAT_ROWS, TABLE
@@ -70,6 +71,11 @@ WORKDIR: Final = _header(
     TEXT,
     "Folder in which an agent turn works, inside of the configured roots. `metadata.workdir` does the same.",
 )
+SANDBOX: Final = _header(
+    "X-Codex-Sandbox",
+    one_of(*SANDBOXES, ""),
+    "What an agent turn's commands may do: no more than the server and the key allow.",
+)
 ACTIVITY: Final = _header(
     "X-Codex-Activity",
     TEXT,
@@ -102,7 +108,13 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "An answer to a conversation, whole or streamed.",
         "turn",
         {"200": ref("ChatCompletion")},
-        (MODE, WORKDIR, NO_KEEPALIVE, _query("no_keepalive", TEXT, "As the header `x-no-keepalive`.")),
+        (
+            MODE,
+            WORKDIR,
+            SANDBOX,
+            NO_KEEPALIVE,
+            _query("no_keepalive", TEXT, "As the header `x-no-keepalive`."),
+        ),
         "ChatRequest",
         body_words="Refused, too: names of tools that are taken twice, choices of tools that are not offered, outputs "
         "without their call and calls without their output, both `tools` and `functions`, `stream_options` without "
@@ -135,7 +147,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "An answer that is stored, whole, streamed, or in the background.",
         "turn",
         {"200": ref("Response")},
-        (MODE, WORKDIR, ACTIVITY),
+        (MODE, WORKDIR, SANDBOX, ACTIVITY),
         "ResponseRequest",
         body_words="Refused, too: `background` with `store: false`, `previous_response_id` with `conversation`, an "
         "empty `input` with neither of them, `stream_options` without `stream`, tools that are named twice or chosen "
@@ -148,7 +160,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "A WebSocket: turns one after the other, their events as frames.",
         "turn",
         {"101": ""},
-        (MODE, WORKDIR, ACTIVITY),
+        (MODE, WORKDIR, SANDBOX, ACTIVITY),
         words='Frames of the client are `{"type": "response.create", ...}` with the fields of `POST /responses`, but '
         "for `background`; those of the server are its events, without `[DONE]`. A refusal is "
         '`{"type": "error", "status": ..., "error": {...}}`. Without an upgrade: 405.',

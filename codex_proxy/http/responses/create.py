@@ -125,6 +125,7 @@ def hints_of(request: web.Request) -> RequestHints:
     return RequestHints(
         mode=request.headers.get("X-Codex-Mode"),
         workdir=request.headers.get("X-Codex-Workdir"),
+        sandbox=request.headers.get("X-Codex-Sandbox"),
         activity=request.headers.get("X-Codex-Activity"),
     )
 

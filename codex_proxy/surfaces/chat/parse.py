@@ -22,7 +22,7 @@ from codex_proxy.surfaces.chat.answer import (
 from codex_proxy.surfaces.chat.messages import has_instructions, history_of
 from codex_proxy.surfaces.chat.tools import offered_by
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
-from codex_proxy.surfaces.mode import BuiltinTools, mode_of
+from codex_proxy.surfaces.mode import BuiltinTools, mode_of, sandbox_of
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.text_format import told
 from codex_proxy.surfaces.usage import letters_in
@@ -98,7 +98,7 @@ def parse(body: bytes, *, settings: ChatSettings, catalog: ModelCatalog, headers
         parallel_tool_calls=request.parallel_tool_calls is not False,
         output_schema=wanted.schema,
         workdir=workdir or settings.workdir,
-        sandbox=settings.sandbox,
+        sandbox=sandbox_of(headers.sandbox, settings.sandbox),
         choices=choices,
         stop=stops_of(request),
         max_tokens=request.max_completion_tokens or request.max_tokens,

@@ -19,7 +19,7 @@ from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import RequestHints, WorkdirParam, schema_json, workdir_of
 from codex_proxy.surfaces.body import MOST_ITEMS, most_elements
 from codex_proxy.surfaces.items import ItemDict, normalised
-from codex_proxy.surfaces.mode import BuiltinTools, mode_of
+from codex_proxy.surfaces.mode import BuiltinTools, mode_of, sandbox_of
 from codex_proxy.surfaces.models import ModelCatalog, resolve
 from codex_proxy.surfaces.responses.echo import echo_of, summary_of
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, Offered, offered_by
@@ -131,7 +131,7 @@ def parse(
         web_search=offered.web_search and settings.web_search,
         output_schema=wanted.schema,
         workdir=workdir or settings.workdir,
-        sandbox=settings.sandbox,
+        sandbox=sandbox_of(headers.sandbox, settings.sandbox),
         stop=_stops_of(request),
         max_tokens=request.max_output_tokens,
     )
