@@ -11,6 +11,8 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from codex_proxy import __version__
 from codex_proxy.agents.base import Capability
 from codex_proxy.agents.codex_app_server.catalog import CatalogModel
@@ -21,6 +23,7 @@ from codex_proxy.config import Settings, split_list
 from codex_proxy.core.ids import Clock
 from codex_proxy.process.child import Command
 from codex_proxy.process.environment import child_environment
+from codex_proxy.process.limits import ChildLimits
 from codex_proxy.process.plan import Limits
 from codex_proxy.runs.agent import Agent, AgentModel
 from codex_proxy.runs.app_server_agent import AppServerAgent, AppServerProcesses
@@ -69,6 +72,15 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
+def child_limits(settings: Settings) -> ChildLimits:
+    """What each child may take of the machine, as the settings have it."""
+    return ChildLimits(
+        open_files=settings.child_open_files,
+        address_space=settings.child_address_space,
+        processes=settings.child_processes,
+    )
+
+
 async def _app_server(
     program: str, settings: Settings, environ: Mapping[str, str], clock: Clock
 ) -> AppServerAgent:
@@ -84,11 +96,12 @@ async def _app_server(
             "one with --codex-home."
         )
     setup = await prepare_app_server(places, environ, split_list(settings.child_env), settings.codex_lite)
+    limits = child_limits(settings)
     processes = AppServerProcesses(
         name="codex-app-server",
         version=str(setup.version),
-        plain=setup.plain,
-        agent=setup.agent,
+        plain=msgspec.structs.replace(setup.plain, limits=limits),
+        agent=msgspec.structs.replace(setup.agent, limits=limits),
         empty_folder=setup.empty_folder,
         models=tuple(_model(model) for model in setup.models),
         any_model=setup.provider.custom,
@@ -126,11 +139,12 @@ async def _proto(program: str, settings: Settings, environ: Mapping[str, str]) -
         custom_provider=provider.id if provider.custom else None,
         parallel_tool_calls=settings.enable_parallel_tool_calls,
     )
+    limits = child_limits(settings)
     return ProtoAgent(
         ProtoChildren(
             name="codex-proto",
             version=str(version),
-            command=lambda turn: Command(argv, env, turn.workdir or str(settings.workdir)),
+            command=lambda turn: Command(argv, env, turn.workdir or str(settings.workdir), limits=limits),
             dialect=CodexProto,
             capabilities=PROTO_CAPABILITIES,
             models=(),
@@ -148,13 +162,14 @@ def _provider(config: Path) -> ProviderConfig:
 
 def _fake(settings: Settings, environ: Mapping[str, str], clock: Clock) -> Agent:
     env = child_environment(environ, extra=split_list(settings.child_env))
+    limits = child_limits(settings)
     # -P: a json.py in the workspace must not stand in for the standard library.
     program = (sys.executable, "-P", "-m", "fake_proto")
     models = (
         AgentModel(id="fake-model", display_name="Fake", is_default=True, efforts=("low", "medium", "high")),
     )
     if settings.fake_dialect == "app-server":
-        command = Command((*program, "app-server"), env, str(settings.workdir))
+        command = Command((*program, "app-server"), env, str(settings.workdir), limits=limits)
         processes = AppServerProcesses(
             name="fake",
             version=__version__,
@@ -170,7 +185,7 @@ def _fake(settings: Settings, environ: Mapping[str, str], clock: Clock) -> Agent
         ProtoChildren(
             name="fake",
             version=__version__,
-            command=lambda turn: Command(argv, env, turn.workdir or str(settings.workdir)),
+            command=lambda turn: Command(argv, env, turn.workdir or str(settings.workdir), limits=limits),
             dialect=lambda: CodexProto(extended=True),
             capabilities=FAKE_CAPABILITIES,
             models=models,

@@ -94,6 +94,15 @@ class Settings(BaseSettings):
     )
     fake_dialect: Literal["proto", "app-server"] = Field("proto", description="dialect of the fake agent")
     child_env: str = Field("", description="further variables that children may see, separated by commas")
+    child_open_files: int = Field(
+        4096, ge=0, description="files that each child may have open; 0 for as many as the server"
+    )
+    child_address_space: int = Field(
+        0, ge=0, description="bytes of address space that each child may reserve; 0 for any number"
+    )
+    child_processes: int = Field(
+        0, ge=0, description="processes and threads of this user above which children start none; 0 for any number"
+    )
     state_dir: Path = Field(default_factory=default_state_dir, description="our own folder on disk")
 
     # Models.

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from codex_proxy.process.limits import ChildLimits
+
 WARDEN = str(Path(__file__).with_name("warden.py"))
 
 # What can pass by itself, with what a user can do about it.
@@ -37,6 +39,7 @@ class Command(msgspec.Struct, frozen=True):
     cwd: str
     eof_grace: float = 1.0
     term_grace: float = 1.0
+    limits: ChildLimits = ChildLimits()
 
 
 class SpawnError(Exception):
@@ -75,7 +78,8 @@ def launch(command: Command) -> Launched:
             stdout, child_out = _pipe(ours, theirs)
             stderr, child_err = _pipe(ours, theirs)
             life, lifeline = _pipe(theirs, ours)
-            arguments = [str(life), str(command.term_grace), "--", program, *command.argv[1:]]
+            given = [str(life), str(command.term_grace), *command.limits.arguments()]
+            arguments = [*given, "--", program, *command.argv[1:]]
             warden = subprocess.Popen(
                 [sys.executable, "-I", "-S", WARDEN, *arguments],
                 stdin=child_in,

@@ -1,6 +1,6 @@
 """The warden: a small program between the proxy and each child, so that no process is ever left behind.
 
-    python -I -S warden.py LIFELINE GRACE -- PROGRAM ARGUMENT...
+    python -I -S warden.py LIFELINE GRACE [LIMIT=NUMBER...] -- PROGRAM ARGUMENT...
 
 LIFELINE is the number of the read end of a pipe whose only write end the proxy holds. Each byte read from
 it is a signal number, passed on to the child's process group. Its end means: the proxy is dead, or wants
@@ -11,6 +11,9 @@ However the child ends, every descendant of it is killed, also one that left its
 it leaves only when it has no child any more. Systems without prctl (macOS) get less: the process group is
 killed, a descendant that made a session of its own stays. SIGKILL of the warden itself ends the child (the
 parent-death signal, Linux), but not what the child has started.
+
+Each LIMIT is set for the child, and so for all that it starts, but not for the warden: a name of `setrlimit`'s,
+behind `soft:` where the child may raise it again up to what the system allows. It is never more than that.
 
 The exit status is the child's: its code, 128 + n when signal n ended it, 127 when it could not be started
 (then the reason is on stderr). stdin, stdout and stderr are the child's; the warden reads and writes none.
@@ -42,12 +45,13 @@ SWEEP_ROUND_SECONDS = 0.002
 
 def main(arguments: list[str]) -> int:
     """Run the program named by the arguments to its end; return the exit status to pass on."""
-    lifeline, grace, command = int(arguments[1]), float(arguments[2]), arguments[4:]
+    lifeline, grace, cut = int(arguments[1]), float(arguments[2]), arguments.index("--")
+    limits, command = arguments[3:cut], arguments[cut + 1 :]
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     warden = os.getpid()
     child = os.fork()
     if child == 0:
-        become(command, lifeline, warden)
+        become(command, limits, lifeline, warden)
     make_group(child)
     let_go_of_stdio()
     status = watch(child, lifeline, grace)
@@ -65,7 +69,7 @@ def prctl(option: int, value: int) -> None:
     _ctypes.call_function(function, (option, value, 0, 0, 0))
 
 
-def become(command: list[str], lifeline: int, warden: int) -> None:
+def become(command: list[str], limits: list[str], lifeline: int, warden: int) -> None:
     """Turn this process, the fork, into the child; does not return."""
     try:
         make_group(0)
@@ -75,11 +79,32 @@ def become(command: list[str], lifeline: int, warden: int) -> None:
         for signum in RESET_SIGNALS:
             signal.signal(signum, signal.SIG_DFL)
         os.close(lifeline)
+        for limit in limits:
+            set_limit(limit)
         os.execv(command[0], command)
     except OSError as fault:
         os.write(2, f"cannot run {command[0]}: {fault.strerror}\n".encode())
     finally:
         os._exit(127)
+
+
+def set_limit(limit: str) -> None:
+    """Set one limit of this process. One that this system does not have, or not so high, is as it was."""
+    import resource
+
+    name, _, number = limit.partition("=")
+    soft_only, kind = (
+        name.startswith("soft:"),
+        getattr(resource, "RLIMIT_" + name.removeprefix("soft:"), None),
+    )
+    if kind is None:
+        return
+    _, hard = resource.getrlimit(kind)
+    wanted = int(number) if hard == resource.RLIM_INFINITY else min(int(number), hard)
+    try:
+        resource.setrlimit(kind, (wanted, hard if soft_only else wanted))
+    except ValueError:  # macOS: no file limit above kern.maxfilesperproc
+        return
 
 
 def make_group(child: int) -> None:
