@@ -72,6 +72,7 @@ class _Names:
             self._builtin[base] = None
             self._builtin.update({f"{base}-{effort}": effort for effort in _ALIAS_EFFORTS})
         self._default = default_of(catalog)
+        self._any_model = catalog.any_model
 
     def find(self, name: str, depth: int = 0) -> Resolved | None:
         """The meaning of a name: as it is written, else without its effort."""
@@ -87,7 +88,10 @@ class _Names:
 
     def _as_written(self, name: str, depth: int) -> Resolved | None:
         if name in self._operator and depth < _ALIAS_DEPTH:
-            found = self.find(self._operator[name], depth + 1)
+            target = self._operator[name]
+            found = self.find(target, depth + 1)
+            if found is None and self._any_model:
+                found = Resolved(target)
             if found is not None:
                 return found
         if name in self._models:

@@ -84,6 +84,14 @@ def test_with_a_custom_provider_any_name_passes_as_written() -> None:
     assert resolve("Meta/Llama:model", ANY) == Resolved("Meta/Llama", None, "model")
 
 
+def test_with_a_custom_provider_an_alias_means_its_model_all_the_same() -> None:
+    aliases = (("gpt-4o", "Meta/Llama"), ("fast", "GPT-4o"), ("round", "about"), ("about", "round"))
+    catalog = ModelCatalog(any_model=True, aliases=aliases)
+    assert resolve("gpt-4o", catalog) == resolve("fast", catalog) == Resolved("Meta/Llama")
+    assert resolve("gpt-4o-high:model", catalog) == Resolved("Meta/Llama", "high", "model")
+    assert resolve("round", catalog).agent_model in ("round", "about")
+
+
 def test_the_operators_default_model_is_what_codex_5_means() -> None:
     assert resolve("codex-5", ModelCatalog(default_model="mine")) == Resolved("mine")
 
