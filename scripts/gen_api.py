@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,10 @@ SENT = (
         "`X-Codex-Workdir`",
         "the folder in which an agent turn works, inside of the configured roots; another one is a 400",
     ),
+    (
+        "`X-Codex-Sandbox`",
+        "what an agent turn's commands may do, no more than the server and the key allow",
+    ),
     ("`X-Codex-Activity`", "`items`: what the agent does as items of type `codex:activity` (Responses)"),
     ("`x-no-keepalive`", "`1`: no comments in a silent stream (chat; also the query `no_keepalive=1`)"),
 )
@@ -102,7 +107,7 @@ def words_of(schema: dict[str, Any]) -> str:
         return " ".join(f"`{word}`" for word in schema["enum"] if word != "")
     if "const" in schema:
         return f"`{str(schema['const']).lower() if isinstance(schema['const'], bool) else schema['const']}`"
-    kind = schema.get("type", "anything")
+    kind = str(schema.get("type", "anything"))
     if kind == "array":
         return f"array of {words_of(schema['items'])}" + _bounds(schema, "Items")
     if kind in ("integer", "number"):
@@ -110,7 +115,7 @@ def words_of(schema: dict[str, Any]) -> str:
     if kind == "string":
         pattern = f" like `{schema['pattern']}`" if "pattern" in schema else ""
         return f"string{pattern}" + _bounds(schema, "Length")
-    return str(kind)
+    return kind
 
 
 def _named(name: str) -> str:
@@ -125,11 +130,9 @@ def _named(name: str) -> str:
 
 
 def _range(schema: dict[str, Any]) -> str:
-    least, most = schema.get("minimum"), schema.get("maximum")
-    if least is None and most is None:
-        return ""
-    if most is None or abs(most) >= 2**31 - 1:
-        return "" if abs(least) >= 2**31 else f" from {least:g}"
+    least, most = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+    if abs(most) >= 2**31 - 1:
+        return f" from {least:g}" if abs(least) < 2**31 else ""
     return f" from {least:g} to {most:g}"
 
 
@@ -183,7 +186,7 @@ def overview() -> str:
 def errors() -> str:
     rows = []
     for kind in TABLE:
-        chat, other = (row_of(Failure(kind=kind, message=""), surface) for surface in ("chat", "responses"))  # type: ignore[arg-type]
+        chat, other = (row_of(Failure(kind=kind, message=""), surface) for surface in ("chat", "responses"))
         status = (
             str(chat.status) if chat.status == other.status else f"{chat.status} (Responses: {other.status})"
         )
