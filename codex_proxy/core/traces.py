@@ -13,9 +13,9 @@ MOST_CAUSES: Final = 5
 
 
 def trace_of(error: BaseException) -> dict[str, Any]:
-    """`exception`, `caused_by` (the nearest first) and `at`, from the outermost place to the innermost."""
+    """`raised`, `caused_by` (the nearest first) and `at`, from the outermost place to the innermost."""
     return {
-        "exception": type(error).__name__,
+        "raised": type(error).__name__,
         "caused_by": [type(cause).__name__ for cause in _causes(error)],
         "at": [
             f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}"

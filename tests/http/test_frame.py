@@ -226,7 +226,7 @@ async def test_a_fault_of_ours_is_500_and_its_log_line_says_where_but_not_what(
     assert answer.error["code"] == "internal_error"
     assert SECRET not in answer.text
     (line,) = [line for line in logged if line["event"] == "internal_error"]
-    assert line["exception"] == "ValueError"
+    assert line["raised"] == "ValueError"
     assert any("breaks" in place for place in line["at"])
     assert SECRET not in repr(logged)
 

@@ -18,7 +18,12 @@ import json, sys
 import structlog
 from codex_proxy.logs import configure
 configure("info", sys.argv[1])
-structlog.get_logger().info("request", path="/" + json.loads(sys.argv[2]), model=json.loads(sys.argv[2]))
+log = structlog.get_logger()
+log.info("request", path="/" + json.loads(sys.argv[2]), model=json.loads(sys.argv[2]))
+try:
+    raise ValueError(json.loads(sys.argv[2]))
+except ValueError:
+    log.exception("turn_broke")
 """
 
 
@@ -33,8 +38,8 @@ def test_a_client_cannot_make_a_line_of_its_own(format: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     text = done.stderr.decode()
-    assert len(text.splitlines()) == 1, "as whatever a reader takes for the end of a line"
-    assert text.rstrip("\n").isprintable()
+    assert len(text.splitlines()) == 2, "as whatever a reader takes for the end of a line"
+    assert text.replace("\n", "").isprintable()
 
 
 async def test_a_path_and_a_model_s_name_are_cut(tmp_path: Path) -> None:

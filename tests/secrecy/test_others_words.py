@@ -78,7 +78,7 @@ def test_what_goes_wrong_anywhere_is_told_without_its_words() -> None:
     assert told["some.library"]["source"].startswith("<string>:")
     assert told["warned"]["category"] == "UserWarning"
     for name in ("asyncio", "turn_broke", "mcp", "not_raisable", "thread_broke"):
-        assert told[name]["exception"] == "ValueError"
+        assert told[name]["raised"] == "ValueError"
         assert any(place.endswith(" fail") for place in told[name]["at"])
 
 
@@ -104,7 +104,7 @@ def test_an_exception_is_told_with_what_it_came_of() -> None:
 def test_a_group_is_told_with_what_it_holds() -> None:
     group = ExceptionGroup("planted", [raised(from_=OSError("planted")), TypeError("planted")])
     assert trace_of(group)["caused_by"] == ["ValueError", "TypeError", "OSError"]
-    assert trace_of(group)["exception"] == "ExceptionGroup"
+    assert trace_of(group)["raised"] == "ExceptionGroup"
 
 
 def test_a_long_row_of_causes_is_cut() -> None:
