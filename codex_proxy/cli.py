@@ -300,14 +300,33 @@ def chat(base_url: str | None, model: str, key: str | None, config_file: Path | 
     from codex_proxy.commands.chat.conversation import Conversation
     from codex_proxy.commands.chat.terminal import Chat, answer_once
 
-    settings = load_settings({}, config_file)
-    if key is None and base_url is None and settings.api_key is not None:
-        key = settings.api_key.get_secret_value()  # it is for no other server than this one
-    conversation = Conversation(base_url or f"{settings.server_url}/v1", model, key)
+    address, key = _server(base_url, key, config_file)
+    conversation = Conversation(address, model, key)
     console = Console(highlight=False)
     if sys.stdin.isatty() and console.is_terminal:
         sys.exit(Chat(conversation, console).run())
     sys.exit(answer_once(conversation, sys.stdin, console, Console(stderr=True)))
+
+
+@main.command(short_help="Say what turns have cost, day by day.")
+@click.option("--days", type=click.IntRange(1, 31), default=7, show_default=True, help="How many days back.")
+@click.option("--json", "as_json", is_flag=True, help="For programs: what the server answers.")
+@click.option("--base-url", metavar="URL", help="Address of the server (default: that of the settings).")
+@click.option("--key", metavar="KEY", help="Whose usage (default: the key of the settings).")
+@CONFIG_OPTION
+def usage(days: int, as_json: bool, base_url: str | None, key: str | None, config_file: Path | None) -> None:
+    """Ask the server that runs what the turns of a key have cost, and what the agent's account may still use."""
+    from codex_proxy.commands.usage import run
+
+    sys.exit(run(*_server(base_url, key, config_file), days=days, as_json=as_json))
+
+
+def _server(base_url: str | None, key: str | None, config_file: Path | None) -> tuple[str, str | None]:
+    """Address and key of the server that is meant. The key of the settings is for no other than their own."""
+    settings = load_settings({}, config_file)
+    if key is None and base_url is None and settings.api_key is not None:
+        key = settings.api_key.get_secret_value()
+    return base_url or f"{settings.server_url}/v1", key
 
 
 async def _serve(settings: Any) -> int:

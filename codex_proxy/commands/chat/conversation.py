@@ -83,9 +83,12 @@ class Conversation:
 
     async def models(self) -> list[str]:
         """The names that can be asked for. Raises `ChatError`."""
-        async with self._request("GET", "/models") as reply:
-            body = await reply.json(content_type=None)
-        return [str(entry["id"]) for entry in body["data"]]
+        return [str(entry["id"]) for entry in (await self.read("/models"))["data"]]
+
+    async def read(self, path: str) -> Any:
+        """What the server answers to a GET, as JSON. Raises `ChatError`."""
+        async with self._request("GET", path) as reply:
+            return await reply.json(content_type=None)
 
     @asynccontextmanager
     async def _request(self, method: str, path: str, **more: Any) -> AsyncIterator[aiohttp.ClientResponse]:

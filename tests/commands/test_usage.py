@@ -1,0 +1,45 @@
+"""codex-proxy usage: what the running server tells, as tables and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.commands.codexes import Done, command
+from tests.http.serving import Proxy, fake_proxy, user
+
+
+async def usage(proxy: Proxy, home: Path, *arguments: str, **more: str) -> Done:
+    """`codex-proxy usage`, with the port in the settings."""
+    return await command(home, "usage", *arguments, more={"PROXY_PORT": str(proxy.server.port)} | more)
+
+
+async def test_it_shows_days_models_and_the_account(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, api_key="a-key", store="off", fake_dialect="app-server") as proxy:
+        key = {"Authorization": "Bearer a-key"}
+        await proxy.ask(user("[[fake:text in=12345 out=67 limits=43]]", model="some-model"), headers=key)
+        done = await usage(proxy, tmp_path, PROXY_API_KEY="a-key")
+        assert (done.status, done.err) == (0, "")
+        (row,) = [line.split() for line in done.out.splitlines() if "some-model" in line]
+        assert row[1:5] == ["some-model", "1", "0", "12,345"]
+        assert "kept in memory only, since" in done.out
+        assert "codex of 5 h: 43 % used, until 21" in done.out
+        refused = await usage(proxy, tmp_path)
+        assert refused.status == 1
+        assert "wants a key" in refused.err
+
+
+async def test_for_programs_it_is_the_servers_own_answer(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        done = await usage(proxy, tmp_path, "--json", "--days", "3")
+        empty = await usage(proxy, tmp_path)
+    assert set(json.loads(done.out)) == {"usage", "limits"}
+    assert len(json.loads(done.out)["usage"]["data"]) == 3
+    assert "No turns in these days." in empty.out
+    assert "has told no limits" in " ".join(empty.out.split())
+
+
+async def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
+    done = await command(tmp_path, "usage", "--base-url", "http://127.0.0.1:9/v1")
+    assert (done.status, done.out) == (1, "")
+    assert "codex-proxy serve" in done.err
