@@ -11,7 +11,7 @@ import msgspec
 
 from codex_proxy.agents.codex_app_server.messages import UNREADABLE, Params
 from codex_proxy.agents.codex_app_server.replies import custom_input
-from codex_proxy.agents.codex_app_server.shapes import RawCall, RawHead, RawRead
+from codex_proxy.agents.codex_app_server.shapes import RawCall, RawHead, check_readable
 from codex_proxy.agents.codex_app_server.tool_names import ToolNames
 from codex_proxy.core.events import Event, Noticed, RawItem, ToolAsked
 from codex_proxy.core.items import Tool
@@ -58,7 +58,7 @@ class ModelItems:
         head = msgspec.json.decode(item, type=RawHead)
         if head.type not in REMEMBERED or (head.type == "message" and head.role != "assistant"):
             return None
-        msgspec.json.decode(item, type=RawRead)
+        check_readable(item)
         call = msgspec.json.decode(item, type=RawCall) if head.type in CALLS else None
         self._under_way = True
         self._held.append(RawItem(head.type, bytes(item)))
@@ -71,7 +71,7 @@ class ModelItems:
         head = msgspec.json.decode(item, type=RawHead)
         if head.type not in OUTPUTS:
             return None
-        msgspec.json.decode(item, type=RawRead)
+        check_readable(item)
         call_id = msgspec.json.decode(item, type=RawCall).call_id
         self._own.discard(call_id)
         if call_id in self._known:

@@ -114,6 +114,11 @@ class RawRead(RawHead, frozen=True):
     encrypted_content: str | None = None
 
 
+def check_readable(item: msgspec.Raw) -> None:
+    """Raises one of UNREADABLE where a raw item, or what is read of it later, could not be read again."""
+    msgspec.convert(msgspec.json.decode(item), RawRead)
+
+
 class RawCall(msgspec.Struct, frozen=True):
     """A call of the model's, or (by its id) the output of one."""
 
