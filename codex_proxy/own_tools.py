@@ -209,7 +209,9 @@ def what_is_wrong(schema: bytes) -> str | None:
         decoded = msgspec.json.decode(schema)
         validator_for(decoded, default=Draft202012Validator).check_schema(decoded)
     except (msgspec.MsgspecError, RecursionError, SchemaError, TypeError) as error:
-        return f"its schema is none: {str(error).partition(chr(10))[0][:200]}"
+        # The text of a SchemaError shows the whole schema, and fails where that is nested too deeply.
+        said = error.message if isinstance(error, SchemaError) else str(error)
+        return f"its schema is none: {said.partition(chr(10))[0][:200]}"
     if not isinstance(decoded, dict) or decoded.get("type", "object") != "object":
         return "its schema is not that of an object"
     return None
