@@ -31,7 +31,7 @@ async def prune(settings: Settings) -> str:
         freed = await store.vacuum()
     return (
         f"removed: {gone.responses} responses, {gone.conversations} conversations, {gone.frames} events, "
-        f"{gone.steps} tool steps; {freed} bytes freed"
+        f"{gone.steps} tool steps, {gone.usage} sums of usage; {freed} bytes freed"
     )
 
 

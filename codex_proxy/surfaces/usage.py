@@ -5,7 +5,7 @@ In: the usage events of a turn. Out: a `Usage`, and whether it is an estimate. E
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -68,13 +68,14 @@ class Spent:
             return self.told
         return self._estimate(prompt_letters, answer_letters)
 
-    def spending(self, *, prompt_letters: int, answer_letters: int, failed: bool) -> Spending:
+    def spending(self, *, prompt_letters: int, answer_letters: Callable[[], int], failed: bool) -> Spending:
         """What the turn has cost up to now; an estimate where it said something and nobody counted."""
         if self.told is not None:
             return Spending(self.told, failed=failed)
-        if not answer_letters:
+        letters = answer_letters()
+        if not letters:
             return Spending(failed=failed)
-        return Spending(self._estimate(prompt_letters, answer_letters), estimated=True, failed=failed)
+        return Spending(self._estimate(prompt_letters, letters), estimated=True, failed=failed)
 
     def _estimate(self, prompt_letters: int, answer_letters: int) -> Usage:
         return Usage(

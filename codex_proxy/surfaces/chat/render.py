@@ -229,10 +229,10 @@ class ChatRenderer:
 
     def spending(self) -> Spending:
         """What the turn has cost so far. An answer that was told to every choice was paid for once."""
-        letters = sum(choice.length() for choice in self._choices)
+        copies = 1 if self._routed else len(self._choices)
         return self.spent.spending(
             prompt_letters=self._prompt_letters,
-            answer_letters=letters if self._routed else letters // len(self._choices),
+            answer_letters=lambda: sum(choice.length() for choice in self._choices) // copies,
             failed=self.failure is not None,
         )
 

@@ -252,9 +252,11 @@ class ResponsesRenderer:
 
     def spending(self) -> Spending:
         """What the turn has cost so far."""
-        failed = self.failure is not None
-        letters = self._letters()
-        return self.spent.spending(prompt_letters=self._prompt_letters, answer_letters=letters, failed=failed)
+        return self.spent.spending(
+            prompt_letters=self._prompt_letters,
+            answer_letters=self._letters,
+            failed=self.failure is not None,
+        )
 
     def _letters(self) -> int:
         return sum(output.letters() for output in self._output if output.kind != "reasoning")
