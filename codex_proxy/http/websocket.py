@@ -38,6 +38,7 @@ from codex_proxy.http.responses.prepare import (
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.tellers import tell
 from codex_proxy.http.turns import billed_to
+from codex_proxy.surfaces.body import decoded
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
@@ -253,10 +254,7 @@ class _Connection:
 
 def _body_of(frame: str | bytes) -> dict[str, Any]:
     """The body of a `response.create`. Raises `Fault`."""
-    try:
-        given = msgspec.json.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise bad_request("The frame is no JSON.") from None
-    if not isinstance(given, dict) or given.pop("type", None) != "response.create":
+    given = decoded(frame.encode() if isinstance(frame, str) else frame)
+    if given.pop("type", None) != "response.create":
         raise bad_request("A frame has to be an object of type 'response.create'.", "type")
     return given

@@ -24,6 +24,10 @@ MOST_VALUES: Final = 200_000
 """Members of all objects and arrays together. A conversation of a million tokens has a quarter of it; validating as
 many takes half a second, during which nobody else is served."""
 
+MOST_BRACKETS: Final = 5 * MOST_VALUES
+"""Opening brackets, also those in texts: so many objects and arrays take too long even to be decoded. The text of a
+million tokens has a tenth of it."""
+
 MOST_ITEMS: Final = 10_000
 """Messages or items of one request, unless the operator says otherwise. Clients send a long conversation as some
 hundreds; each is validated, told to the agent, and compared with threads that are kept."""
@@ -93,14 +97,17 @@ def by_kind(
 
 def parse_as(model: type[M], body: bytes) -> M:
     """The body as a `model`."""
-    value = _decode(body)
+    value = decoded(body)
     try:
         return model.model_validate(value)
     except ValidationError as error:
         raise _fault(error) from None
 
 
-def _decode(body: bytes) -> dict[str, Any]:
+def decoded(body: bytes) -> dict[str, Any]:
+    """The object that the body is, not validated, but of a size and depth that can be. Raises `Fault`."""
+    if len(body) > MOST_BRACKETS and body.count(b"[") + body.count(b"{") > MOST_BRACKETS:
+        raise _too_many(None)
     try:
         value = msgspec.json.decode(body)
     except RecursionError:
@@ -130,14 +137,17 @@ def _too_deep() -> Fault:
     return bad_request(f"The request body is nested deeper than {DEPTH} levels.", code="invalid_json")
 
 
-def _too_many(body: dict[str, Any]) -> Fault:
-    """Names the field that has the most members of its own."""
-    param = max(body, key=lambda field: len(body[field]) if isinstance(body[field], dict | list) else 0)
+def _too_many(body: dict[str, Any] | None) -> Fault:
+    """Names the field that has the most members of its own, where the body was read."""
+    param = None
+    if body is not None:
+        sizes = {field: len(part) for field, part in body.items() if isinstance(part, dict | list)}
+        param = max(sizes, key=lambda field: sizes[field], default="")[:_SHOWN] or None
     return Fault(
         Failure(
             kind=FaultKind.REQUEST_TOO_LARGE,
             message=f"The request body holds more than {MOST_VALUES} values, which is the most that is read.",
-            param=param[:_SHOWN],
+            param=param,
         )
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import aiohttp
 import pytest
 from aiohttp import WSCloseCode, WSMsgType
 
+from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.http.middleware.heads import LONGEST_LINE, MOST_HEADER_BYTES, MOST_HEADERS
 from codex_proxy.http.websocket import MAX_WAITING
-from codex_proxy.surfaces.body import DEPTH, MOST_ITEMS, MOST_VALUES
+from codex_proxy.surfaces.body import DEPTH, MOST_BRACKETS, MOST_ITEMS, MOST_VALUES, decoded
 from tests.http.serving import PATIENCE, WEATHER, Answer, Proxy, fake_proxy, until, user
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -113,6 +115,17 @@ async def test_a_body_of_too_many_values_is_refused_whichever_they_are(
     assert told(await proxy.send("POST", path, body)) == (413, "request_too_large", "unknown")
     parts = {"unknown": [[filler] * 1000] * (MOST_VALUES // 1000)}
     assert told(await proxy.send("POST", path, {**body_of(path, 1), **parts}))[0] == 413
+
+
+@pytest.mark.parametrize("one", [b"[]", b"{}"])
+def test_a_body_that_would_take_long_to_decode_is_not_decoded(one: bytes) -> None:
+    body = b'{"messages":[' + b",".join([one] * (8 * MOST_BRACKETS)) + b"]}"
+    began = time.process_time()
+    with pytest.raises(Fault) as fault:
+        decoded(body)
+    assert fault.value.failure.kind is FaultKind.REQUEST_TOO_LARGE
+    assert time.process_time() - began < 0.5  # a tenth of what decoding it takes
+    assert decoded(b'{"text":"' + b"[" * (MOST_BRACKETS // 2) + b'"}')
 
 
 @pytest.mark.parametrize("path", PATHS)
