@@ -68,6 +68,8 @@ class Scene:
         try:
             async with asyncio.timeout(PATIENCE):
                 return await reader.read()
+        except ConnectionResetError:  # it closed before it had read all of this
+            return b""
         finally:
             writer.close()
 
