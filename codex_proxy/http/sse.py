@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from codex_proxy.http import stalled
-from codex_proxy.http.tellers import tell
+from codex_proxy.http.tellers import TELL
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -23,6 +23,7 @@ class EventStream:
     def __init__(self, request: web.Request, headers: Mapping[str, str]) -> None:
         self.response = web.StreamResponse(headers={**HEADERS, **headers})
         self._request = request
+        self._tell = request.get(TELL)
         self._writing_since: float | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -37,7 +38,8 @@ class EventStream:
             self._timer = self._loop.call_later(stalled.STALL_SECONDS, self._check)
             await self.response.prepare(self._request)
         self._writing_since = self._loop.time()
-        tell(self._request, "answer", data)
+        if self._tell is not None:
+            self._tell("answer", data)
         await self.response.write(data)
         self._writing_since = None
 

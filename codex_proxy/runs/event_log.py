@@ -113,6 +113,8 @@ class Cursor:
         self.seen = seen
         self._log = log
         self._waiter: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Of the first wait: asked for once, since the answer takes a call of the system (until Python 3.12)."""
 
     def take(self) -> list[Event]:
         """What is new, without waiting."""
@@ -130,7 +132,9 @@ class Cursor:
         """Returns when there is something to take, or the log has ended."""
         if self.position < self._log.end or self._log.ended:
             return
-        self._waiter = asyncio.get_running_loop().create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:
