@@ -60,10 +60,10 @@ CITIES = ("Paris", "Rome", "Oslo", "Bern", "Lima", "Cairo", "Delhi", "Quito")
 RATE_LIMITS = {
     "x-codex-primary-used-percent": "42.5",
     "x-codex-primary-window-minutes": "300",
-    "x-codex-primary-reset-after-seconds": "1200",
+    "x-codex-primary-reset-at": "4102444800",
     "x-codex-secondary-used-percent": "7",
     "x-codex-secondary-window-minutes": "10080",
-    "x-codex-secondary-reset-after-seconds": "86400",
+    "x-codex-secondary-reset-at": "4102531200",
 }
 
 
