@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -15,10 +14,6 @@ import click
 from codex_proxy import __version__
 
 Result = TypeVar("Result")
-
-COLLECT_AFTER = 20_000
-"""Objects, a few MB of them, that may be there more than at the last look of the garbage collector: 700 is what Python
-comes with."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -338,6 +333,7 @@ async def _serve(settings: Any) -> int:
     """Runs the server to its end. Returns the exit status."""
     from codex_proxy.agent_choice import NoAgentError
     from codex_proxy.app import StartError, make_server, wait_for_signal
+    from codex_proxy.collector import spare_the_collector
     from codex_proxy.core.faults import Fault
 
     server = None
@@ -366,17 +362,6 @@ def _tell(settings: Any, event: str, text: str) -> None:
         (log.error if event == "not_started" else log.info)(event, text=text)
     else:
         click.echo(f"codex-proxy: {text}", err=True)
-
-
-def spare_the_collector() -> None:
-    """Lets the garbage collector look less often, and not at what was there before the first request.
-
-    What a turn leaves is freed by counting references but for a few cycles of the HTTP library's; each look at
-    thousands of streams takes milliseconds, in which none of them moves.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER)
 
 
 def banner(server: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from codex_proxy.cli import COLLECT_AFTER, spare_the_collector
+from codex_proxy.collector import COLLECT_AFTER, spare_the_collector
 
 
 def test_the_collector_looks_seldom_and_not_at_what_was_there_before_the_first_request() -> None:
