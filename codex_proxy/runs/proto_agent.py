@@ -11,6 +11,7 @@ from codex_proxy.agents.base import Capability, Dialect
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, SpawnError
+from codex_proxy.process.launch import find_program
 from codex_proxy.runs.account_limits import ToldLimits
 from codex_proxy.runs.agent import AgentModel, Opened
 from codex_proxy.runs.child_lane import ChildLane
@@ -26,6 +27,10 @@ class ProtoChildren(msgspec.Struct, frozen=True):
     capabilities: frozenset[Capability]
     models: tuple[AgentModel, ...]
     any_model: bool
+
+
+ANY_TURN = Turn(model="", history=())
+"""One without a wish for itself."""
 
 
 class ProtoAgent:
@@ -50,8 +55,7 @@ class ProtoAgent:
             await lane.start(self._children.command(turn))
         except SpawnError as error:
             self._lanes.discard(lane)
-            kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
-            raise Fault(Failure(kind=kind, message=str(error))) from error
+            raise Fault(_failure(error)) from error
         except BaseException:
             self._lanes.discard(lane)
             raise
@@ -71,6 +75,11 @@ class ProtoAgent:
         """Cannot be asked: a child tells with its turn."""
 
     def trouble(self) -> Failure | None:
+        """Looks for the program and the folder, as a start would."""
+        try:
+            find_program(self._children.command(ANY_TURN))
+        except SpawnError as error:
+            return _failure(error)
         return None
 
     async def close(self) -> None:
@@ -79,3 +88,8 @@ class ProtoAgent:
     def kill(self) -> None:
         for lane in list(self._lanes):
             lane.kill()
+
+
+def _failure(error: SpawnError) -> Failure:
+    kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
+    return Failure(kind=kind, message=str(error))

@@ -106,8 +106,10 @@ def mend(there: Scene) -> None:
 
 
 async def ended(there: Scene) -> None:
-    """The process that is kept warm is gone, and its successor has failed."""
+    """The process that is kept warm is gone, and its successor has failed; the server is not ready."""
     if not isinstance(there.agent, AppServerAgent):
+        can_run = there.program.is_file() and os.access(there.program, os.X_OK)
+        assert (await there.proxy.send("GET", "/readyz")).status == (200 if can_run else 503)
         return
     [hub] = there.agent.pools[0].hubs
     assert hub.pid is not None
