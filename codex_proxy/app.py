@@ -54,6 +54,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+SILENT_SECONDS = 75.0
+"""How long a connection may be open without a (further) request on it, also with a part of one: longer than the
+minute after which reverse proxies give up a connection to us by themselves."""
+
 LAST_WORDS_SECONDS = 2.0
 """How long answers that are over may take to reach their clients when the server stops."""
 
@@ -129,7 +133,7 @@ class Server:
             self._application(self.service),
             access_log=None,
             handler_cancellation=True,
-            keepalive_timeout=75,
+            keepalive_timeout=SILENT_SECONDS,
             max_line_size=LONGEST_LINE,
             max_field_size=LONGEST_LINE,
             shutdown_timeout=LAST_WORDS_SECONDS / 2,  # then handlers are cancelled, and have as long again
