@@ -21,11 +21,12 @@ from codex_proxy.agents.codex_app_server.shadow_home import ConfigError, Provide
 from codex_proxy.agents.codex_proto import CodexProto, proto_argv
 from codex_proxy.config import Settings, split_list
 from codex_proxy.core.ids import Clock
+from codex_proxy.core.models import AgentModel
 from codex_proxy.process.child import Command
 from codex_proxy.process.environment import child_environment
 from codex_proxy.process.limits import ChildLimits
 from codex_proxy.process.plan import Limits
-from codex_proxy.runs.agent import Agent, AgentModel
+from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.app_server_agent import AppServerAgent, AppServerProcesses
 from codex_proxy.runs.codex_binary import find_codex
 from codex_proxy.runs.codex_setup import CodexPlaces, find_version, misconfigured, prepare_app_server

@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.core.models import AgentModel
 from codex_proxy.core.rate import RateLimits, RunningRequests
 from codex_proxy.http.clients import Clients
 from codex_proxy.http.guard import SseGuard
@@ -17,9 +18,8 @@ from codex_proxy.http.middleware.wrong_keys import WrongKeys
 from codex_proxy.http.own_tools import ToolSource
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.usage_book import UsageBook
-from codex_proxy.runs.agent import AgentModel
 from codex_proxy.runs.manager import RunManager
-from codex_proxy.surfaces.models import Model, ModelCatalog
+from codex_proxy.surfaces.models import ModelCatalog
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -78,20 +78,7 @@ def catalog_of(
 ) -> ModelCatalog:
     """The agent's models as the surfaces name them."""
     return ModelCatalog(
-        models=tuple(
-            Model(
-                id=model.id,
-                display_name=model.display_name,
-                context_window=model.context_window,
-                input_modalities=model.input_modalities,
-                efforts=model.efforts,
-                default_effort=model.default_effort,
-                is_default=model.is_default,
-                hidden=model.hidden,
-                native=msgspec.Raw(model.native) if model.native else None,
-            )
-            for model in models
-        ),
+        models=models,
         aliases=aliases,
         any_model=any_model,
         default_model=default,

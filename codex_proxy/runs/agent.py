@@ -8,6 +8,7 @@ import msgspec
 
 from codex_proxy.agents.base import Capability, Dialect
 from codex_proxy.core.faults import Failure
+from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.account_limits import ToldLimits
 from codex_proxy.runs.lane import Lane, LaneReader
@@ -25,20 +26,6 @@ class OpenedLane(Lane, Protocol):
     def attach(self, reader: LaneReader) -> None:
         """Who is to hear what the child says; before anything is sent."""
         ...
-
-
-class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as the agent lists it; `native` is its own entry, JSON."""
-
-    id: str
-    display_name: str = ""
-    context_window: int | None = None
-    input_modalities: tuple[str, ...] = ()
-    efforts: tuple[str, ...] = ()
-    default_effort: str | None = None
-    is_default: bool = False
-    hidden: bool = False
-    native: bytes = b""
 
 
 class Agent(Protocol):

@@ -12,11 +12,12 @@ from codex_proxy import __version__
 from codex_proxy.agents.base import Capability
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
+from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 from codex_proxy.process.plan import Limits
 from codex_proxy.runs.account_limits import ToldLimits
-from codex_proxy.runs.agent import AgentModel, Opened
+from codex_proxy.runs.agent import Opened
 from codex_proxy.runs.first_start import alone_the_first_time
 from codex_proxy.runs.hub import Hub, HubLane
 from codex_proxy.runs.pool import Pool

@@ -9,11 +9,12 @@ import msgspec
 
 from codex_proxy.agents.base import Capability, Dialect
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, SpawnError
 from codex_proxy.process.launch import find_program
 from codex_proxy.runs.account_limits import ToldLimits
-from codex_proxy.runs.agent import AgentModel, Opened
+from codex_proxy.runs.agent import Opened
 from codex_proxy.runs.child_lane import ChildLane
 
 

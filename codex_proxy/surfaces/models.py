@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Mode
 
 DEFAULT_NAME: Final = "codex-5"
@@ -27,26 +28,10 @@ _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends 
 _SHOWN: Final = 80  # letters of a client's own words in a message
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of the agent's, as far as it is known."""
-
-    id: str
-    display_name: str = ""
-    context_window: int | None = None
-    input_modalities: tuple[str, ...] = ()
-    efforts: tuple[str, ...] = ()
-    default_effort: str | None = None
-    is_default: bool = False
-    hidden: bool = False
-    """Not in our lists, though its name is accepted."""
-    native: msgspec.Raw | None = None
-    """The agent's own entry for it, which only Codex as a client reads."""
-
-
 class ModelCatalog(msgspec.Struct, frozen=True, kw_only=True):
     """What can be asked for. `aliases` are the operator's; `any_model`: a custom provider judges names."""
 
-    models: tuple[Model, ...] = ()
+    models: tuple[AgentModel, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     any_model: bool = False
     default_model: str = ""
@@ -180,4 +165,4 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
 
 def codex_list_body(catalog: ModelCatalog) -> dict[str, Any]:
     """Codex's own shape, for Codex as a client: its own entries, as it gave them."""
-    return {"models": [model.native for model in catalog.models if model.native is not None]}
+    return {"models": [msgspec.Raw(model.native) for model in catalog.models if model.native]}

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.models import AgentModel
 from codex_proxy.surfaces.models import (
-    Model,
     ModelCatalog,
     Resolved,
     codex_list_body,
@@ -18,7 +18,7 @@ from codex_proxy.surfaces.models import (
 
 CATALOG = ModelCatalog(
     models=(
-        Model(
+        AgentModel(
             id="gpt-5.5",
             display_name="GPT-5.5",
             context_window=272_000,
@@ -28,10 +28,10 @@ CATALOG = ModelCatalog(
             is_default=True,
             native=msgspec.Raw(b'{"slug":"gpt-5.5"}'),
         ),
-        Model(id="GPT-mini"),
-        Model(id="gpt-odd-high"),
-        Model(id="gpt-odd"),
-        Model(id="secret", hidden=True),
+        AgentModel(id="GPT-mini"),
+        AgentModel(id="gpt-odd-high"),
+        AgentModel(id="gpt-odd"),
+        AgentModel(id="secret", hidden=True),
     ),
     aliases=(("gpt-4o", "codex-5"), ("quick", "gpt-mini-low"), ("round", "about"), ("about", "round")),
 )

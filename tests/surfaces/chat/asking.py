@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.models import AgentModel
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ChatSettings, ParsedChat, parse
-from codex_proxy.surfaces.models import Model, ModelCatalog
+from codex_proxy.surfaces.models import ModelCatalog
 
 HELLO = {"role": "user", "content": "hello"}
 CATALOG = ModelCatalog(
     models=(
-        Model(id="gpt-5.5", is_default=True, context_window=272_000, efforts=("low", "high")),
-        Model(id="gpt-5.4-mini"),
+        AgentModel(id="gpt-5.5", is_default=True, context_window=272_000, efforts=("low", "high")),
+        AgentModel(id="gpt-5.4-mini"),
     ),
     aliases=(("gpt-4o", "codex-5"),),
 )

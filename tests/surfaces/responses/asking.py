@@ -9,14 +9,16 @@ import pytest
 
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import RequestHints
-from codex_proxy.surfaces.models import Model, ModelCatalog
+from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import ParsedResponse, ResponsesSettings, parse, turn_of
 
 CATALOG = ModelCatalog(
-    models=(Model(id="gpt-5.5", is_default=True), Model(id="gpt-5.4-mini")), aliases=(("gpt-4o", "codex-5"),)
+    models=(AgentModel(id="gpt-5.5", is_default=True), AgentModel(id="gpt-5.4-mini")),
+    aliases=(("gpt-4o", "codex-5"),),
 )
 DEFAULTS = ResponsesSettings()
 NO_HINTS = RequestHints()
