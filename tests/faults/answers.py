@@ -40,6 +40,30 @@ def is_good(answer: Answer, mode: Mode, text: str | None) -> None:
         assert said == (text or said)
 
 
+def is_call(answer: Answer, mode: Mode, name: str) -> None:
+    """A good end with one call of this tool of the client's."""
+    assert answer.status == 200, answer.text
+    if mode.surface == "responses":
+        events = events_of(answer.text) if mode.stream else []
+        whole = events[-1]["response"] if mode.stream else answer.body
+        response = Response.model_validate(whole)
+        assert response.status == "completed"
+        assert [item.name for item in response.output if item.type == "function_call"] == [name]
+        assert sum(OPENS.get(event["type"], 0) for event in events) == 0
+    elif mode.stream:
+        *chunks, done = answer.frames
+        assert done == "[DONE]"
+        choices = [ChatCompletionChunk.model_validate(chunk).choices[0] for chunk in chunks]
+        assert [choice.finish_reason for choice in choices if choice.finish_reason] == ["tool_calls"]
+        calls = [call.function for choice in choices for call in choice.delta.tool_calls or ()]
+        assert [call.name for call in calls if call is not None and call.name] == [name]
+    else:
+        [choice] = ChatCompletion.model_validate_json(answer.text).choices
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.tool_calls is not None
+        assert len(choice.message.tool_calls) == 1
+
+
 def is_status(answer: Answer, mode: Mode, kind: FaultKind) -> None:
     """A plain error, since nothing had been said before."""
     row = _row(mode, kind)

@@ -5,21 +5,44 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from codex_proxy.core.faults import FaultKind
-from tests.faults.answers import is_broken_stream, is_good, is_status
+from tests.faults.answers import is_broken_stream, is_call, is_good, is_status
 from tests.faults.scene import MODES, Dialect, Mode, Scene
+from tests.http import serving as chat_tools
+from tests.http_responses import asking as response_tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 SAID = "One « file »."
 
-FIRST_SHOWN: dict[Dialect, int] = {"proto": 4, "app-server": 7}
-"""The line of the scenario `course` from which on its client has something of the answer."""
-LAST: dict[Dialect, int] = {"proto": 16, "app-server": 26}
-"""The line that ends the turn: a fault behind it is no longer the turn's."""
+
+@dataclass(frozen=True)
+class Course:
+    """A scenario of the fake agent, and the numbers of its lines.
+
+    `shows`: the line from which on its client has something of the answer; `ends`: the line that ends the turn, so
+    that a fault behind it is no longer the turn's.
+    """
+
+    scenario: str
+    shows: dict[Dialect, int]
+    ends: dict[Dialect, int]
+    says: str
+    calls: bool = False
+
+
+OF_EACH_KIND = Course("course", {"proto": 4, "app-server": 7}, {"proto": 16, "app-server": 26}, SAID)
+WITH_A_CALL = Course(
+    "tool_calls_after_text",
+    {"proto": 3, "app-server": 3},
+    {"proto": 11, "app-server": 11},
+    "Let me check.",
+    calls=True,
+)
 
 EVERY = range(1000)
 """Behind every line; 0 is before the first."""
@@ -40,10 +63,11 @@ class Row:
     modes: Sequence[Mode] = tuple(MODES)
     options: str = ""
     text: str | None = SAID
+    course: Course = OF_EACH_KIND
     only: Dialect | None = None
 
     def __str__(self) -> str:
-        return self.misbehaves
+        return self.misbehaves + (" with a call" if self.course.calls else "")
 
 
 FOUR = (0, 2, 8, -1)
@@ -52,6 +76,7 @@ ONE_STREAM, ONE_WHOLE = (MODES[0],), (MODES[3],)
 ROWS = [
     # It dies.
     Row("crash", FaultKind.AGENT_CRASHED, EVERY),
+    Row("crash", FaultKind.AGENT_CRASHED, EVERY, course=WITH_A_CALL),
     Row("eof_without_end", FaultKind.AGENT_CRASHED, FOUR),
     Row("torn", FaultKind.AGENT_CRASHED, FOUR),
     Row("grandchild,crash", FaultKind.AGENT_CRASHED, modes=MODES[1:3]),
@@ -111,21 +136,29 @@ async def test_the_answer_names_the_fault_and_nothing_is_left(there: Scene, row:
 
 
 def places_of(row: Row, dialect: Dialect) -> list[int]:
-    last = LAST[dialect]
+    last = row.course.ends[dialect]
     if row.places is None:
-        return [FIRST_SHOWN[dialect] + 3]
+        return [row.course.shows[dialect] + 3]
     return [place % last for place in row.places] if row.places is not EVERY else list(range(last + 1))
+
+
+def tool_for(mode: Mode) -> dict[str, Any]:
+    return chat_tools.WEATHER if mode.surface == "chat" else response_tools.WEATHER
 
 
 async def tried(there: Scene, row: Row, place: int, mode: Mode) -> None:
     """One cell of the matrix."""
-    prompt = f"[[fake:course misbehave={row.misbehaves} at={place} {row.options}]]"
-    answer = await there.ask(mode, prompt)
+    course = row.course
+    prompt = f"[[fake:{course.scenario} misbehave={row.misbehaves} at={place} {row.options}]]"
+    answer = await there.ask(mode, prompt, **({"tools": [tool_for(mode)]} if course.calls else {}))
     try:
-        if row.kind is None or place >= LAST[there.dialect]:
-            is_good(answer, mode, row.text)
-        elif mode.stream and place >= FIRST_SHOWN[there.dialect]:
-            is_broken_stream(answer, mode, row.kind, SAID)
+        if row.kind is None or place >= course.ends[there.dialect]:
+            if course.calls:
+                is_call(answer, mode, "get_weather")
+            else:
+                is_good(answer, mode, row.text)
+        elif mode.stream and place >= course.shows[there.dialect]:
+            is_broken_stream(answer, mode, row.kind, course.says)
         else:
             is_status(answer, mode, row.kind)
     except AssertionError as wrong:
