@@ -6,8 +6,8 @@ const plan = JSON.parse(document.getElementById("plan").textContent);
 const target = plan.target;
 const findings = [];
 
-// Kept short: a browser gives up on a refused request at once, so only a hole makes anything wait.
-const patience = 2000;
+// Short where nothing should come: a refused request is over at once, so only a hole makes anything wait.
+const patience = plan.listed ? 20000 : 2000;
 
 function within(promise) {
   return Promise.race([promise, new Promise((_, fail) => setTimeout(() => fail(new Error("silence")), patience))]);

@@ -60,6 +60,7 @@ class Page:
 
     url: str
     plan: dict[str, Any]
+    may_be_shown: asyncio.Event = field(default_factory=asyncio.Event)
     found: asyncio.Future[list[dict[str, Any]]] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -78,7 +79,9 @@ class Pages:
         self.shown: Page | None = None
 
     async def show(self, request: web.Request) -> web.Response:
-        self.shown = self.pages[request.match_info["name"]]
+        page = self.pages[request.match_info["name"]]
+        await page.may_be_shown.wait()
+        self.shown = page
         plan = json.dumps(self.shown.plan)
         text = (
             f'<!doctype html><body><script type="application/json" id="plan">{plan}</script>'

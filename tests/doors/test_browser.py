@@ -90,7 +90,7 @@ async def _tour(program: str, folder: Path) -> Tour:
         findings = {name: await pages.pages[name].findings(PATIENCE) for name in FOREIGN}
         await proxy.settled()
         tour = Tour(findings, before, _dump(proxy), len(started.read_text().split()) - children, list(lines))
-        pages.pages["rebound"].found = asyncio.get_running_loop().create_future()
+        pages.pages["listed"].may_be_shown.set()
         findings["listed"] = await pages.pages["listed"].findings(PATIENCE)
         return tour
 
@@ -124,6 +124,8 @@ def _lay_out(pages: Pages, proxy: Proxy, port: int, bait: dict[str, str]) -> Non
             "bodies": _bodies(),
         }
         pages.pages[name] = Page(url, plan)
+        if name != "listed":  # what it does must not be taken for a deed of the others
+            pages.pages[name].may_be_shown.set()
 
 
 def _routes(proxy: Proxy, bait: dict[str, str]) -> list[dict[str, str]]:
