@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from codex_proxy.config import Settings
-from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, check_name, digest_of, table_of
+from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, table_of
 from codex_proxy.keys_file import open_to_others, put_key, read_keys, remove_key
 
 PREFIX = "cpx_"
@@ -35,7 +35,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tuple[str, str]:
     """Makes a key. Gives it, and what to tell beside it. Raises `KeysError`."""
-    check_name(name)
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: take another name")
     secret = PREFIX + secrets.token_urlsafe(CHANCE_BYTES)

@@ -165,9 +165,9 @@ async def test_what_runs_in_the_background_counts_for_its_key_too(tmp_path: Path
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
     async with keyed_proxy(tmp_path, {"narrow": {"concurrency": 2}, "other": {}}, environment) as proxy:
         held = {"input": '[[fake:text say="a b" hold=1]]', "background": True}
-        statuses = [(await ask_response(proxy, "narrow", **held)).status for _ in range(3)]
-        assert statuses == [200, 200, 429]
-        assert (await ask_response(proxy, "other", **held)).status == 200
+        names = ("other", "other", "narrow", "narrow", "narrow", "other")
+        statuses = [(await ask_response(proxy, name, **held)).status for name in names]
+        assert statuses == [200, 200, 200, 200, 429, 200]
         (tmp_path / "go").write_text("go")
         await until(lambda: not proxy.server.background._live)
         assert (await ask_response(proxy, "narrow", **held)).status == 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +85,15 @@ async def test_a_connection_whose_turns_pile_up_is_ended_with_the_reason(
         await until(lambda: proxy.server.manager.running == 0)
 
 
+async def test_a_connection_takes_any_number_of_turns_one_after_the_other(tight: Proxy) -> None:
+    async with tight.session.ws_connect(tight.url + RESPONSES) as socket:
+        for _ in range(5):
+            turn = {"type": "response.create", **body_of(RESPONSES, 1), "instructions": "x" * 1500}
+            await socket.send_json(turn)
+            while (type := (await socket.receive_json(timeout=PATIENCE))["type"]) != "response.completed":
+                assert type != "error"
+
+
 @pytest.mark.parametrize("path", PATHS[:2])
 async def test_long_conversations_are_within_the_limits_that_nobody_has_set(proxy: Proxy, path: str) -> None:
     assert (await proxy.send("POST", path, body_of(path, MOST_ITEMS // 10))).status == 200
@@ -119,12 +127,10 @@ async def test_a_body_of_too_many_values_is_refused_whichever_they_are(
 
 @pytest.mark.parametrize("one", [b"[]", b"{}"])
 def test_a_body_that_would_take_long_to_decode_is_not_decoded(one: bytes) -> None:
-    body = b'{"messages":[' + b",".join([one] * (8 * MOST_BRACKETS)) + b"]}"
-    began = time.process_time()
     with pytest.raises(Fault) as fault:
-        decoded(body)
+        decoded(b'{"messages":[' + b",".join([one] * (MOST_BRACKETS + 1)) + b"]}")
     assert fault.value.failure.kind is FaultKind.REQUEST_TOO_LARGE
-    assert time.process_time() - began < 0.5  # a tenth of what decoding it takes
+    assert fault.value.failure.param is None  # which field it is, only decoding tells
     assert decoded(b'{"text":"' + b"[" * (MOST_BRACKETS // 2) + b'"}')
 
 
