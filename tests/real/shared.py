@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,11 @@ class Proxies:
             self._running[key] = await self._start(settings)
         self._running.move_to_end(key)
         return self._running[key][0]
+
+    @asynccontextmanager
+    async def serving(self, **settings: Any) -> AsyncIterator[Proxy]:
+        """The same for a block, behind which it goes on."""
+        yield await self.of(**settings)
 
     def restarts(self, **settings: Any) -> Restarts:
         """Proxies with these settings, one after the other, on one store."""

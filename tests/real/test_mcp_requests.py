@@ -10,11 +10,11 @@ import openai
 import pytest
 
 from tests.mcp.serving import web_server
-from tests.real.codex_home import MODEL, CodexHome
+from tests.real.codex_home import MODEL
 from tests.real.model_plans import call, plan, say, think
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
-from tests.real.proxy import proxy as serving
+from tests.real.shared import Proxies
 from tests.real.tool_loop import outputs_of
 
 
@@ -38,9 +38,9 @@ def allowed(port: int) -> dict[str, Any]:
 
 
 async def test_an_agentic_workflow_lists_calls_and_answers(
-    codex_home: CodexHome, model_server: ModelServer, port: int
+    proxies: Proxies, model_server: ModelServer, port: int
 ) -> None:
-    async with serving(codex_home, **allowed(port)) as proxy:
+    async with proxies.serving(**allowed(port)) as proxy:
         response = await proxy.client.responses.create(
             model=MODEL,
             input=plan([think(), say("Looking."), call("news__echo", text="sunny")], [say("It is sunny.")]),
@@ -60,12 +60,12 @@ async def test_an_agentic_workflow_lists_calls_and_answers(
 
 
 async def test_a_stream_has_the_events_of_lists_and_calls(
-    codex_home: CodexHome, model_server: ModelServer, port: int
+    proxies: Proxies, model_server: ModelServer, port: int
 ) -> None:
     asking = plan([call("news__echo", text="a"), call("news__refuse")], [say("Done.")])
     tools: Any = [news(port, allowed_tools=["echo", "refuse"])]
     async with (
-        serving(codex_home, **allowed(port)) as proxy,
+        proxies.serving(**allowed(port)) as proxy,
         proxy.client.responses.stream(model=MODEL, input=asking, tools=tools) as stream,
     ):
         types = [event.type async for event in stream]
@@ -92,10 +92,10 @@ async def test_a_stream_has_the_events_of_lists_and_calls(
 @pytest.mark.parametrize("kept", [32, 0])
 @pytest.mark.parametrize("approve", [True, False])
 async def test_a_call_waits_for_its_approval_in_the_next_request(
-    codex_home: CodexHome, model_server: ModelServer, port: int, approve: bool, kept: int
+    proxies: Proxies, model_server: ModelServer, port: int, approve: bool, kept: int
 ) -> None:
     tools = [news(port, require_approval="always")]
-    async with serving(codex_home, kept_threads=kept, **allowed(port)) as proxy:
+    async with proxies.serving(kept_threads=kept, **allowed(port)) as proxy:
         create = proxy.client.responses.create
         first = await create(
             model=MODEL, input=plan([think(), call("news__echo", text="a")], [say("Done.")]), tools=tools
@@ -133,10 +133,8 @@ async def test_a_call_waits_for_its_approval_in_the_next_request(
     assert types.count("reasoning") == 1
 
 
-async def test_a_list_is_made_once_in_a_chain(
-    codex_home: CodexHome, model_server: ModelServer, port: int
-) -> None:
-    async with serving(codex_home, **allowed(port)) as proxy:
+async def test_a_list_is_made_once_in_a_chain(proxies: Proxies, model_server: ModelServer, port: int) -> None:
+    async with proxies.serving(**allowed(port)) as proxy:
         create = proxy.client.responses.create
         first = await create(model=MODEL, input="[[model:text]] Hi.", tools=[news(port)])
         last = await create(
@@ -150,9 +148,9 @@ async def test_a_list_is_made_once_in_a_chain(
 
 
 async def test_a_chain_shows_the_model_each_call_once_and_as_it_was(
-    codex_home: CodexHome, model_server: ModelServer, port: int
+    proxies: Proxies, model_server: ModelServer, port: int
 ) -> None:
-    async with serving(codex_home, kept_threads=0, **allowed(port)) as proxy:
+    async with proxies.serving(kept_threads=0, **allowed(port)) as proxy:
         create = proxy.client.responses.create
         first = await create(
             model=MODEL,
@@ -169,11 +167,11 @@ async def test_a_chain_shows_the_model_each_call_once_and_as_it_was(
 
 
 async def test_the_client_s_own_history_is_enough(
-    codex_home: CodexHome, model_server: ModelServer, port: int
+    proxies: Proxies, model_server: ModelServer, port: int
 ) -> None:
     """`store: false`: all items go back and forth."""
     tools = [news(port, require_approval="always")]
-    async with serving(codex_home, **allowed(port)) as proxy:
+    async with proxies.serving(**allowed(port)) as proxy:
         create = proxy.client.responses.create
         said: list[Any] = [{"role": "user", "content": plan([call("news__echo", text="a")], [say("Done.")])}]
         first = await create(model=MODEL, input=said, tools=tools, store=False)
@@ -193,9 +191,9 @@ async def test_the_client_s_own_history_is_enough(
 
 
 async def test_a_choice_of_a_server_s_tool_is_kept(
-    codex_home: CodexHome, model_server: ModelServer, port: int
+    proxies: Proxies, model_server: ModelServer, port: int
 ) -> None:
-    async with serving(codex_home, **allowed(port)) as proxy:
+    async with proxies.serving(**allowed(port)) as proxy:
         response = await proxy.client.responses.create(
             model=MODEL,
             input=plan([call("news__echo", text="a")], [say("Done.")]),
@@ -207,9 +205,9 @@ async def test_a_choice_of_a_server_s_tool_is_kept(
 
 
 async def test_calls_beyond_max_tool_calls_are_not_made(
-    codex_home: CodexHome, model_server: ModelServer, port: int
+    proxies: Proxies, model_server: ModelServer, port: int
 ) -> None:
-    async with serving(codex_home, **allowed(port)) as proxy:
+    async with proxies.serving(**allowed(port)) as proxy:
         response = await proxy.client.responses.create(
             model=MODEL,
             input=plan([call("news__echo", text="a"), call("news__echo", text="b")], [say("Done.")]),
@@ -223,9 +221,9 @@ async def test_calls_beyond_max_tool_calls_are_not_made(
 
 
 async def test_a_server_that_is_not_there_is_a_failed_list_and_no_failed_response(
-    codex_home: CodexHome, model_server: ModelServer
+    proxies: Proxies, model_server: ModelServer
 ) -> None:
-    async with serving(codex_home, **allowed(9)) as proxy:
+    async with proxies.serving(**allowed(9)) as proxy:
         response = await proxy.client.responses.create(
             model=MODEL, input="[[model:text say='Without it.']] Hi.", tools=[news(9)]
         )
@@ -244,14 +242,14 @@ async def test_a_server_that_is_not_there_is_a_failed_list_and_no_failed_respons
     ],
 )
 async def test_a_server_that_may_not_be_named_is_a_400(
-    codex_home: CodexHome,
+    proxies: Proxies,
     model_server: ModelServer,
     port: int,
     tool: dict[str, Any],
     setting: str,
     param: str,
 ) -> None:
-    async with serving(codex_home, **allowed(port)) as proxy:
+    async with proxies.serving(**allowed(port)) as proxy:
         with pytest.raises(openai.BadRequestError) as caught:
             await proxy.client.responses.create(model=MODEL, input="Hi.", tools=[news(port) | tool])
     assert caught.value.param == param
@@ -259,7 +257,7 @@ async def test_a_server_that_may_not_be_named_is_a_400(
     assert model_server.calls == []
 
 
-async def test_without_the_setting_the_answer_names_it(codex_home: CodexHome) -> None:
-    async with serving(codex_home) as proxy:
+async def test_without_the_setting_the_answer_names_it(proxies: Proxies) -> None:
+    async with proxies.serving() as proxy:
         with pytest.raises(openai.BadRequestError, match="PROXY_MCP_ALLOWED_URLS"):
             await proxy.client.responses.create(model=MODEL, input="Hi.", tools=[news(1)])

@@ -28,6 +28,12 @@ def operators_file(folder: Path, *options: str, **more: Any) -> Path:
     return file
 
 
+@pytest.fixture(scope="session")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of proxies that several tests share."""
+    return operators_file(tmp_path_factory.mktemp("desk"))
+
+
 def asking(*responses: list[PutOut], **request: Any) -> dict[str, Any]:
     """A chat request of a client that is the agent itself; the model puts these out, one after the other."""
     messages = [{"role": "system", "content": "Help."}, {"role": "user", "content": plan(*responses)}]
@@ -40,9 +46,9 @@ def outputs(model_server: ModelServer, number: int) -> list[Any]:
 
 
 async def test_a_chat_gets_the_answer_behind_the_calls_of_the_operator_s_tools(
-    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+    proxies: Proxies, model_server: ModelServer, desk: Path
 ) -> None:
-    async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
+    async with proxies.serving(mcp_config=desk) as proxy:
         answer = await proxy.client.chat.completions.create(
             **asking([say("Looking."), call("desk__echo", text="found")], [say("Done.")])
         )
@@ -55,10 +61,10 @@ async def test_a_chat_gets_the_answer_behind_the_calls_of_the_operator_s_tools(
 
 
 async def test_a_stream_brings_each_part_as_it_comes(
-    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+    proxies: Proxies, model_server: ModelServer, tmp_path: Path, desk: Path
 ) -> None:
     """Not only the last round: the words before a call are there while the call still runs."""
-    async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
+    async with proxies.serving(mcp_config=desk) as proxy:
         stream = await proxy.client.chat.completions.create(
             **asking([say("Looking."), call("desk__hang", folder=str(tmp_path))]), stream=True
         )
@@ -74,9 +80,9 @@ async def test_a_stream_brings_each_part_as_it_comes(
 
 
 async def test_several_calls_of_one_step_run_beside_each_other(
-    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+    proxies: Proxies, model_server: ModelServer, desk: Path
 ) -> None:
-    async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
+    async with proxies.serving(mcp_config=desk) as proxy:
         meeting = [call("desk__meet", count=2, text=name) for name in ("one", "two")]
         answer = await proxy.client.chat.completions.create(**asking(meeting, [say("Met.")]))
     assert answer.choices[0].message.content == "Met."
@@ -85,10 +91,9 @@ async def test_several_calls_of_one_step_run_beside_each_other(
 
 @EVERY_WAY
 async def test_a_step_with_calls_of_both_gives_both_outputs_to_the_model(
-    own_proxies: Proxies, model_server: ModelServer, tmp_path: Path, way: str
+    proxies: Proxies, model_server: ModelServer, desk: Path, way: str
 ) -> None:
-    settings = {"mcp_config": operators_file(tmp_path)}
-    async with loop_of(own_proxies, way, **settings) as loop:
+    async with loop_of(proxies, way, mcp_config=desk) as loop:
         loop.say(plan([call("desk__echo", text="ours"), call(city="Rome")], [say("Both.")]))
         first = await loop.ask()
         assert [each.name for each in functions_called(first)] == ["get_weather"]
@@ -101,9 +106,9 @@ async def test_a_step_with_calls_of_both_gives_both_outputs_to_the_model(
 
 
 async def test_images_and_structured_content_reach_the_model(
-    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+    proxies: Proxies, model_server: ModelServer, desk: Path
 ) -> None:
-    async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
+    async with proxies.serving(mcp_config=desk) as proxy:
         await proxy.client.chat.completions.create(**asking([call("desk__mixed")], [say("Seen.")]))
     [output] = outputs(model_server, 1)
     assert [part["type"] for part in output] == ["input_text", "input_image", "input_text"]
@@ -169,10 +174,10 @@ async def test_a_server_with_five_hundred_tools_is_offered_whole(
 
 
 async def test_a_tool_that_the_request_brings_wins_and_a_choice_keeps_the_others_out(
-    codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
+    proxies: Proxies, model_server: ModelServer, desk: Path
 ) -> None:
     mine = {"type": "function", "function": {"name": "echo", "parameters": {"type": "object"}}}
-    async with serving(codex_home, mcp_config=operators_file(tmp_path)) as proxy:
+    async with proxies.serving(mcp_config=desk) as proxy:
         create = proxy.client.chat.completions.create
         await create(**asking([say("Yes.")], tools=[mine]))
         await create(**asking([call(city="Rome")], tools=[WEATHER], tool_choice="required"))
