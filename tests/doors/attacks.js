@@ -201,6 +201,15 @@ function specials() {
     deed("redirected JSON", () => body(fetch(`/redirect?to=${target}${chat}`, { ...post, headers: json }))),
     deed("redirected form", () => form(`/redirect?to=${target}${chat}`, "text/plain", smuggled(asked))),
     deed("redirected image", () => element("img", "src", `/redirect?to=${target}/v1/models`)),
+    // Other names of the same address, which a browser may take for another network or another site.
+    ...["0.0.0.0", "localhost", "127.1", "2130706433", "[::ffff:127.0.0.1]"].flatMap((name) => {
+      const url = `http://${name}:${new URL(plan.server).port}${chat}`;
+      return [
+        deed(`no-cors to ${name}`, () => body(fetch(url, { ...post, mode: "no-cors" }))),
+        deed(`JSON to ${name}`, () => body(fetch(url, { ...post, headers: json }))),
+        deed(`image from ${name}`, () => element("img", "src", url.replace(chat, "/v1/models"))),
+      ];
+    }),
     deed("XHR text", () => request("POST", chat, "text/plain")),
     deed("XHR JSON", () => request("POST", chat, "application/json")),
     deed("sandboxed frame", () => fromSandbox(chat)),

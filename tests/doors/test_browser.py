@@ -117,6 +117,7 @@ def _lay_out(pages: Pages, proxy: Proxy, port: int, bait: dict[str, str]) -> Non
     for name, url in urls.items():
         plan = {
             "target": origins["rebound"] if name == "rebound" else proxy.url,
+            "server": proxy.url,
             "listed": name == "listed",
             "next": following[name],
             "routes": _routes(proxy, bait),
