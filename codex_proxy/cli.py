@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from codex_proxy import __version__
+from codex_proxy.commands.banner import banner
 
 Result = TypeVar("Result")
 
@@ -362,39 +363,3 @@ def _tell(settings: Any, event: str, text: str) -> None:
         (log.error if event == "not_started" else log.info)(event, text=text)
     else:
         click.echo(f"codex-proxy: {text}", err=True)
-
-
-def banner(server: Any) -> str:
-    """What a person needs to see when the server is up."""
-    host = f"[{server.host}]" if ":" in server.host else server.host
-    base = f"http://{host}:{server.port}/v1"
-    settings = server.settings
-    key = " -H 'Authorization: Bearer KEY'" if settings.wants_key else ""
-    lines = [
-        f"codex-proxy {__version__} serves on {base}",
-        f"  agent      {server.agent.name} {server.agent.version}",
-        f"  workspace  {settings.workdir} (sandbox: {settings.sandbox})",
-    ]
-    trouble = server.agent.trouble()
-    if trouble is not None:
-        lines.append(f"  TROUBLE    {trouble.message}")
-    if settings.log_content:
-        lines += [
-            "",
-            "  *** PROMPTS AND ANSWERS ARE LOGGED (--log-content): whoever reads the log reads them.   ***",
-            "  *** Meant for finding a fault. Start without it, and remove the log, when that is done. ***",
-        ]
-    if settings.agent == "fake":
-        lines += [
-            "",
-            "  *** This is the embedded FAKE agent: its answers are made up. ***",
-            "  *** For a real one install Codex, sign in, and start again.   ***",
-        ]
-    lines += [
-        "",
-        "Try it:",
-        f"  curl -N {base}/chat/completions{key} -H 'Content-Type: application/json' \\",
-        """    -d '{"model": "codex-5", "stream": true, "messages": [{"role": "user", "content": "Say hello."}]}'""",
-        "",
-    ]
-    return "\n".join(lines)

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import structlog
 
-from codex_proxy.cli import banner
+from codex_proxy.commands.banner import banner
 from codex_proxy.http.middleware.contents import LONGEST, masked
 from tests.http.serving import Proxy, fake_proxy, user
 
