@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import structlog
 
@@ -121,6 +122,17 @@ async def test_only_so_many_answers_are_held_back_at_once() -> None:
     assert [each.result() for each in held if each.done()] == [True] * 3 + [False] * 7
     sleeper.wake.set()
     assert all(await asyncio.gather(*held[3 : MOST_HELD + 3]))
+
+
+async def test_past_that_a_wrong_key_gets_no_answer_and_a_right_one_does(two: Proxy) -> None:
+    sleeper = with_sleeper(two)
+    sleeper.wake.set()
+    assert {(await two.ask(user(), headers=bearing("wrong"))).status for _ in range(4)} == {401}
+    assert two.server.service is not None
+    two.server.service.wrong_keys._held = MOST_HELD
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await two.ask(user(), headers=bearing("wrong"))
+    assert (await two.ask(user(), headers=bearing("one"))).status == 200
 
 
 async def test_the_key_of_the_metrics_is_guarded_alike(tmp_path: Path) -> None:
