@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 COLLECT_AFTER = 20_000
-"""Objects, a few MB of them, that may be there more than at the collector's last look: 700 is what Python comes with."""
+"""Objects, a few MB of them, that may be there more than at the collector's last look. Python comes with 700."""
 
 
 def spare_the_collector() -> None:

@@ -29,7 +29,8 @@ def mode_of(*, by_name: Mode | None, by_header: str | None, server: BuiltinTools
             raise Fault(
                 Failure(
                     kind=FaultKind.NOT_ALLOWED,
-                    message="You get the plain model only: agent turns are switched off, on this server or for your key.",
+                    message="You get the plain model only: agent turns are switched off, on this server or for your "
+                    "key.",
                     param="model" if by_name == "agent" else MODE_HEADER,
                 )
             )

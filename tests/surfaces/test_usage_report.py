@@ -28,7 +28,8 @@ def row(start: int, model: str = "") -> Row:
 
 
 def page(report: Report, *rows: Row, **more: Any) -> dict[str, Any]:
-    return page_of(report, rows, **({"key": "me", "durable": True, "since": 5} | more))
+    given: dict[str, Any] = {"key": "me", "durable": True, "since": 5}
+    return page_of(report, rows, **given | more)
 
 
 def starts(answer: dict[str, Any]) -> list[int]:
