@@ -14,6 +14,7 @@ from functools import lru_cache
 import msgspec
 import structlog
 
+from codex_proxy.agent_choice import child_limits
 from codex_proxy.config import Settings, split_list
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.ids import Clock, IdSource
@@ -27,6 +28,7 @@ from codex_proxy.mcp.servers import McpServers
 from codex_proxy.mcp.values import McpFault, McpListing, McpResult, McpTool
 from codex_proxy.process.child import Command, SpawnError, spawn
 from codex_proxy.process.environment import child_environment
+from codex_proxy.process.limits import ChildLimits
 from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.own_calls import ToolOutput
@@ -71,13 +73,11 @@ class McpToolSource:
             log.warning("mcp_server_has_no_tools", server=fault.server_label, reason=fault.message)
         labels = {offer.server_label for offer in asked}
         own = (_tool(tool) for tool in theirs.tools if tool.server_label not in labels)
-        tools = [
-            *(tool for _, listed in listings for tool in listed if _fits(tool, "of the request")),
-            *(tool for tool in own if _fits(tool)),
-        ]
+        tools = (tool for _, listed in listings for tool in listed if _fits(tool, "of the request"))
         named = {offer.server_label: _named(offer) for offer in asked}
         said = tuple(event for events, _ in listings for event in events)
-        return OwnTools(tuple(tools), said, _Runner(self, owner, named))
+        runner = _Runner(self, owner, named)
+        return OwnTools(tuple(tools), tuple(tool for tool in own if _fits(tool)), said, runner)
 
     async def _listed(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
@@ -245,7 +245,7 @@ def tool_source(settings: Settings, environ: Mapping[str, str], clock: Clock, id
         raise McpConfigError(f"MCP servers: {error}.") from error
     servers = McpServers(
         definitions,
-        _Spawner(child_environment(environ, extra=split_list(settings.child_env))),
+        _Spawner(child_environment(environ, extra=split_list(settings.child_env)), child_limits(settings)),
         clock=clock,
         refresh_interval=settings.mcp_tool_refresh_interval,
     )
@@ -253,15 +253,17 @@ def tool_source(settings: Settings, environ: Mapping[str, str], clock: Clock, id
 
 
 class _Spawner:
-    """Starts servers that are programs, under the warden, with what every child may see."""
+    """Starts servers that are programs, under the warden, with what every child may see and take."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], limits: ChildLimits) -> None:
         self._environment = environment
+        self._limits = limits
 
     async def __call__(
         self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, output: Output
     ) -> Process:
-        command = Command(argv=argv, env={**self._environment, **env}, cwd=cwd or tempfile.gettempdir())
+        everything, folder = {**self._environment, **env}, cwd or tempfile.gettempdir()
+        command = Command(argv=argv, env=everything, cwd=folder, limits=self._limits)
         try:
             return await spawn(command, output)
         except SpawnError as error:
