@@ -283,3 +283,44 @@ async def test_what_is_stored_is_answered_as_described(everything: Proxy) -> Non
 
 
 PREFIXED = set(DOCUMENT["paths"]) - ROOT_ONLY
+
+
+@pytest.mark.parametrize(
+    "scenario", ["text", "tool_calls", "function_call", "refusal", "reasoning", "multi_choice"]
+)
+async def test_frames_of_chat_are_as_described(everything: Proxy, scenario: str) -> None:
+    body = {
+        "messages": [{"role": "user", "content": f"[[fake:{scenario}]]"}],
+        "n": 2,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    frames = (await everything.ask(body)).frames
+    assert frames.pop() == "[DONE]"
+    for frame in frames:
+        assert complaints(says("ChatCompletionChunk"), frame) == []
+
+
+async def test_a_frame_of_an_error_is_the_envelope(everything: Proxy) -> None:
+    body = {"messages": [{"role": "user", "content": "[[fake:error_mid_text]]"}], "stream": True}
+    *_, error, done = (await everything.ask(body)).frames
+    assert done == "[DONE]"
+    assert complaints(says("Error"), error) == []
+
+
+@pytest.mark.parametrize(
+    "scenario", ["text", "tool_calls", "refusal", "reasoning", "activity", "error_mid_text"]
+)
+async def test_events_of_responses_are_as_described(everything: Proxy, scenario: str) -> None:
+    body = {"model": "codex-5", "input": f"[[fake:{scenario}]]", "stream": True, "store": False}
+    answer = await everything.send("POST", "/v1/responses", body)
+    events = [
+        json.loads(line.removeprefix("data: "))
+        for line in answer.text.splitlines()
+        if line.startswith("data: {")
+    ]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    for event in events:
+        assert complaints(says("ResponseEvent"), event) == []
+        if "response" in event:
+            assert complaints(says("Response"), event["response"]) == []
