@@ -19,10 +19,12 @@ _DIGEST: Final = 8
 
 
 def offered_name(server_label: str, name: str) -> str:
-    """`label__name`; what is too long, or has other letters than models take, ends with a digest of both."""
+    """`label__name`; what is too long, has other letters than models take, or could be that of another server's tool
+    (`a__b` + `c`, `a` + `b__c`) ends with a digest of both."""
     plain = f"{server_label}__{name}"
     allowed = _FOREIGN.sub("_", plain)
-    if allowed == plain and len(plain) <= LONGEST:
+    clear = "__" not in server_label and not server_label.endswith("_")
+    if clear and allowed == plain and len(plain) <= LONGEST:
         return plain
     digest = hashlib.sha256(f"{server_label}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     return f"{allowed[: LONGEST - _DIGEST - 1]}_{digest}"

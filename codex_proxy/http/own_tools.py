@@ -23,6 +23,8 @@ class OwnTools(msgspec.Struct, frozen=True):
     """What is offered to one turn. `said` tells its client what the servers that it named have."""
 
     tools: tuple[Tool, ...] = ()
+    """Of the servers that the request names."""
+    operators: tuple[Tool, ...] = ()
     said: tuple[Event, ...] = ()
     runner: ToolRunner | None = None
 
@@ -67,10 +69,14 @@ def takes_operators_tools(turn: Turn, agent: Agent) -> bool:
 
 
 def with_tools(turn: Turn, own: OwnTools, *, steps: int, calls: int | None = None) -> Turn:
-    """The turn with these tools behind its own. One that the request brings wins over one of the same name."""
+    """The turn with these tools behind its own. One that the request brings wins over the operator's of the same
+    name; a server that the request names has brought its tools too, and loses only a name that is the same whole."""
     brought = {tool.name for tool in turn.tools}
-    joined = [tool for tool in own.tools if brought.isdisjoint(_names_of(tool))]
-    return msgspec.structs.replace(turn, tools=(*turn.tools, *joined), own_steps=steps, own_calls=calls)
+    operators = [tool for tool in own.operators if _bare(tool) not in brought]
+    joined: dict[str, Tool] = {}
+    for tool in (*turn.tools, *own.tools, *operators):
+        joined.setdefault(tool.name, tool)  # an agent refuses a turn with two of one name
+    return msgspec.structs.replace(turn, tools=tuple(joined.values()), own_steps=steps, own_calls=calls)
 
 
 def awaited(turn: Turn) -> tuple[PastCall, ...]:
@@ -83,5 +89,5 @@ def awaited(turn: Turn) -> tuple[PastCall, ...]:
     )
 
 
-def _names_of(tool: Tool) -> set[str]:
-    return {tool.name} if tool.mcp is None else {tool.name, tool.mcp.name}
+def _bare(tool: Tool) -> str:
+    return tool.name if tool.mcp is None else tool.mcp.name

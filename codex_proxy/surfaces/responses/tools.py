@@ -90,6 +90,7 @@ def offered_by(given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | N
     mcp = tuple(
         _mcp(tool, f"tools[{index}]") for index, tool in enumerate(given) if isinstance(tool, wire.McpServer)
     )
+    _refuse_same_labels(mcp)
     searching = any(isinstance(tool, wire.WebSearchTool) for tool in given)
     chosen, mcp_choice, search_too = _Chooser(tools, mcp, searching, bool(given)).choose(choice)
     return Offered(
@@ -152,6 +153,16 @@ def _mcp(server: wire.McpServer, param: str) -> McpOffer:
         approval_never=_filter(by_filter.never) if by_filter else None,
         param=param,
     )
+
+
+def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
+    """A call names its server by the label alone."""
+    labels: set[str] = set()
+    for server in servers:
+        if server.server_label in labels:
+            message = f"The MCP server label '{server.server_label}' is given twice."
+            raise bad_request(message, f"{server.param}.server_label")
+        labels.add(server.server_label)
 
 
 def _rest(filters: wire.McpApprovalFilter | None) -> str:

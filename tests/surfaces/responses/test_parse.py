@@ -389,6 +389,10 @@ def test_what_is_wrong_with_a_tool_is_named(fields: dict[str, Any], param: str) 
     assert refused(tools=[fields]).param == param
 
 
+def test_two_servers_of_one_label_are_refused_since_a_call_names_its_server_by_that() -> None:
+    assert refused(tools=[MCP, function_tool(), MCP]).param == "tools[2].server_label"
+
+
 def test_two_tools_of_one_name_are_refused() -> None:
     assert refused(tools=[function_tool(), MCP, function_tool()]).param == "tools[2].name"
 
