@@ -8,7 +8,7 @@ It is `Source` and `Renderer` of an exchange at once.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -138,11 +138,10 @@ class Answer:
 
     # --- what an exchange asks of its renderer --------------------------------------------------
 
-    def feed(self, events: Iterable[Event]) -> bytes:
+    def feed(self, events: Sequence[Event]) -> bytes:
         """The bytes of what was taken; events that no log has are the end that the exchange makes."""
-        for event in events:
-            if isinstance(event, TurnEnded) and not self.ended:
-                self._end(event)
+        if not self.ended and TurnEnded in map(type, events):
+            self._end(next(event for event in events if isinstance(event, TurnEnded)))
         return self._bytes()
 
     def open(self) -> bytes:
@@ -184,4 +183,4 @@ class Answer:
         done = b""
         if self.ended and out:
             done = end_of_profile(self._profile)
-        return b"".join(frame for _, frame in out) + done
+        return b"".join([frame for _, frame in out]) + done
