@@ -86,6 +86,15 @@ async def test_a_turn_that_fails_counts_with_what_it_cost_as_far_as_that_is_know
     assert found["output_tokens"] > 0
 
 
+async def test_a_turn_that_finds_no_place_counts_as_failed(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, max_running_turns=1, max_queued_turns=0) as proxy:
+        async with proxy.open(user("[[fake:count n=500 delay=10]]", stream=True)) as reply:
+            await reply.content.readany()
+            assert (await proxy.ask(user())).status == 429
+        found = await counted(proxy, 2)
+    assert found["num_failed_requests"] == 1
+
+
 async def test_a_request_that_is_refused_is_no_turn(proxy: Proxy) -> None:
     assert (await proxy.ask(user(n=0))).status == 400
     assert (await proxy.send("GET", "/v1/usage")).body["data"][-1]["results"] == []
