@@ -80,7 +80,9 @@ async def test_the_key_of_the_settings_goes_to_the_server_of_the_settings_only(t
     async with fake_proxy(tmp_path, api_key="mine") as proxy:
         assert (await piped(proxy, tmp_path, "hi", PROXY_API_KEY="mine")).status == 0
         assert (await piped(proxy, tmp_path, "hi", "--key", "mine")).status == 0
-        assert (await piped(proxy, tmp_path, "hi")).status == 1
+        without = await piped(proxy, tmp_path, "hi")
+        assert without.status == 1
+        assert "--key KEY" in without.err
         url = ("--base-url", f"{proxy.url}/v1")
         assert (await piped(proxy, tmp_path, "hi", *url, PROXY_API_KEY="mine")).status == 1
 

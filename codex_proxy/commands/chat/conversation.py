@@ -137,6 +137,8 @@ async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
 def _refusal(status: int, text: str) -> str:
     """What a server says that does not answer."""
     try:
-        return str(json.loads(text)["error"]["message"])
+        error = json.loads(text)["error"]
+        message, code = str(error["message"]), error["code"]
     except (ValueError, KeyError, TypeError):
         return f"The server answered {status}: is the address right?"
+    return f"{message} Here: --key KEY." if code == "invalid_api_key" else message
