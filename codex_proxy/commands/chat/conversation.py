@@ -138,7 +138,7 @@ def _refusal(status: int, text: str) -> str:
     """What a server says that does not answer."""
     try:
         error = json.loads(text)["error"]
-        message, code = str(error["message"]), error["code"]
-    except (ValueError, KeyError, TypeError):
+        message, code = str(error["message"]), error.get("code")
+    except (ValueError, KeyError, TypeError, AttributeError):
         return f"The server answered {status}: is the address right?"
     return f"{message} Here: --key KEY." if code == "invalid_api_key" else message
