@@ -63,6 +63,10 @@ FEW: Final = settings(
 )
 
 
+def test_it_is_an_openapi_document() -> None:
+    schemathesis.openapi.from_dict(document(OPERATIONS, most_choices=5)).validate()
+
+
 def test_every_operation_is_asked() -> None:
     assert len(DESCRIBED) == len(SERVED) - 1
 
