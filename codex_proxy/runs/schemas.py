@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.schemas import NotASchemaError, check_schema
 
 
 def check_schemas(turn: Turn, *, answer: str, tool: str) -> None:
@@ -20,6 +19,9 @@ def check_schemas(turn: Turn, *, answer: str, tool: str) -> None:
 
 
 def _check(schema: bytes, field: str) -> None:
+    # It brings jsonschema, which most turns do without.
+    from codex_proxy.tools.schemas import NotASchemaError, check_schema
+
     try:
         check_schema(schema)
     except NotASchemaError as wrong:

@@ -12,7 +12,6 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.tools.broker import Broker
 from codex_proxy.tools.choice import told
 from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, told_of_schema
-from codex_proxy.tools.schemas import is_strict_schema
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -37,7 +36,7 @@ def _attempt(turn: Turn, *, again: bool, wrong: str | None) -> Attempt:
     given = told(turn, again=again and wrong is None)
     check = None
     schema = bytes(turn.output_schema) if turn.output_schema is not None else None
-    if schema is not None and not is_strict_schema(schema):
+    if schema is not None and not _is_strict(schema):
         check = OutputCheck(schema, second_try=again)
         # For any object the surface has told the model already.
         if schema != ANY_OBJECT or wrong is not None:
@@ -45,3 +44,9 @@ def _attempt(turn: Turn, *, again: bool, wrong: str | None) -> Attempt:
         given = msgspec.structs.replace(given, output_schema=None)
     as_asked = given.history is turn.history
     return Attempt(given, Broker(turn, second_try=again), check, as_asked)
+
+
+def _is_strict(schema: bytes) -> bool:
+    from codex_proxy.tools.schemas import is_strict_schema  # brings jsonschema, which most turns do without
+
+    return is_strict_schema(schema)

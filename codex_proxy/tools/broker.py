@@ -35,7 +35,6 @@ from codex_proxy.core.items import PastOutput, TextPart, Tool, ToolCall
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.choice import must_call
 from codex_proxy.tools.own_calls import OwnCall, ToolOutput, call_events, output_events, output_of
-from codex_proxy.tools.schemas import violation
 
 MAX_FAULTS = 2
 """Steps after which a model is told what is wrong with its calls; one that does not learn then never does."""
@@ -266,6 +265,8 @@ class Broker:
         tool = self._strict.get(ask.name)
         if tool is None or tool.parameters is None or ask.kind == "custom":
             return None
+        from codex_proxy.tools.schemas import violation  # brings jsonschema, which most turns do without
+
         # A call without arguments is one with none: agents and clients take the empty text so.
         return violation(bytes(tool.parameters), ask.arguments if ask.arguments.strip() else "{}")
 

@@ -18,7 +18,6 @@ from codex_proxy.core.items import OURS, Message, SaidMessage, TextPart
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.broker import NEVER_HELD
-from codex_proxy.tools.schemas import violation
 
 ANY_OBJECT: Final = b'{"type":"object"}'
 
@@ -107,6 +106,8 @@ class OutputCheck:
                 said[each.id] += each.text
             elif type(each) is TurnEnded and each.stop != Stop.STOP:
                 return None  # a repetition that said something else: the rules end the turn for it
+        from codex_proxy.tools.schemas import violation  # brings jsonschema, which most turns do without
+
         for_all = of_choice.pop(None, [])
         for choice, own in (of_choice or {0: []}).items():
             ended_otherwise = (event.choice_stops or {}).get(choice or 0, Stop.STOP) != Stop.STOP
