@@ -314,11 +314,17 @@ def chat(base_url: str | None, model: str, key: str | None, config_file: Path | 
 @click.option("--json", "as_json", is_flag=True, help="For programs: what the server answers.")
 @click.option("--base-url", metavar="URL", help="Address of the server (default: that of the settings).")
 @click.option("--key", metavar="KEY", help="Whose usage (default: the key of the settings).")
+@click.option("--all-keys", is_flag=True, help="Everybody's, out of the store instead of from the server.")
 @CONFIG_OPTION
-def usage(days: int, as_json: bool, base_url: str | None, key: str | None, config_file: Path | None) -> None:
+def usage(
+    days: int, as_json: bool, base_url: str | None, key: str | None, all_keys: bool, config_file: Path | None
+) -> None:
     """Ask the server that runs what the turns of a key have cost, and what the agent's account may still use."""
-    from codex_proxy.commands.usage import run
+    from codex_proxy.commands.usage import of_all_keys, print_rows, run
 
+    if all_keys:
+        print_rows(_of_store(of_all_keys(load_settings({}, config_file), days)), as_json=as_json)
+        return
     sys.exit(run(*_server(base_url, key, config_file), days=days, as_json=as_json))
 
 

@@ -19,14 +19,14 @@ from codex_proxy.store.base import Store, StoreStats, StoreUnavailable
 
 async def show_stats(settings: Settings, *, as_json: bool) -> str:
     """How much there is of everything."""
-    async with _existing(settings) as store:
+    async with existing_store(settings) as store:
         found = await store.stats()
     return msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else _as_text(found)
 
 
 async def prune(settings: Settings) -> str:
     """Removes what the settings no longer keep, and gives the room back to the disk. Says what went."""
-    async with _existing(settings) as store:
+    async with existing_store(settings) as store:
         gone = await store.prune()
         freed = await store.vacuum()
     return (
@@ -37,12 +37,13 @@ async def prune(settings: Settings) -> str:
 
 async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
     """Gives `write` one line of JSON for each response and conversation. How many there were."""
-    async with _existing(settings) as store:
+    async with existing_store(settings) as store:
         return await store.export(write)
 
 
 @asynccontextmanager
-async def _existing(settings: Settings) -> AsyncIterator[Store]:
+async def existing_store(settings: Settings) -> AsyncIterator[Store]:
+    """The store of these settings, which a server has made. Raises `KeepingError`."""
     if not settings.store_file.is_file():
         raise KeepingError(f"there is no store at {settings.store_file}: a server makes it (PROXY_STATE_DIR)")
     store = await open_store(settings, SystemClock())

@@ -1,6 +1,7 @@
 """`codex-proxy usage`: what the turns of a key have cost, day by day, asked of the server that runs.
 
-In: address and key of the server. Out: tables on the console, or the server's own JSON.
+In: address and key of the server. Out: tables on the console, or the server's own JSON. For the operator also what the
+turns of every key have cost, read from the store.
 """
 
 from __future__ import annotations
@@ -11,17 +12,62 @@ import json
 import sys
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from codex_proxy.app import SystemClock
 from codex_proxy.commands.chat.conversation import ChatError, Conversation
+from codex_proxy.commands.store import existing_store
+from codex_proxy.config import Settings
+from codex_proxy.keeping import KeepingError
+from codex_proxy.store.usage import HOUR, Figures, UsageQuery
 from codex_proxy.surfaces.models import DEFAULT_NAME
+
+DAY = 24 * HOUR
 
 _COLUMNS = ("turns", "failed", "input", "cached", "output", "reasoning")
 _FIGURES = (
     *("num_model_requests", "num_failed_requests", "input_tokens", "input_cached_tokens"),
     *("output_tokens", "output_reasoning_tokens"),
 )
+
+
+async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
+    """The rows of every key, out of the store's file, beside a server that runs. Raises `KeepingError`."""
+    if settings.store == "off":
+        raise KeepingError("with PROXY_STORE=off usage is kept by the server only: each key may ask it")
+    clock = SystemClock()
+    today = int(clock.epoch()) // DAY * DAY
+    query = UsageQuery(owner=None, start=today - (days - 1) * DAY, end=today + DAY, width=DAY, by_model=True)
+    async with existing_store(settings) as store:
+        found = await store.usage(query)
+    return [
+        {"start_time": each.start, "key": each.owner, "model": each.model, **_row(each.figures)}
+        for each in found
+    ]
+
+
+def _row(figures: Figures) -> dict[str, Any]:
+    counts = msgspec.structs.astuple(figures)
+    names = (*_FIGURES[:2], "num_estimated_requests", *_FIGURES[2:])
+    return {**dict(zip(names, counts, strict=True)), "estimated": figures.estimated > 0}
+
+
+def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
+    """The rows of all keys as a table."""
+    table = _table("day", "key", "model")
+    for row in rows:
+        table.add_row(_day(row["start_time"]), row["key"], row["model"], *_figures(row))
+    _print(table, console)
+
+
+def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    """What `of_all_keys` gave."""
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    else:
+        show_rows(rows, Console(highlight=False))
 
 
 def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
@@ -46,19 +92,25 @@ async def ask(server: Conversation, days: int) -> dict[str, Any]:
 
 def show(found: dict[str, Any], console: Console) -> None:
     """Both as tables."""
-    table = Table("day", "model", *_COLUMNS, box=None, pad_edge=False)
-    for column in table.columns[2:]:
-        column.justify = "right"
+    table = _table("day", "model")
     for bucket in found["usage"]["data"]:
         for result in bucket["results"]:
             table.add_row(_day(bucket["start_time"]), result["model"], *_figures(result))
-    if table.row_count:
-        console.print(table)
-    else:
-        console.print("No turns in these days.")
+    _print(table, console)
     if found["usage"]["kept"] == "memory":
         console.print(f"(kept in memory only, since {_time(found['usage']['kept_since'])})")
     _show_limits(found["limits"], console)
+
+
+def _table(*heads: str) -> Table:
+    table = Table(*heads, *_COLUMNS, box=None, pad_edge=False)
+    for column in table.columns[len(heads) :]:
+        column.justify = "right"
+    return table
+
+
+def _print(table: Table, console: Console) -> None:
+    console.print(table if table.row_count else "No turns in these days.")
 
 
 def _figures(result: dict[str, Any]) -> list[str]:

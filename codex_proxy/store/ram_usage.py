@@ -30,9 +30,13 @@ class RamUsage:
                 del self._figures[key]
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
-        sums: dict[tuple[int, str], Figures] = {}
+        sums: dict[tuple[int, str, str], Figures] = {}
+        everybody = query.owner is None
         for (hour, owner, model), figures in self._figures.items():
-            if owner == query.owner and query.start <= hour < query.end:
-                key = (hour - hour % query.width, model if query.by_model else "")
+            if (everybody or owner == query.owner) and query.start <= hour < query.end:
+                start = hour - hour % query.width
+                key = (start, owner if everybody else "", model if query.by_model else "")
                 sums[key] = sums.get(key, NOTHING) + figures
-        return [UsageSum(start, model, sums[start, model]) for start, model in sorted(sums)]
+        return [
+            UsageSum(start, model, sums[start, owner, model], owner) for start, owner, model in sorted(sums)
+        ]

@@ -53,7 +53,8 @@ class UsageEntry(msgspec.Struct, frozen=True):
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Hours from `start` up to and without `end`, of one owner, summed in buckets of `width` seconds."""
 
-    owner: str
+    owner: str | None
+    """None: of everybody, told apart."""
     start: int
     end: int
     width: int
@@ -62,11 +63,12 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True):
-    """One row of an answer. `model` is empty where the models are summed up."""
+    """One row of an answer. `model` is empty where the models are summed up, `owner` where only one is asked for."""
 
     start: int
     model: str
     figures: Figures
+    owner: str = ""
 
 
 class UsageLedger(Protocol):
@@ -77,5 +79,5 @@ class UsageLedger(Protocol):
         ...
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
-        """What there is, ordered by time and model; buckets without anything are left out."""
+        """What there is, ordered by time, owner and model; buckets without anything are left out."""
         ...

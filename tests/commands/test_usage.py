@@ -39,6 +39,32 @@ async def test_for_programs_it_is_the_servers_own_answer(tmp_path: Path) -> None
     assert "has told no limits" in " ".join(empty.out.split())
 
 
+async def test_the_operator_sees_every_key_out_of_the_store(tmp_path: Path) -> None:
+    store = {"PROXY_STATE_DIR": str(tmp_path / "state")}
+    async with fake_proxy(tmp_path) as proxy:
+        await proxy.ask(user("[[fake:text in=1000 out=7]]", model="some-model"))
+    async with fake_proxy(tmp_path, api_key="a-key") as proxy:
+        await proxy.ask(user("[[fake:text out=8]]", model="other"), headers={"Authorization": "Bearer a-key"})
+        await proxy.send("GET", "/v1/usage", headers={"Authorization": "Bearer a-key"})  # writes what waits
+        done = await command(tmp_path, "usage", "--all-keys", more=store)
+        rows = await command(tmp_path, "usage", "--all-keys", "--json", more=store)
+    assert (done.status, done.err) == (0, "")
+    assert [line.split()[1:6] for line in done.out.splitlines()[1:]] == [
+        ["default", "other", "1", "0", "100"],
+        ["local", "some-model", "1", "0", "1,000"],
+    ]
+    assert [(row["key"], row["output_tokens"]) for row in json.loads(rows.out)] == [
+        ("default", 8),
+        ("local", 7),
+    ]
+
+
+async def test_without_a_store_there_is_nobody_elses_usage_to_read(tmp_path: Path) -> None:
+    done = await command(tmp_path, "usage", "--all-keys", more={"PROXY_STORE": "off"})
+    assert done.status == 1
+    assert "PROXY_STORE=off" in done.err
+
+
 async def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
     done = await command(tmp_path, "usage", "--base-url", "http://127.0.0.1:9/v1")
     assert (done.status, done.out) == (1, "")

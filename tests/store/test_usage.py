@@ -79,6 +79,15 @@ async def test_an_owner_sees_nothing_of_another_one(ledger: UsageLedger) -> None
     assert await ledger.usage(asked(owner="somebody")) == []
 
 
+async def test_of_everybody_each_owner_is_told_apart(ledger: UsageLedger) -> None:
+    await ledger.add_usage([spent(0), spent(1, model="other"), spent(0, owner=OTHER)])
+    everybody = UsageQuery(owner=None, start=MIDNIGHT, end=MIDNIGHT + DAY, width=DAY)
+    assert await ledger.usage(everybody) == [
+        UsageSum(MIDNIGHT, "", ONE + ONE, OWNER),
+        UsageSum(MIDNIGHT, "", ONE, OTHER),
+    ]
+
+
 async def test_sums_of_the_largest_figures_are_still_exact(ledger: UsageLedger) -> None:
     huge = Figures(turns=1, input=MOST, output=MOST)
     await ledger.add_usage([spent(hour, huge) for hour in range(48)])

@@ -28,14 +28,16 @@ def add(connection: sqlite3.Connection, entries: Sequence[UsageEntry]) -> None:
 
 def sums(connection: sqlite3.Connection, query: UsageQuery) -> list[UsageSum]:
     model = "model" if query.by_model else "''"
+    whose, wanted = ("''", "owner = ? AND") if query.owner is not None else ("owner", "? IS NULL AND")
     rows = connection.execute(
-        f"SELECT hour - hour % ? AS bucket, {model} AS name, {', '.join(f'sum({each})' for each in _FIGURES)}"
-        " FROM usage WHERE owner = ? AND hour >= ? AND hour < ? GROUP BY bucket, name ORDER BY bucket, name",
+        f"SELECT hour - hour % ? AS bucket, {whose} AS whose, {model} AS name,"
+        f" {', '.join(f'sum({each})' for each in _FIGURES)} FROM usage WHERE {wanted} hour >= ? AND hour < ?"
+        " GROUP BY bucket, whose, name ORDER BY bucket, whose, name",
         (query.width, query.owner, query.start, query.end),
     )
     return [
-        UsageSum(bucket, name, Figures(**dict(zip(_FIGURES, figures, strict=True))))
-        for bucket, name, *figures in rows
+        UsageSum(bucket, name, Figures(**dict(zip(_FIGURES, figures, strict=True))), owner)
+        for bucket, owner, name, *figures in rows
     ]
 
 
