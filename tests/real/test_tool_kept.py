@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 from collections.abc import Sequence
 from typing import Any
@@ -260,8 +259,9 @@ async def test_nobody_but_their_owner_gets_a_kept_thread_or_a_remembered_step(
     assert adas == first
 
 
+@pytest.mark.parametrize("moment", ["before its use", "in its use"])
 async def test_an_agent_that_dies_with_parked_turns_is_no_loss(
-    own_proxies: Proxies, model_server: ModelServer
+    own_proxies: Proxies, model_server: ModelServer, moment: str
 ) -> None:
     async with loop_of(own_proxies, "kept", **ONE) as loop:
         loop.say(plan(STEP, [say("Done.")]))
@@ -271,9 +271,17 @@ async def test_an_agent_that_dies_with_parked_turns_is_no_loss(
         [hub] = loop.proxy.pools[0].hubs
         assert hub.pid is not None
         [agent] = psutil.Process(hub.pid).children()
-        os.kill(agent.pid, signal.SIGKILL)
-        await eventually(lambda: kept(loop) == 0, within=PATIENCE)
-        last = await loop.ask()
+        if moment == "in its use":
+            agent.suspend()
+            asking = asyncio.create_task(loop.ask())
+            await eventually(lambda: loop.proxy is not None and not loop.proxy.idle, within=PATIENCE)
+            assert kept(loop) == 0, "it goes on on the parked turn"
+            agent.kill()
+            last = await asking
+        else:
+            agent.kill()
+            await eventually(lambda: kept(loop) == 0, within=PATIENCE)
+            last = await loop.ask()
     assert last.choices[0].message.content == "Done."
     assert_grows(model_server.calls)
 
