@@ -111,7 +111,7 @@ async def begin_keeping(settings: Settings, clock: Clock) -> Keeping | None:
     if settings.store == "off":
         return None
     try:
-        hold = StoreHold.take(settings.store_file)
+        hold = await StoreHold.take(settings.store_file)
     except StoreRefused as error:
         raise _not_opened(error) from error
     try:

@@ -7,12 +7,16 @@ descriptor of that file would drop the locks of SQLite.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
 from pathlib import Path
 
 from codex_proxy.store.base import StoreRefused
+
+WAIT_SECONDS, AGAIN_SECONDS = 1.0, 0.02
+"""One that was killed is gone within this time, with the children that it was just about to start."""
 
 
 class StoreHold:
@@ -22,34 +26,56 @@ class StoreHold:
         self._descriptor = descriptor
 
     @classmethod
-    def take(cls, store: Path) -> StoreHold:
-        """Raises `StoreRefused` where another server has it; the text names the file, the server and what to do."""
-        path = store.with_name(store.name + ".lock")
-        try:
-            store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise StoreRefused(f"the store {store} cannot be opened: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.truncate(descriptor, 0)
-            os.write(descriptor, b"%d\n" % os.getpid())
-        except BaseException as error:
-            holder = _holder(descriptor)
-            os.close(descriptor)
-            if isinstance(error, BlockingIOError):
-                raise StoreRefused(
-                    f"another server{holder} keeps its responses in {store}: end that one, or give this one a store "
-                    "of its own (PROXY_STATE_DIR or PROXY_STORE_PATH)"
-                ) from error
-            if isinstance(error, OSError):
-                raise StoreRefused(f"the store {store} cannot be locked: {error.strerror}") from error
-            raise
-        return cls(descriptor)
+    async def take(cls, store: Path, *, within: float = WAIT_SECONDS) -> StoreHold:
+        """Raises `StoreRefused` where another server has it, and still has it after so many seconds; the text names
+        the file, the server and what to do."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within
+        while True:
+            try:
+                return cls(_locked(store))
+            except _HeldError as held:
+                if loop.time() >= deadline:
+                    raise held.refusal from held
+            await asyncio.sleep(AGAIN_SECONDS)
 
     def release(self) -> None:
         """Another server may have it. The file stays: whoever waits for it must meet the same one."""
         os.close(self._descriptor)
+
+
+class _HeldError(Exception):
+    """Another server has it."""
+
+    def __init__(self, refusal: StoreRefused) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+def _locked(store: Path) -> int:
+    """A descriptor with the lock. Raises `StoreRefused`, and `_HeldError`."""
+    path = store.with_name(store.name + ".lock")
+    try:
+        store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StoreRefused(f"the store {store} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.truncate(descriptor, 0)
+        os.write(descriptor, b"%d\n" % os.getpid())
+    except BlockingIOError as error:
+        holder = _holder(descriptor)
+        os.close(descriptor)
+        refusal = StoreRefused(
+            f"another server{holder} keeps its responses in {store}: end that one, or give this one a store of its "
+            "own (PROXY_STATE_DIR or PROXY_STORE_PATH)"
+        )
+        raise _HeldError(refusal) from error
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreRefused(f"the store {store} cannot be locked: {error.strerror}") from error
+    return descriptor
 
 
 def _holder(descriptor: int) -> str:

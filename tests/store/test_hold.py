@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import stat
@@ -15,52 +16,61 @@ from codex_proxy.store.base import StoreRefused
 from codex_proxy.store.hold import StoreHold
 
 HOLDER = """
-import sys
+import asyncio, sys
 from pathlib import Path
 from codex_proxy.store.hold import StoreHold
-hold = StoreHold.take(Path(sys.argv[1]))
+hold = asyncio.run(StoreHold.take(Path(sys.argv[1])))
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_second_server_is_refused_and_told_who_has_the_file_and_what_to_do(path: Path) -> None:
-    hold = StoreHold.take(path)
+async def test_a_second_server_is_refused_and_told_who_has_the_file_and_what_to_do(path: Path) -> None:
+    hold = await StoreHold.take(path)
     with pytest.raises(StoreRefused, match="PROXY_STATE_DIR or PROXY_STORE_PATH") as refused:
-        StoreHold.take(path)
+        await StoreHold.take(path, within=0)
     assert f"another server (process {os.getpid()}) keeps its responses in {path}" in str(refused.value)
     hold.release()
-    StoreHold.take(path).release()
+    (await StoreHold.take(path)).release()
 
 
-def test_a_server_that_was_killed_holds_nothing(path: Path) -> None:
+async def test_a_server_that_was_killed_holds_nothing(path: Path) -> None:
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(StoreRefused, match=f"process {other.pid}"):
-            StoreHold.take(path)
+            await StoreHold.take(path, within=0)
         other.send_signal(signal.SIGKILL)
         other.wait(20)
-        StoreHold.take(path).release()
+        (await StoreHold.take(path)).release()
 
 
-def test_a_hold_is_not_handed_on_to_children(path: Path) -> None:
-    hold = StoreHold.take(path)
+async def test_a_hold_is_not_handed_on_to_children(path: Path) -> None:
+    hold = await StoreHold.take(path)
     with subprocess.Popen(["sleep", "60"]) as child:
         hold.release()
-        StoreHold.take(path).release()
+        (await StoreHold.take(path)).release()
         child.kill()
 
 
-def test_only_its_owner_may_read_the_file_of_the_lock(path: Path) -> None:
-    hold = StoreHold.take(path)
+async def test_only_its_owner_may_read_the_file_of_the_lock(path: Path) -> None:
+    hold = await StoreHold.take(path)
     modes = [stat.S_IMODE(file.stat().st_mode) for file in (path.parent, *path.parent.iterdir())]
     hold.release()
     assert modes == [0o700, 0o600]
 
 
-def test_a_place_where_no_file_can_be_made_is_refused(tmp_path: Path) -> None:
+async def test_a_place_where_no_file_can_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreRefused, match="cannot be opened"):
-        StoreHold.take(tmp_path / "file" / "store.db")
+        await StoreHold.take(tmp_path / "file" / "store.db")
+
+
+async def test_a_server_that_starts_while_another_ends_waits_for_it(path: Path) -> None:
+    ending = await StoreHold.take(path)
+    starting = asyncio.create_task(StoreHold.take(path, within=20))
+    await asyncio.sleep(0)
+    assert not starting.done()
+    ending.release()
+    (await starting).release()
