@@ -153,6 +153,7 @@ def test_the_manifest_names_every_transcript_with_the_digest_of_its_content() ->
         assert entry["sha256"] == digest({"exchanges": committed(name, dialect)["exchanges"]})
 
 
+@pytest.mark.exhaustive  # the live conversations above are all of them, played in the same way
 async def test_regenerating_gives_no_difference_except_metadata_and_touches_nothing_committed(
     tmp_path: Path,
 ) -> None:

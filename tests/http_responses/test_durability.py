@@ -85,10 +85,11 @@ async def test_a_second_server_on_one_store_does_not_start_and_says_why(tmp_path
         assert (await ask(proxy, said("Hello."))).status == 200
 
 
-async def test_every_acknowledged_response_survives_a_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.exhaustive)])
+async def test_every_acknowledged_response_survives_a_kill(tmp_path: Path, kills: int) -> None:
     chance = random.Random(5)
     acknowledged: list[str] = []
-    for _ in range(4):
+    for _ in range(kills):
         before = len(acknowledged)
         async with killed_server(tmp_path) as (url, process):
             asking = [

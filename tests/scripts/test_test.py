@@ -80,4 +80,3 @@ def test_fast_tests_run_first_and_the_exhaustive_ones_only_when_all_are_asked_fo
     assert list(dict.fromkeys(folders)) == ["core", "store", "scripts"]
     more = [name for name in collected("--all") if name not in names]
     assert more == ["tests/store/test_crash.py::test_every_acknowledged_write_survives_many_kills[250]"]
-    assert collected("-m", "exhaustive") == more
