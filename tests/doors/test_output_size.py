@@ -24,13 +24,16 @@ async def proxy(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 async def test_a_flood_ends_a_chat_answer_as_length(proxy: Proxy) -> None:
     [choice] = (await proxy.ask(user(FLOOD))).body["choices"]
     assert choice["finish_reason"] == "length"
-    assert 0 < len(choice["message"]["content"]) <= SIZE
+    whole = choice["message"]["content"]
+    assert 0 < len(whole) <= SIZE
     frames = (await proxy.ask(user(FLOOD, stream=True))).frames
     assert frames[-1] == "[DONE]"
     choices = [choice for frame in frames[:-1] for choice in frame["choices"]]
     assert choices[-1]["finish_reason"] == "length"
     text = "".join(choice["delta"].get("content") or "" for choice in choices)
-    assert text == choice["message"]["content"]
+    assert 0 < len(text) <= SIZE
+    # Where it is cut is a matter of how much came in one read, so each is the beginning of the same flood.
+    assert text.startswith(whole) or whole.startswith(text)
 
 
 async def test_a_flood_ends_a_response_as_incomplete(proxy: Proxy) -> None:
