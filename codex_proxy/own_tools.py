@@ -6,10 +6,11 @@ Part of the wiring, like `app`: it joins the MCP client to processes, runs and s
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import msgspec
 import structlog
@@ -35,6 +36,9 @@ from codex_proxy.tools.own_calls import ToolOutput
 
 log = structlog.get_logger(__name__)
 
+MOST_SCHEMAS = 20_000
+"""That are known to be right or wrong: of a score of the largest servers that there may be."""
+
 
 class McpConfigError(Exception):
     """The operator's servers cannot be read. The text says what is wrong."""
@@ -49,6 +53,7 @@ class McpToolSource:
         self._remote = remote
         self._ids = ids
         self._within = settings.mcp_call_timeout
+        self._judge = SchemaJudge()
 
     def check(self, asked: Sequence[McpOffer]) -> None:
         """Raises `Fault` INVALID_REQUEST for a server that may not be named."""
@@ -73,11 +78,25 @@ class McpToolSource:
             log.warning("mcp_server_has_no_tools", server=fault.server_label, reason=fault.message)
         labels = {offer.server_label for offer in asked}
         own = (_tool(tool) for tool in theirs.tools if tool.server_label not in labels)
-        tools = (tool for _, listed in listings for tool in listed if _fits(tool, "of the request"))
+        named_tools = [tool for _, listed in listings for tool in listed]
+        tools = await self._fitting(named_tools, "of the request")
         named = {offer.server_label: _named(offer) for offer in asked}
         said = tuple(event for events, _ in listings for event in events)
-        runner = _Runner(self, owner, named)
-        return OwnTools(tuple(tools), tuple(tool for tool in own if _fits(tool)), said, runner)
+        return OwnTools(tools, await self._fitting(list(own)), said, _Runner(self, owner, named))
+
+    async def _fitting(self, tools: Sequence[Tool], whose: str | None = None) -> tuple[Tool, ...]:
+        """The tools that the agent takes: for one whose schema is none it would refuse the whole turn.
+
+        `whose` stands for the server's name in the log; None: its own name, which is the operator's, stands there.
+        """
+        wrong = await self._judge.wrong_of([bytes(tool.parameters or b"") for tool in tools])
+        for tool, what in zip(tools, wrong, strict=True):
+            if what is not None and tool.mcp is not None:
+                shown = {} if whose else {"tool": tool.mcp.name}
+                reason, server = what.partition(":")[0], whose or tool.mcp.server_label
+                said = f"{tool.mcp.name}: {what}"
+                log.warning("mcp_tool_left_out", server=server, reason=reason, said=said, **shown)
+        return tuple(tool for tool, what in zip(tools, wrong, strict=True) if what is None)
 
     async def _listed(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
@@ -183,24 +202,38 @@ def _tool(tool: McpTool) -> Tool:
     )
 
 
-def _fits(tool: Tool, whose: str | None = None) -> bool:
-    """Whether the agent takes the tool: for one whose schema is none it would refuse the whole turn.
+class SchemaJudge:
+    """Looks at the schema of a tool once: lists are long, and requests are many."""
 
-    `whose` stands for the server's name in the log; None: its own name, which is the operator's, stands there.
-    """
-    wrong = what_is_wrong(b"" if tool.parameters is None else bytes(tool.parameters))
-    if wrong is not None and tool.mcp is not None:
-        shown = {} if whose else {"tool": tool.mcp.name}
-        reason, server = wrong.partition(":")[0], whose or tool.mcp.server_label
-        log.warning(
-            "mcp_tool_left_out", server=server, reason=reason, said=f"{tool.mcp.name}: {wrong}", **shown
-        )
-    return wrong is None
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, str | None] = OrderedDict()
+        """What is wrong with each, by its digest; the one that was asked for last stands last."""
+        self._looking = asyncio.Lock()
+
+    async def wrong_of(self, schemas: Sequence[bytes]) -> list[str | None]:
+        """What is the matter with each. New ones are looked at in another thread, since 500 take a second or two, in
+        which nobody else would be served."""
+        by_digest = {hashlib.sha256(schema).digest(): schema for schema in schemas}
+        while not by_digest.keys() <= self._known.keys():
+            async with self._looking:
+                new = [digest for digest in by_digest if digest not in self._known]
+                found = await asyncio.to_thread(_each_wrong, [by_digest[digest] for digest in new])
+                self._known.update(zip(new, found, strict=True))
+        wrong = {}
+        for digest, schema in by_digest.items():
+            wrong[schema] = self._known[digest]
+            self._known.move_to_end(digest)
+        while len(self._known) > MOST_SCHEMAS:
+            self._known.popitem(last=False)
+        return [wrong[schema] for schema in schemas]
 
 
-@lru_cache(maxsize=4096)
+def _each_wrong(schemas: Sequence[bytes]) -> list[str | None]:
+    return [what_is_wrong(schema) for schema in schemas]
+
+
 def what_is_wrong(schema: bytes) -> str | None:
-    """What is the matter with a tool's schema (JSON). Looked at once: lists are long, and requests are many."""
+    """What is the matter with a tool's schema (JSON)."""
     # Imported here, since most servers have no tools of their own.
     from jsonschema import Draft202012Validator, SchemaError
     from jsonschema.validators import validator_for

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
 
-from codex_proxy.own_tools import what_is_wrong
+from codex_proxy import own_tools
+from codex_proxy.own_tools import SchemaJudge, what_is_wrong
 
 
 @pytest.mark.parametrize(
@@ -37,3 +41,22 @@ def test_a_schema_of_an_object_is_taken(schema: bytes) -> None:
 )
 def test_one_that_the_agent_would_refuse_the_turn_for_is_left_out(schema: bytes) -> None:
     assert what_is_wrong(schema)
+
+
+async def test_schemas_are_looked_at_once_and_not_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of 500 tools take a second or two, in which the streams of others have to go on."""
+    threads: list[int] = []
+
+    def watched(schema: bytes) -> str | None:
+        threads.append(threading.get_ident())
+        return what_is_wrong(schema)
+
+    monkeypatch.setattr(own_tools, "what_is_wrong", watched)
+    judge = SchemaJudge()
+    schemas = [*(b'{"type":"object","title":"%d"}' % number for number in range(20)), b"true"]
+    first, _ = await asyncio.gather(judge.wrong_of(schemas), judge.wrong_of(schemas))
+    assert await judge.wrong_of(schemas[::-1]) == first[::-1]
+    assert first[:-1] == [None] * 20
+    assert first[-1]
+    assert len(threads) == 21
+    assert threading.get_ident() not in threads
