@@ -10,7 +10,8 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr, ValidationError
 
@@ -20,7 +21,7 @@ from codex_proxy.commands.agent_checks import agent_checks
 from codex_proxy.commands.checkup import Check, Checkup, Fact, Setting
 from codex_proxy.commands.place_checks import folder_checks
 from codex_proxy.commands.port_check import port_check
-from codex_proxy.config import Settings, default_config_file, load, origins
+from codex_proxy.config import Settings, default_config_file, load, origins, split_list
 
 LONGEST_SECONDS = 90.0
 """For all of it: each child may take 20 s, which a cold disk can need, and there are four."""
@@ -95,7 +96,7 @@ def settings_of(
     return tuple(
         Setting(
             name=name,
-            value=shown(getattr(settings, name)),
+            value=shown(name, getattr(settings, name)),
             source=found[name].source,
             origin=found[name].name,
         )
@@ -103,10 +104,19 @@ def settings_of(
     )
 
 
-def shown(value: object) -> Fact:
-    """A value as it may be seen: a secret is only known to be there."""
+MASK: Final = "********"
+
+
+def shown(name: str, value: object) -> Fact:
+    """A setting's value as it may be seen: a secret is only known to be there."""
     if isinstance(value, SecretStr):
-        return "********"
+        return MASK
     if value is None or isinstance(value, bool | int):
         return value
+    if (
+        name == "webhook_urls"
+    ):  # who takes messages from outside often has a key in the address, anywhere in it
+        return ",".join(
+            f"{urlsplit(url).scheme}://{urlsplit(url).hostname}/{MASK}" for url in split_list(str(value))
+        )
     return os.fspath(value) if isinstance(value, Path) else str(value)
