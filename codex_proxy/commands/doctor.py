@@ -113,10 +113,8 @@ def shown(name: str, value: object) -> Fact:
         return MASK
     if value is None or isinstance(value, bool | int):
         return value
-    if (
-        name == "webhook_urls"
-    ):  # who takes messages from outside often has a key in the address, anywhere in it
-        return ",".join(
-            f"{urlsplit(url).scheme}://{urlsplit(url).hostname}/{MASK}" for url in split_list(str(value))
-        )
+    if name == "webhook_urls":
+        # Who takes messages from outside often has a key in the address, anywhere in it.
+        targets = [urlsplit(url) for url in split_list(str(value))]
+        return ",".join(f"{target.scheme}://{target.hostname}/{MASK}" for target in targets)
     return os.fspath(value) if isinstance(value, Path) else str(value)
