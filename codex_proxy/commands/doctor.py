@@ -114,7 +114,14 @@ def shown(name: str, value: object) -> Fact:
     if value is None or isinstance(value, bool | int):
         return value
     if name == "webhook_urls":
-        # Who takes messages from outside often has a key in the address, anywhere in it.
-        targets = [urlsplit(url) for url in split_list(str(value))]
-        return ",".join(f"{target.scheme}://{target.hostname}/{MASK}" for target in targets)
+        return ",".join(_host_of(url) for url in split_list(str(value)))
     return os.fspath(value) if isinstance(value, Path) else str(value)
+
+
+def _host_of(url: str) -> str:
+    """An address without what may be a key: whoever takes messages from outside often has one in it."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return MASK
+    return f"{parts.scheme}://{parts.hostname}/{MASK}"

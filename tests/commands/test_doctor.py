@@ -248,13 +248,13 @@ async def test_every_value_is_told_with_where_it_came_from(tmp_path: Path) -> No
 
 async def test_of_an_address_only_the_host_is_told_since_the_rest_may_be_a_key(tmp_path: Path) -> None:
     more = {
-        "PROXY_WEBHOOK_URLS": "https://user:hidden@a.example/hidden?hidden,https://hidden@b.example",
+        "PROXY_WEBHOOK_URLS": "https://user:hidden@a.example/hidden?hidden,https://hidden@b.example,http://[hidden",
         "PROXY_WEBHOOK_SECRET": "hidden",
         "PROXY_ALLOWED_ORIGINS": "http://localhost:3000,app://obsidian.md",
     }
     done = await doctor(tmp_path, "--agent", "fake", more=more)
     told = {each["name"]: each["value"] for each in done.json["settings"]}
-    assert told["webhook_urls"] == "https://a.example/********,https://b.example/********"
+    assert told["webhook_urls"] == "https://a.example/********,https://b.example/********,********"
     assert told["allowed_origins"] == "http://localhost:3000,app://obsidian.md"
     assert "hidden" not in done.out + done.err
 
