@@ -187,7 +187,7 @@ class Pool:
                 self._failed = self._failed.served(each.born)
             if each.state is not State.STARTING and not each.hub.alive:
                 del self._places[each.key]
-                if each.state is State.READY:
+                if each.state is State.READY and not self._closed:
                     self.restarts += 1
                     self._crashed(each)
             elif each.state is State.READY and each.hub.suspect:

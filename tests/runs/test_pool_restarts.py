@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.process.restarts import LONGEST_PAUSE, LOOP, STEADY_SECONDS
@@ -273,6 +274,15 @@ async def test_a_process_that_may_never_answer_again_gives_up_the_turns_that_it_
     for lane in (heard, unheard, late, successor):
         await yard.pool.release(lane, settled=True)
     await yard.close()
+
+
+@virtual
+async def test_processes_that_end_with_the_pool_have_not_failed() -> None:
+    yard = await warm()
+    with structlog.testing.capture_logs() as logged:
+        await yard.close()
+    assert logged == []
+    assert yard.pool.restarts == 0
 
 
 class Nobody:
