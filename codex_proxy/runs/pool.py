@@ -242,7 +242,7 @@ class Pool:
         self._failed = self._failed.failed(now, now - place.ready)
         how = place.hub.how_it_ended
         self._crash = Failure(kind=FaultKind.UNAVAILABLE, message=f"{KEEPS_ENDING}{how}")
-        log.warning("agent_ended", reason=how, in_a_row=self._failed.failures)
+        log.warning("agent_ended", reason=how.strip(" .()"), in_a_row=self._failed.failures)
 
     def _turn_over(self) -> None:
         self._changed()
