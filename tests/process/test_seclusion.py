@@ -45,3 +45,24 @@ def neighbour(how: str) -> str:
 def test_a_child_reads_the_environment_of_an_ordinary_parent_and_not_that_of_a_secluded_one() -> None:
     assert "planted" in neighbour("ordinary")
     assert neighbour("secluded") == ""
+
+
+SERVING = """
+import ctypes
+from codex_proxy.cli import main
+try:
+    main(["serve", "--agent", "fake", "--host", "192.0.2.1"])  # which is refused without a key
+except SystemExit:
+    print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+"""
+
+
+def test_a_server_is_secluded_before_it_reads_its_settings(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SERVING],
+        env={"HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert done.stdout == "0\n", done.stderr
