@@ -54,7 +54,7 @@ DESCRIBED: Final[dict[str, Any]] = {
 MODES: Final = st.sampled_from([GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 
 FEW: Final = settings(
-    max_examples=settings().max_examples // 8,
+    max_examples=settings().max_examples // 4,
     deadline=None,
     derandomize=True,
     database=None,
