@@ -101,7 +101,9 @@ class Settings(BaseSettings):
         0, ge=0, description="bytes of address space that each child may reserve; 0 for any number"
     )
     child_processes: int = Field(
-        0, ge=0, description="processes and threads of this user above which children start none; 0 for any number"
+        0,
+        ge=0,
+        description="processes and threads of this user above which children start none; 0 for any number",
     )
     state_dir: Path = Field(default_factory=default_state_dir, description="our own folder on disk")
 
