@@ -249,7 +249,8 @@ def mcp_tools_of(settings: Settings, clock: SystemClock) -> McpToolSource | None
     if settings.mcp_config is None and not settings.mcp_allowed_urls:
         return None
     # Imported here, since most servers have none.
-    from codex_proxy.own_tools import McpConfigError, tool_source
+    from codex_proxy.mcp_setup import McpConfigError
+    from codex_proxy.own_tools import tool_source
 
     try:
         return tool_source(settings, os.environ, clock, RandomIds())

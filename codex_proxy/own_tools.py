@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -15,21 +14,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import structlog
 
-from codex_proxy.agent_choice import child_limits
 from codex_proxy.config import Settings, split_list
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.core.items import McpOrigin, McpTools, TextPart, Tool
 from codex_proxy.core.mcp_names import ListedTool, offered_name
 from codex_proxy.http.own_tools import OwnTools
-from codex_proxy.mcp.config import parse_servers
-from codex_proxy.mcp.ports import Output, Process, StartError
 from codex_proxy.mcp.remote import NamedServer, RemoteServers
 from codex_proxy.mcp.servers import McpServers
 from codex_proxy.mcp.values import McpFault, McpListing, McpResult, McpTool
-from codex_proxy.process.child import Command, SpawnError, spawn
-from codex_proxy.process.environment import child_environment
-from codex_proxy.process.limits import ChildLimits
+from codex_proxy.mcp_setup import McpConfigError, Programs, configured_servers
 from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.own_calls import ToolOutput
@@ -38,10 +32,6 @@ log = structlog.get_logger(__name__)
 
 MOST_SCHEMAS = 20_000
 """That are known to be right or wrong: of a score of the largest servers that there may be."""
-
-
-class McpConfigError(Exception):
-    """The operator's servers cannot be read. The text says what is wrong."""
 
 
 class McpToolSource:
@@ -261,43 +251,12 @@ def _wire(tool: ListedTool) -> dict[str, object]:
 
 def tool_source(settings: Settings, environ: Mapping[str, str], clock: Clock, ids: IdSource) -> McpToolSource:
     """The servers that the settings name. Raises `McpConfigError`."""
-    allowed = split_list(settings.mcp_allowed_urls)
+    definitions = configured_servers(settings, environ)
+    interval = settings.mcp_tool_refresh_interval
     try:
-        text = (
-            b'{"mcpServers": {}}'
-            if settings.mcp_config is None
-            else settings.mcp_config.expanduser().read_bytes()
-        )
-        definitions = parse_servers(text, environ)
-        remote = RemoteServers(allowed, clock=clock, refresh_interval=settings.mcp_tool_refresh_interval)
-    except OSError as error:
-        raise McpConfigError(
-            f"PROXY_MCP_CONFIG: {settings.mcp_config} cannot be read: {error.strerror}."
-        ) from error
+        remote = RemoteServers(split_list(settings.mcp_allowed_urls), clock=clock, refresh_interval=interval)
     except ValueError as error:
-        raise McpConfigError(f"MCP servers: {error}.") from error
-    servers = McpServers(
-        definitions,
-        _Spawner(child_environment(environ, extra=split_list(settings.child_env)), child_limits(settings)),
-        clock=clock,
-        refresh_interval=settings.mcp_tool_refresh_interval,
-    )
+        raise McpConfigError(f"PROXY_MCP_ALLOWED_URLS: {error}.") from error
+    programs = Programs(settings, environ)
+    servers = McpServers(definitions, programs, clock=clock, refresh_interval=interval)
     return McpToolSource(servers, remote, ids, settings)
-
-
-class _Spawner:
-    """Starts servers that are programs, under the warden, with what every child may see and take."""
-
-    def __init__(self, environment: Mapping[str, str], limits: ChildLimits) -> None:
-        self._environment = environment
-        self._limits = limits
-
-    async def __call__(
-        self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, output: Output
-    ) -> Process:
-        everything, folder = {**self._environment, **env}, cwd or tempfile.gettempdir()
-        command = Command(argv=argv, env=everything, cwd=folder, limits=self._limits)
-        try:
-            return await spawn(command, output)
-        except SpawnError as error:
-            raise StartError(str(error)) from error

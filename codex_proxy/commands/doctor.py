@@ -19,6 +19,7 @@ from codex_proxy.app import StartError, is_loopback
 from codex_proxy.app import check as check_settings
 from codex_proxy.commands.agent_checks import agent_checks
 from codex_proxy.commands.checkup import Check, Checkup, Fact, Setting
+from codex_proxy.commands.mcp_checks import mcp_checks
 from codex_proxy.commands.place_checks import folder_checks
 from codex_proxy.commands.port_check import port_check
 from codex_proxy.config import Settings, default_config_file, load, origins, split_list
@@ -51,7 +52,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
             )
         )
     port = await port_check(settings)
-    checks += [port, *folder_checks(settings)]
+    checks += [port, *folder_checks(settings), *mcp_checks(settings, environ)]
     return Checkup(checks=tuple(checks), settings=chosen, otherwise=how_to_go_on(port))
 
 

@@ -5,8 +5,8 @@ is wrong, of which server; never with a value, since values are where the keys a
 and places only).
 
 A server is stdio (`command`, `args`, `env`, `cwd`) or HTTP (`url`, `headers`, `type`: `http`, `streamable-http` or
-`sse`). `${NAME}` and `${NAME:-otherwise}` stand for variables of the environment, as elsewhere. Fields that other
-programs add are left alone, but `disabled: true` is obeyed.
+`sse`). `${NAME}`, `${env:NAME}` and `${NAME:-otherwise}` stand for variables of the environment, as elsewhere. Fields
+that other programs add are left alone, but `disabled: true` and `enabled: false` are obeyed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 Transport = Literal["streamable", "sse", "either"]
 
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_VARIABLE: Final = re.compile(r"\$\{(input:)?(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _TRANSPORTS: Final[dict[str | None, Transport]] = {
     None: "either",
     "http": "streamable",
@@ -75,6 +75,7 @@ class _Entry(msgspec.Struct):
     headers: dict[str, str] = {}
     type: str | None = None
     disabled: bool = False
+    enabled: bool = True
 
 
 class _File(msgspec.Struct):
@@ -91,7 +92,7 @@ def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, 
     for label, raw in file.servers.items():
         try:
             entry = msgspec.json.decode(raw, type=_Entry)
-            if not entry.disabled:
+            if entry.enabled and not entry.disabled:
                 servers[label] = _definition(label, _expanded(entry, variables))
         except msgspec.MsgspecError as error:
             raise ValueError(f"MCP server '{label}': {error}") from None
@@ -129,7 +130,11 @@ def _expanded(entry: _Entry, variables: Mapping[str, str]) -> _Entry:
         return value
 
     def replace(match: re.Match[str]) -> str:
-        name, otherwise = match.groups()
+        asked, name, otherwise = match.groups()
+        if asked is not None:
+            raise ValueError(
+                f"it names ${{input:{name}}}, for which nobody can be asked here: name a variable"
+            )
         value = variables.get(name, otherwise)
         if value is None:
             raise ValueError(f"the variable {name} that it names is not set")

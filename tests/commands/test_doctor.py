@@ -349,3 +349,35 @@ async def test_the_real_binary_says_itself_that_nobody_is_signed_in(tmp_path: Pa
     (home.path / "auth.json").chmod(0o600)
     checkup = await examine(flags | {"state_dir": tmp_path / "state"}, None, environ)
     assert [check.status for check in checkup.checks if check.name == "sign-in"] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("servers", "status", "says"),
+    [
+        ('{"mcpServers": {"a": {"command": "sh"}, "b": {"url": "http://b/"}}}', "ok", ": a, b."),
+        ('{"mcpServers": {"a": {"command": "./here"}}}', "ok", ": a."),
+        (
+            '{"mcpServers": {"a": {"command": "no-such"}}}',
+            "warning",
+            "'a' cannot start no-such: it is not on",
+        ),
+        ('{"mcpServers": {"a": {"command": "sh", "cwd": "none"}}}', "warning", "none does not exist"),
+        ('{"mcpServers": {"a": {"command": "${UNSET}"}}}', "failed", "UNSET that it names is not set"),
+        ("{", "failed", "mcp.json"),
+        (None, "failed", "No such file"),
+    ],
+)
+async def test_mcp_servers_are_looked_for_and_not_started(
+    tmp_path: Path, servers: str | None, status: str, says: str
+) -> None:
+    here = tmp_path / "here"
+    here.write_text("#!/bin/sh\ntouch started\n")
+    here.chmod(0o700)
+    file = tmp_path / "mcp.json"
+    if servers is not None:
+        file.write_text(servers)
+    done = await doctor(tmp_path, "--agent", "fake", "--mcp-config", str(file))
+    check = done.check("mcp servers")
+    assert (check["status"], says in check["message"]) == (status, True), check
+    assert done.status == (1 if status == "failed" else 0)
+    assert not (tmp_path / "started").exists()

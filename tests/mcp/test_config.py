@@ -44,14 +44,17 @@ def test_an_address_has_headers_and_a_transport(type: str | None, transport: str
 
 
 def test_variables_stand_for_what_is_set_or_for_their_default() -> None:
-    entry = {"command": "${TOOL:-serve}", "args": ["--root=${ROOT}"], "env": {"KEY": "${KEY}"}}
+    entry = {"command": "${TOOL:-serve}", "args": ["--root=${ROOT}"], "env": {"KEY": "${env:KEY}"}}
     (server,) = parse_servers(file(a=entry), {"ROOT": "/r", "KEY": "k"}).values()
     assert isinstance(server, StdioServer)
     assert (server.command, server.args, server.env) == ("serve", ("--root=/r",), {"KEY": "k"})
 
 
 def test_servers_keep_their_order_and_those_that_are_disabled_are_left_out() -> None:
-    text = file(b={"command": "b"}, off={"command": "x", "disabled": True}, a={"command": "a"})
+    off = {"command": "x", "disabled": True}
+    text = file(
+        b={"command": "b"}, off=off, other={"command": "${UNSET}", "enabled": False}, a={"command": "a"}
+    )
     assert list(parse_servers(text, {})) == ["b", "a"]
 
 
@@ -68,6 +71,11 @@ def test_servers_keep_their_order_and_those_that_are_disabled_are_left_out() -> 
         (file(a={"url": "ftp://sk-secret"}), "no http or https"),
         (file(a={"url": "http://b", "type": "sk-secret"}), "`type`"),
         (file(a={"command": "a", "env": {"K": "sk-secret${UNSET}"}}), "'a'.*UNSET.*not set"),
+        (file(a={"command": "a", "env": {"K": "${env:UNSET}"}}), "'a'.*UNSET.*not set"),
+        (
+            file(a={"command": "a", "env": {"K": "sk-secret${input:key}"}}),
+            "'a'.*input:key.*nobody can be asked",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_the_server_and_without_values(text: str, complaint: str) -> None:

@@ -1,0 +1,40 @@
+"""Where the programs of the operator's MCP servers start, and with what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.config import Settings
+from codex_proxy.mcp_setup import McpConfigError, Programs, configured_servers
+
+
+def settings_with(file: Path | None) -> Settings:
+    return Settings(agent="fake", mcp_config=file)
+
+
+def test_a_program_starts_in_the_folder_of_its_file_and_not_where_anybody_may_put_modules(
+    tmp_path: Path,
+) -> None:
+    programs = Programs(settings_with(tmp_path / "mcp.json"), {})
+    assert programs.command(("python3", "-m", "server"), {}, None).cwd == str(tmp_path)
+    assert programs.command(("./server",), {}, "sub").cwd == str(tmp_path / "sub")
+    assert programs.command(("server",), {}, "/srv").cwd == "/srv"
+
+
+def test_a_program_sees_its_own_variables_and_none_of_the_proxy_s_keys() -> None:
+    environ = {"PATH": "/bin", "PROXY_API_KEY": "k", "HOME": "/h"}
+    command = Programs(settings_with(None), environ).command(("server",), {"HOME": "/mine", "X": "x"}, None)
+    assert {"PATH": "/bin", "HOME": "/mine", "X": "x"}.items() <= command.env.items()
+    assert "PROXY_API_KEY" not in command.env
+
+
+def test_what_is_wrong_with_the_file_is_said_with_its_path(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    with pytest.raises(McpConfigError, match=r"mcp\.json cannot be read: No such file"):
+        configured_servers(settings_with(file), {})
+    file.write_text('{"mcpServers": {"a": {}}}')
+    with pytest.raises(McpConfigError, match=r"mcp\.json: MCP server 'a'"):
+        configured_servers(settings_with(file), {})
+    assert configured_servers(settings_with(None), {}) == {}
