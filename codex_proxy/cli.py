@@ -238,6 +238,7 @@ def keys_group() -> None:
 @click.option("--rpm", type=click.IntRange(1), help="Requests a minute.")
 @click.option("--concurrency", type=click.IntRange(1), help="Requests at once.")
 @click.option("--plain-model", is_flag=True, help="No agent turns: the model alone.")
+@click.option("--no-mcp", is_flag=True, help="No tools of MCP servers.")
 @click.option("--replace", is_flag=True, help="Put it in the place of the key that has this name.")
 @CONFIG_OPTION
 def keys_add(

@@ -31,6 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     rpm: int | None = None
     concurrency: int | None = None
     plain_model: bool = False
+    no_mcp: bool = False
 
 
 def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tuple[str, str]:
@@ -48,6 +49,7 @@ def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tupl
         sandbox=limits.sandbox,
         roots=tuple(_folder(root) for root in limits.roots),
         plain_model=limits.plain_model,
+        mcp=not limits.no_mcp,
     )
     first = not settings.wants_key
     replaced = put_key(settings.keys_path, key, replace=replace)
@@ -99,6 +101,7 @@ def _limits_of(key: Key) -> str:
     limits = [
         f"made {key.created}" if key.created else "",
         "plain model only" if key.plain_model else "",
+        "" if key.mcp else "no MCP servers",
         f"models {', '.join(key.models)}" if key.models else "",
         f"sandbox at most {key.sandbox}" if key.sandbox else "",
         f"folders {', '.join(key.roots)}" if key.roots else "",

@@ -60,6 +60,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Folders that agent turns may work in, instead of the server's."""
     plain_model: bool = False
     """No agent turns at all."""
+    mcp: bool = True
+    """False: neither the tools of the operator's MCP servers nor servers that a request names."""
 
 
 class KeySet(msgspec.Struct, frozen=True):

@@ -81,7 +81,7 @@ async def _stream(
 
 async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source:
     service, owner = request.app[SERVICE], request[OWNER]
-    turn, own = await with_operators_tools(service.own_tools, turn, owner, service.manager.agent)
+    turn, own = await with_operators_tools(service.own_tools, turn, request[CLIENT], service.manager.agent)
     if not _sampled(service, parsed):
         return await start(service.manager, turn, owner, runner=own.runner)
     one_choice = msgspec.structs.replace(turn, choices=1)

@@ -47,6 +47,8 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     """Requests at once; 0 for any number."""
     models: frozenset[tuple[str, str | None]] | None = None
     """The agent's names of models, each with the one effort that is allowed (None: any). None: every model."""
+    mcp: bool = True
+    """Whether its turns get the tools of MCP servers, where there are any."""
 
     def check_model(self, turn: Turn, asked: str) -> None:
         """Raises `Fault` NOT_ALLOWED for a model (or an effort of it) that is not this client's to ask for."""
@@ -68,6 +70,11 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 CLIENT = web.RequestKey("client", Client)
 """Who asks. There is none on the paths that are open to everybody."""
+
+
+def no_mcp(param: str) -> Fault:
+    message = "This key may not use MCP servers: leave them out of 'tools', or take another key."
+    return Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message, param=param))
 
 
 def not_its_model(asked: str) -> Fault:
@@ -143,6 +150,7 @@ def narrowed(everybody: Client, key: Key, catalog: ModelCatalog) -> Client:
         rpm=key.rpm or everybody.rpm,
         concurrency=key.concurrency or everybody.concurrency,
         models=_allowed(key.models, catalog) if key.models else None,
+        mcp=key.mcp,
     )
 
 

@@ -14,6 +14,7 @@ from codex_proxy.core.events import Event
 from codex_proxy.core.items import PastCall, PastOutput, Tool
 from codex_proxy.core.mcp_names import ListedTool
 from codex_proxy.core.turn import Turn
+from codex_proxy.http.clients import Client
 from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.own_calls import ToolRunner
 from codex_proxy.surfaces.responses.tools import McpOffer
@@ -54,18 +55,18 @@ class ToolSource(Protocol):
 
 
 async def with_operators_tools(
-    source: ToolSource | None, turn: Turn, owner: str, agent: Agent
+    source: ToolSource | None, turn: Turn, client: Client, agent: Agent
 ) -> tuple[Turn, OwnTools]:
     """The turn with the tools of the operator's servers, for surfaces whose requests name none."""
-    if source is None or not takes_operators_tools(turn, agent):
+    if source is None or not takes_operators_tools(turn, client, agent):
         return turn, OwnTools()
-    own = await source.offer((), owner, known={}, operators=True)
+    own = await source.offer((), client.name, known={}, operators=True)
     return with_tools(turn, own, steps=source.steps), own
 
 
-def takes_operators_tools(turn: Turn, agent: Agent) -> bool:
+def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
     """Whether the operator's tools join: a request that chooses among tools speaks of those that it brings."""
-    return turn.tool_choice == "auto" and "tool_replies" in agent.capabilities
+    return client.mcp and turn.tool_choice == "auto" and "tool_replies" in agent.capabilities
 
 
 def with_tools(turn: Turn, own: OwnTools, *, steps: int, calls: int | None = None) -> Turn:

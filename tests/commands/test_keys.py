@@ -54,11 +54,11 @@ def test_no_two_keys_are_the_same(file: Path) -> None:
 
 def test_limits_are_written_down_and_listed(file: Path, tmp_path: Path) -> None:
     limits = ["--rpm", "5", "--concurrency", "2", "--sandbox", "read-only", "--plain-model"]
-    limits += ["--model", "codex-5", "--model", "gpt-x", "--root", str(tmp_path)]
+    limits += ["--model", "codex-5", "--model", "gpt-x", "--root", str(tmp_path), "--no-mcp"]
     assert keys(file, "add", "laptop", *limits).exit_code == 0
     [key] = read_keys(file)
     assert (key.rpm, key.concurrency, key.sandbox, key.plain_model) == (5, 2, "read-only", True)
-    assert (key.models, key.roots) == (("codex-5", "gpt-x"), (str(tmp_path),))
+    assert (key.models, key.roots, key.mcp) == (("codex-5", "gpt-x"), (str(tmp_path),), False)
     listed = keys(file, "list").stdout
     for limit in (
         "laptop",
@@ -67,6 +67,7 @@ def test_limits_are_written_down_and_listed(file: Path, tmp_path: Path) -> None:
         "codex-5, gpt-x",
         str(tmp_path),
         "plain model",
+        "no MCP servers",
     ):
         assert limit in listed
     told = json.loads(keys(file, "list", "--json").stdout)["keys"]

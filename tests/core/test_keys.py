@@ -35,12 +35,13 @@ def test_a_key_has_the_limits_that_its_table_says() -> None:
         "sandbox": "read-only",
         "roots": ["/home/me/src"],
         "plain_model": True,
+        "mcp": False,
         "created": "2025-01-31",
     }
     [key] = parse_keys(text_of(laptop=table))
     assert (key.name, key.rpm, key.concurrency) == ("laptop", 30, 2)
     assert (key.models, key.roots) == (("codex-5", "gpt-5-low"), ("/home/me/src",))
-    assert (key.sandbox, key.plain_model) == ("read-only", True)
+    assert (key.sandbox, key.plain_model, key.mcp) == ("read-only", True, False)
 
 
 def test_what_a_table_leaves_out_is_as_for_everybody() -> None:

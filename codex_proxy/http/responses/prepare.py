@@ -9,6 +9,7 @@ import msgspec
 from codex_proxy.core.faults import Failure, Fault, bad_request
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
+from codex_proxy.http.clients import no_mcp
 from codex_proxy.http.own_tools import OwnTools, awaited, takes_operators_tools, with_tools
 from codex_proxy.http.responses.answer import Answer, Save
 from codex_proxy.http.responses.context import Context, context_of, turn_with
@@ -91,6 +92,8 @@ async def prepared_with(
     """The same, for a context that is known already, within what its owner may do now."""
     client = service.clients.named(owner)
     client.check_model(parsed.turn, parsed.model_asked)
+    if parsed.mcp and not client.mcp:
+        raise no_mcp(parsed.mcp[0].param)
     turn, replay = turn_with(parsed, context, service.manager.identity(parsed.turn))
     _check_agent(service, turn)
     check_schemas(turn, answer="text.format.schema", tool="tools[{}].parameters")
@@ -146,11 +149,12 @@ async def _with_own_tools(service: Service, prepared: Prepared) -> tuple[Turn, O
     source, parsed, turn = service.own_tools, prepared.parsed, prepared.turn
     if source is None:
         return turn, OwnTools()
+    client = service.clients.named(prepared.owner)
     own = await source.offer(
         parsed.mcp,
         prepared.owner,
         known=listed_in(item.shown for item in (*prepared.context.earlier, *prepared.context.fresh)),
-        operators=takes_operators_tools(turn, service.manager.agent),
+        operators=takes_operators_tools(turn, client, service.manager.agent),
     )
     choice = choice_with(turn.tool_choice, parsed.mcp_choice, own.tools)
     turn = msgspec.structs.replace(
