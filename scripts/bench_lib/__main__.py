@@ -9,6 +9,7 @@ import platform
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from scripts.bench_lib import (
     first_token,
@@ -40,29 +41,44 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="only see that it runs; the figures mean nothing"
     )
-    parser.add_argument("--save", action="store_true", help="write docs/bench.json")
+    parser.add_argument("--save", action="store_true", help="write docs/bench.json, or only these rows of it")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there")
     parser.add_argument("--only", choices=sorted(ROWS), action="append", help="this row; may be given again")
     options = parser.parse_args()
     if options.quick and options.save:
         parser.error("the figures of --quick mean nothing: they are not saved")
     figures: list[Figure] = []
-    load = os.getloadavg()[0]
+    loads: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="codex-proxy-bench-") as folder:
         for name in options.only or sorted(ROWS):
             print(f"row {name} ...", file=sys.stderr)
+            load = os.getloadavg()[0]
             figures += ROWS[name](Path(folder) / name, quick=options.quick)
+            loads[name] = [round(each, 1) for each in (load, os.getloadavg()[0])]
     print(table(figures))
     document = {
         "python": platform.python_version(),
         "system": platform.system(),
         "cores": os.cpu_count(),
-        "load": [round(each, 1) for each in (load, os.getloadavg()[0])],
+        "load": loads,
         "figures": [figure.as_json() for figure in figures],
     }
-    for file in (options.json, SAVED if options.save else None):
-        if file is not None:
-            file.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    if options.json is not None:
+        write(options.json, document)
+    if options.save:
+        saved = json.loads(SAVED.read_text("utf-8")) if SAVED.exists() else document
+        write(SAVED, merged(saved, document))
+
+
+def merged(saved: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """What is saved, with the rows that were measured anew in the place of the old ones."""
+    kept = [figure for figure in saved["figures"] if figure["row"] not in new["load"]]
+    figures = sorted([*kept, *new["figures"]], key=lambda figure: str(figure["row"]))
+    return {**new, "load": dict(sorted({**saved["load"], **new["load"]}.items())), "figures": figures}
+
+
+def write(file: Path, document: dict[str, Any]) -> None:
+    file.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

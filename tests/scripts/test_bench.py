@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.bench_lib.__main__ import merged
 from scripts.bench_lib.figures import Figure, quantile, table
 from tests.scripts.checkout import ROOT
 
@@ -41,6 +42,19 @@ def test_figures_that_mean_nothing_are_not_saved() -> None:
     )
     assert done.returncode == 2
     assert "are not saved" in done.stderr
+
+
+def test_rows_that_are_measured_anew_take_the_place_of_the_saved_ones() -> None:
+    saved = {
+        "python": "1",
+        "load": {"1": [0.1, 0.2], "2": [0.3, 0.4]},
+        "figures": [{"row": "1"}, {"row": "2"}],
+    }
+    new = {"python": "2", "load": {"1": [5.0, 6.0]}, "figures": [{"row": "1", "what": "new"}]}
+    both = merged(saved, new)
+    assert both["figures"] == [{"row": "1", "what": "new"}, {"row": "2"}]
+    assert both["load"] == {"1": [5.0, 6.0], "2": [0.3, 0.4]}
+    assert both["python"] == "2"
 
 
 def test_a_quantile_is_a_sample() -> None:
