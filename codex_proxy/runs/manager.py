@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import Context, copy_context
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from codex_proxy.runs.agent import Agent, Opened
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import Hit, KeptLimits, KeptThreads, Parked, thread_key
 from codex_proxy.runs.own_calls import OwnCalls, ToolRunner, awaits_approved, filled
-from codex_proxy.runs.run import BeforeEnd, Run
+from codex_proxy.runs.run import OUR_FAULT, BeforeEnd, Run
 from codex_proxy.runs.seat import Seat
 from codex_proxy.runs.step_memory import (
     RamStepMemory,
@@ -75,6 +76,8 @@ class _Started(msgspec.Struct, frozen=True):
     before_end: BeforeEnd | None
     durable: bool
     replay: tuple[HistoryItem, ...] | None
+    context: Context
+    """That of its request, under which the log tells what is done for it: most is heard in the agent's."""
 
 
 class _Way(msgspec.Struct, frozen=True):
@@ -148,16 +151,17 @@ class RunManager:
             raise
         # No await between here and the run's begin: it owns the seat from now on, and its end gives it back.
         loop = asyncio.get_running_loop()
-        calls = OwnCalls(runner, self._clean_up)
+        context = copy_context()
+        calls = OwnCalls(runner, lambda work: self._clean_up(work, context))
         run = Run(
             turn, started.attempt, loop, self._deadlines, self,
             client=owner, saves=self._has_to_save, calls=calls, most=self._limits.size,
         )  # fmt: skip
-        self._runs[run] = _Started(slot, before_end, durable, replay)
+        self._runs[run] = _Started(slot, before_end, durable, replay, context)
         if first:
             run.preface(first)
         if to_run:
-            run.begin_with(self._begun_with_approved(run, calls))
+            run.begin_with(self._or_failed(run, lambda: self._begun_with_approved(run, calls)))
         else:
             self._begin(run, started)
         if self._stopped:
@@ -174,17 +178,25 @@ class RunManager:
     async def _begun_with_approved(self, run: Run, calls: OwnCalls) -> None:
         """The turn begins when what its client approved has run."""
         run.turn = await calls.approved(run, run.turn)
+        if run.ended:
+            return
         started = self._runs[run]
         outputs = [item for item in run.turn.history if isinstance(item, PastOutput)]
         replay = None if started.replay is None else filled(started.replay, outputs)
         self._runs[run] = msgspec.structs.replace(started, replay=replay)
-        try:
-            way = await self._seat_for(run.turn, run.client, replay)
-        except Fault as fault:
-            run.fail(fault.failure)
-            return
+        way = await self._seat_for(run.turn, run.client, replay)
         run.attempt = way.attempt
         self._begin(run, way)
+
+    async def _or_failed(self, run: Run, work: Callable[[], Awaitable[None]]) -> None:
+        """Whatever goes wrong in a task that a run waits for, the run does not stay open."""
+        try:
+            await work()
+        except Fault as fault:
+            run.fail(fault.failure)
+        except Exception:
+            log.exception("turn_broke")
+            run.fail(OUR_FAULT)
 
     async def _seat_for(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _Way:
         """A thread that was kept for just this, or a new place with everything that is remembered."""
@@ -213,16 +225,13 @@ class RunManager:
     # --- what runs ask of their owner -----------------------------------------------------------
 
     def reopen(self, run: Run, attempt: Attempt) -> None:
-        self._clean_up(self._reopened(run, attempt))
+        work = self._or_failed(run, lambda: self._reopened(run, attempt))
+        self._clean_up(work, self._context_of(run))
 
     async def _reopened(self, run: Run, attempt: Attempt) -> None:
         started = self._runs.get(run)
         given = _replayed(attempt.turn, run.turn, started.replay if started else None)
-        try:
-            opened = await self.agent.open(await self._with_memory(given, run.client))
-        except Fault as fault:
-            run.fail(fault.failure)
-            return
+        opened = await self.agent.open(await self._with_memory(given, run.client))
         run.seated(self._seated(run, opened))
 
     def rest(self, run: Run, seat: Seat) -> bool:
@@ -239,7 +248,7 @@ class RunManager:
         return bool(run.attempt.broker.visible) or self._runs[run].before_end is not None
 
     def save(self, run: Run, ended: TurnEnded) -> None:
-        self._clean_up(self._saved(run, ended))
+        self._clean_up(self._saved(run, ended), self._context_of(run))
 
     async def _saved(self, run: Run, ended: TurnEnded) -> None:
         started = self._runs[run]
@@ -331,8 +340,13 @@ class RunManager:
 
     # --- the end of a run -----------------------------------------------------------------------
 
-    def _clean_up(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+    def _context_of(self, run: Run) -> Context | None:
+        return self._runs[run].context if run in self._runs else None
+
+    def _clean_up(
+        self, work: Coroutine[Any, Any, None], context: Context | None = None
+    ) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, context=context)
         self._clean_ups.add(task)
         task.add_done_callback(self._clean_ups.discard)
         return task

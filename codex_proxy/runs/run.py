@@ -149,6 +149,8 @@ class Run:
         """What the server has to tell of its own in this turn."""
         if not self._rules.ended:
             self._log_events(list(events), 0)
+            if self._rules.ended:  # it was all that the turn may say
+                self._leave()
 
     def begin_with(self, work: Coroutine[Any, Any, None]) -> None:
         """What has to be done before the turn can have a seat. The agent is not late meanwhile."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 
 import msgspec
 
@@ -31,7 +32,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.own_calls import BROKEN
-from codex_proxy.runs.run import Run
+from codex_proxy.runs.run import OUR_FAULT, Run
 from codex_proxy.tools.own_calls import ToolOutput
 from tests.runs.actors import DONE, WordAgent, end_of, read, said
 from tests.runs.virtual import settled, virtual
@@ -195,3 +196,53 @@ async def test_an_agent_is_as_late_behind_a_list_of_tools_as_without_one() -> No
     failure = end_of(run).failure
     assert failure is not None
     assert failure.repeatable
+
+
+@virtual
+async def test_a_fault_of_ours_behind_an_approved_call_fails_the_run_instead_of_leaving_it_open() -> None:
+    manager, agent, hands = managed()
+    run = await manager.start(APPROVED, runner=hands)
+    agent.fault = ZeroDivisionError("a fault of ours")
+    hands.go.set()
+    await settled()
+    assert end_of(run).failure == msgspec.structs.replace(OUR_FAULT, repeatable=False)
+    assert manager.running == 0
+
+
+@virtual
+async def test_an_approved_call_that_says_all_that_a_turn_may_ends_it_and_the_calls_beside_it() -> None:
+    agent, slow = WordAgent(), Hands()
+    more = (PastCall("call2", "desk__find", "{}"), PastOutput("call2", (), approved_by="mcpr_2"))
+    turn = msgspec.structs.replace(APPROVED, history=(*APPROVED.history, *more))
+
+    class Mixed(Hands):
+        async def run(self, tool: Tool, arguments: str) -> ToolOutput:
+            return await slow.run(tool, arguments) if arguments == "{}" else FOUND
+
+    manager = RunManager(agent, RunLimits(size=12), Deadlines())
+    run = await manager.start(turn, runner=Mixed())
+    await settled()
+    assert end_of(run).stop == Stop.LENGTH
+    assert (slow.cancelled, agent.lanes, manager.running) == (1, [], 0)
+
+
+@virtual
+async def test_a_call_is_made_in_the_context_of_its_own_request() -> None:
+    """Else the log tells of it under the request that has started the agent's process."""
+    of: ContextVar[str] = ContextVar("of")
+    heard: list[str] = []
+
+    class Listening(Hands):
+        async def run(self, tool: Tool, arguments: str) -> ToolOutput:
+            heard.append(of.get())
+            return FOUND
+
+    manager, agent, _ = managed()
+    for number in range(2):
+        of.set(f"request {number}")
+        await manager.start(ASKING, runner=Listening())
+    of.set("the process")
+    for lane in agent.lanes:
+        lane.say(ASK, StepCompleted())
+    await settled()
+    assert heard == ["request 0", "request 1"]
