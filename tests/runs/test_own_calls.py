@@ -217,11 +217,14 @@ async def test_an_approved_call_that_says_all_that_a_turn_may_ends_it_and_the_ca
 
     class Mixed(Hands):
         async def run(self, tool: Tool, arguments: str) -> ToolOutput:
-            return await slow.run(tool, arguments) if arguments == "{}" else FOUND
+            if arguments == "{}":
+                return await slow.run(tool, arguments)
+            await asyncio.sleep(1)
+            return ToolOutput(FOUND.parts, "x" * 1000)
 
-    manager = RunManager(agent, RunLimits(size=12), Deadlines())
+    manager = RunManager(agent, RunLimits(size=1000), Deadlines())
     run = await manager.start(turn, runner=Mixed())
-    await settled()
+    await asyncio.sleep(2)
     assert end_of(run).stop == Stop.LENGTH
     assert (slow.cancelled, agent.lanes, manager.running) == (1, [], 0)
 
