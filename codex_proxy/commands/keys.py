@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
+from codex_proxy.commands.keys_change import put_key, remove_key
 from codex_proxy.config import Settings
 from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, table_of
-from codex_proxy.keys_file import open_to_others, put_key, read_keys, remove_key
+from codex_proxy.keys_file import open_to_others, read_keys
 
 PREFIX = "cpx_"
 """So that scanners for secrets, and people, know one when they see it."""
