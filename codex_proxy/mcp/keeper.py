@@ -49,6 +49,7 @@ class Keeper:
         self._places = places
         self._connection: Connection | None = None
         self._starting: asyncio.Task[Connection] | None = None
+        self._start_began = 0.0
         self._listing: asyncio.Task[None] | None = None
         self._watches: set[asyncio.Task[None]] = set()
         self._known = McpListing(())
@@ -63,7 +64,7 @@ class Keeper:
         """The server's tools, or why there are none. Waits for a start or a list as long as the limit says."""
         for last in (False, True):  # a server that died since, or has forgotten us, is well after a start
             try:
-                connection = await self._connected(self._limits.wait)
+                connection = await self._connected(self._patience())
             except McpError as error:
                 return McpListing((), (error.fault,))
             if not self._changed and self._clock.monotonic() - self._listed_at < self._refresh_interval:
@@ -110,6 +111,14 @@ class Keeper:
 
     # --- connecting -----------------------------------------------------------------------------
 
+    def _patience(self) -> float:
+        """How long a request waits for a start. It is waited for once: a server that hangs would else hold up every
+        request."""
+        if self._last_fault is not None and self._last_fault.kind is McpFaultKind.TIMED_OUT:
+            return 0.0
+        began = self._clock.monotonic() if self._starting is None else self._start_began
+        return began + self._limits.wait - self._clock.monotonic()
+
     async def _connected(self, wait: float) -> Connection:
         """The connection, made if there is none. Raises `McpError`."""
         if self._closed:
@@ -118,6 +127,7 @@ class Keeper:
             return self._connection
         if self._starting is None:
             self._check_held_back()
+            self._start_began = self._clock.monotonic()
             self._starting = asyncio.create_task(self._start(), name=f"mcp start {self._label}")
             self._starting.add_done_callback(self._started)
         starting = self._starting

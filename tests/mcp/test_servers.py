@@ -240,6 +240,29 @@ async def test_a_server_that_never_answers_is_given_up_and_ended(make: Make, tmp
     assert gone([int(pid_file.read_text())])
 
 
+async def test_a_start_is_waited_for_once_and_not_by_everybody_who_comes_meanwhile(
+    make: Make, clock: HandClock, tmp_path: Path
+) -> None:
+    servers = make(stdio("slow", "--until", str(tmp_path / "ready")))
+    first = asyncio.create_task(servers.tools())
+    for _ in range(5):  # until it waits
+        await asyncio.sleep(0)
+    clock.now += LONG
+    late = await servers.tools()
+    assert [fault.kind for fault in late.faults] == [McpFaultKind.STARTING]
+    assert not first.done()
+    (tmp_path / "ready").touch()
+    assert (await first).tools
+
+
+async def test_a_server_that_was_not_ready_in_time_is_started_again_and_not_waited_for(
+    make: Make, tmp_path: Path
+) -> None:
+    servers = make(stdio("slow", "--until", str(tmp_path / "never")), start=0.2)
+    kinds = [[fault.kind for fault in (await servers.tools()).faults] for _ in range(2)]
+    assert kinds == [[McpFaultKind.TIMED_OUT], [McpFaultKind.STARTING]]
+
+
 async def test_what_is_no_protocol_on_stdout_and_a_flood_on_stderr_are_passed_over(make: Make) -> None:
     servers = make(stdio("files", "--garbage"))
     assert texts(await servers.call("files", "noise", "{}", LONG)) == ["through"]
