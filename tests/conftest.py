@@ -16,7 +16,18 @@ HERE = Path(__file__).parent
 
 FOLDERS = (
     *("core", "surfaces", "agents", "tools", "doors", "store", "runs", "fake", "http", "http_responses"),
-    *("secrecy", "fuzz", "contract", "commands", "mcp", "process", "faults", "scripts", "real", "process_left"),
+    *(
+        "secrecy",
+        "fuzz",
+        "contract",
+        "commands",
+        "mcp",
+        "process",
+        "faults",
+        "scripts",
+        "real",
+        "process_left",
+    ),
 )
 """From what needs nothing to what starts real processes and waits for them. A folder that is not named: the middle."""
 

@@ -97,9 +97,7 @@ class SampledRuns:
             run.interrupt()
 
 
-async def start(
-    manager: RunManager, turn: Turn, owner: str, *, runner: ToolRunner | None = None
-) -> OneRun:
+async def start(manager: RunManager, turn: Turn, owner: str, *, runner: ToolRunner | None = None) -> OneRun:
     """One turn of this owner's under way; `runner` runs the tools of the server. Raises the `Fault` of a turn that
     cannot begin."""
     return OneRun(await manager.start(turn, owner, runner=runner))
