@@ -222,22 +222,24 @@ class Server:
 
     async def stop(self) -> None:
         """Takes no new turn, lets running ones end within the drain time, ends every child."""
-        await self.manager.drain(self.settings.drain_ms / 1000)
-        if self._runner is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WORDS_SECONDS):
-                    await self._runner.cleanup()
-        await self.manager.close()
-        if self.own_tools is not None:
-            await self.own_tools.close()
-        if self.images is not None:
-            await self.images.close()
-        if self.service is not None:
-            await self.service.book.close()
-        if self.webhooks is not None:
-            await self.webhooks.close()
-        if self.keeping is not None:
-            await self.keeping.close()
+        async with contextlib.AsyncExitStack() as last:
+            # In reverse, and each whatever becomes of those before it.
+            for part in (
+                self.keeping,
+                self.webhooks,
+                None if self.service is None else self.service.book,
+                self.images,
+                self.own_tools,
+                self.background,  # writes down how its turns have ended, and tells the webhooks
+                self.manager,
+            ):
+                if part is not None:
+                    last.push_async_callback(part.close)
+            await self.manager.drain(self.settings.drain_ms / 1000)
+            if self._runner is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORDS_SECONDS):
+                        await self._runner.cleanup()
 
     def kill(self) -> None:
         """Ends every child at once."""

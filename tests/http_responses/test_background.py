@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, NotFoundError
 
+from codex_proxy.http.responses import live_run
 from codex_proxy.store.base import StoredResponse
 from tests.http.serving import PATIENCE, Proxy, until
 from tests.http_responses.asking import ask, blocks_of, checked, events_of, said, serving, types_of
@@ -216,6 +217,24 @@ async def test_a_server_that_stops_fails_what_runs_with_a_reason(tmp_path: Path)
         await until(lambda: proxy.server.manager.running == 1)
     async with serving(tmp_path) as (_, client):
         response = await client.responses.retrieve(created.id)
+    assert response.status == "failed"
+    assert response.error is not None
+    assert "stopping" in response.error.message
+
+
+async def test_a_server_that_stops_fails_what_waits_for_a_place_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_run, "RETRY_SECONDS", 0.05)
+    async with holding(tmp_path, max_running_turns=1, max_queued_turns=0) as (proxy, client, _):
+        in_front = asyncio.ensure_future(ask(proxy, HELD))
+        await until(lambda: proxy.server.manager.running == 1)
+        waits = await client.responses.create(model="codex-5", input=HELD, background=True)
+    left = proxy.server.background.find("local", waits.id)
+    await asyncio.gather(in_front, return_exceptions=True)
+    assert left is None
+    async with serving(tmp_path) as (_, client):
+        response = await client.responses.retrieve(waits.id)
     assert response.status == "failed"
     assert response.error is not None
     assert "stopping" in response.error.message

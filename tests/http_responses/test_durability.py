@@ -224,3 +224,17 @@ async def test_a_conversation_deleted_meanwhile_fails_the_turn(tmp_path: Path) -
         release.write_text("go")
         answer = await asking
     assert (answer.status, answer.error["code"]) == (404, "not_found")
+
+
+async def test_a_stop_that_goes_wrong_half_way_still_closes_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def breaks() -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    with pytest.raises(ZeroDivisionError):
+        async with serving(tmp_path) as (proxy, client):
+            stored = await client.responses.create(model="codex-5", input="Hello.")
+            monkeypatch.setattr(proxy.server.background, "close", breaks)
+    async with serving(tmp_path) as (_, client):
+        assert (await client.responses.retrieve(stored.id)).status == "completed"
