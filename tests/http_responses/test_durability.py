@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -232,9 +232,11 @@ async def test_a_stop_that_goes_wrong_half_way_still_closes_the_store(
     async def breaks() -> None:
         raise ZeroDivisionError("a fault of ours")
 
-    with pytest.raises(ZeroDivisionError):
-        async with serving(tmp_path) as (proxy, client):
-            stored = await client.responses.create(model="codex-5", input="Hello.")
-            monkeypatch.setattr(proxy.server.background, "close", breaks)
+    async with AsyncExitStack() as stack:
+        proxy, client = await stack.enter_async_context(serving(tmp_path))
+        stored = await client.responses.create(model="codex-5", input="Hello.")
+        monkeypatch.setattr(proxy.server.background, "close", breaks)
+        with pytest.raises(ZeroDivisionError):
+            await stack.aclose()
     async with serving(tmp_path) as (_, client):
         assert (await client.responses.retrieve(stored.id)).status == "completed"
