@@ -22,6 +22,8 @@ LARGEST = 1 << 20
 
 Stamp = tuple[int, int, int] | None
 """What tells one state of the file from another; None where there is none."""
+UNREAD: Stamp = (-1, -1, -1)
+"""That of no state: the file is read again at the next look."""
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
@@ -86,8 +88,11 @@ class Keyring:
                 raise KeysError(f"{self._path} is gone")
             self._keys = self._read()
         except KeysError as error:
-            self.trouble = str(error)
-            log.error("keys_not_read", reason=self.trouble, in_force=len(self._keys.keys))
+            if isinstance(error.__cause__, OSError):
+                self._stamp = UNREAD  # a server out of descriptors, say: that passes without a change
+            if self.trouble != str(error):
+                self.trouble = str(error)
+                log.error("keys_not_read", reason=self.trouble, in_force=len(self._keys.keys))
             return
         self.trouble = None
         log.info("keys_read", count=len(self._keys.keys))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,27 @@ def test_a_broken_file_leaves_the_old_keys_in_force_until_it_is_mended(
     clock.now += LOOK_SECONDS
     assert names_of(keyring) == ["two"]
     assert keyring.trouble is None
+
+
+def test_a_file_that_could_not_be_read_just_then_is_read_when_it_can_be(
+    tmp_path: Path, clock: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_keys(tmp_path, one={}, two={})
+    keyring = ring(tmp_path, clock)
+    write_keys(tmp_path, two={})
+
+    def refused(*given: Any, **more: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refused)
+        for _ in range(3):
+            clock.now += LOOK_SECONDS
+            assert names_of(keyring) == ["one", "two"]
+        assert keyring.trouble is not None
+    clock.now += LOOK_SECONDS
+    found: tuple[list[str], str | None] = (names_of(keyring), keyring.trouble)
+    assert found == (["two"], None)
 
 
 def test_a_file_that_is_gone_leaves_the_old_keys_in_force(tmp_path: Path, clock: Hands) -> None:
