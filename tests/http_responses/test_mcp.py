@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import sys
@@ -11,10 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import psutil
 import pytest
 
 from tests.http.serving import Proxy, fake_proxy
 from tests.http_responses.asking import ask, events_of, types_of
+from tests.http_responses.test_websocket import answer_to, open_socket
 from tests.mcp.serving import PROGRAM, eventually, web_server
 
 CALLS = {"FAKE_CODEX_MODE": "tool_call"}
@@ -265,6 +269,59 @@ async def test_a_stream_is_kept_alive_while_a_call_runs(tmp_path: Path) -> None:
             comments += line.startswith(b": ")
             if comments == 3:
                 break
+
+
+async def test_an_approval_on_a_socket_runs_its_call_without_a_store(proxy: Proxy, port: int) -> None:
+    tools = [weather(port, require_approval="always")]
+    async with open_socket(proxy) as socket:
+        first = await answer_to(socket, "Weather?", store=False, tools=tools)
+        request = first["output"][-1]
+        assert request["type"] == "mcp_approval_request"
+        approval = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
+        last = await answer_to(socket, [approval], store=False, tools=tools, previous_response_id=first["id"])
+    made, message = last["output"]
+    assert (made["type"], made["output"]) == ("mcp_call", "Sunny in Paris.")
+    assert message["content"][0]["text"] == "The tool said: Sunny in Paris."
+
+
+async def test_a_background_response_that_is_cancelled_ends_its_call(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"fake_dialect": "app-server", "mcp_config": operators(tmp_path, "hang")}
+    prompt = f"[[fake:tool_call args='{json.dumps({'folder': str(tmp_path)})}']]"
+    async with fake_proxy(tmp_path, **more) as proxy:
+        queued = (await ask(proxy, prompt, background=True)).body
+        await eventually((tmp_path / "called").exists)
+        cancelled = await proxy.send("POST", f"/v1/responses/{queued['id']}/cancel")
+        assert cancelled.body["status"] == "cancelled"
+        await eventually((tmp_path / "cancelled").exists)
+        await eventually(lambda: proxy.server.manager.running == 0)
+        kept = (await proxy.send("GET", f"/v1/responses/{queued['id']}")).body
+    assert [(item["type"], item["status"]) for item in kept["output"]] == [("mcp_call", "incomplete")]
+
+
+def started(program: str) -> list[psutil.Process]:
+    """The processes below this one that were started with this argument."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if program in each.cmdline():
+                found.append(each)
+    return found
+
+
+async def test_a_server_that_stops_ends_a_list_under_way(tmp_path: Path) -> None:
+    never = str(tmp_path / "never")
+    slow = {"command": sys.executable, "args": [PROGRAM, "stdio", "--until", never]}
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"slow": slow}}))
+    body = {"model": "codex-5", "messages": [{"role": "user", "content": "Hi."}]}
+    async with aiohttp.ClientSession() as session:
+        async with fake_proxy(tmp_path, fake_dialect="app-server", mcp_config=file) as proxy:
+            url = f"{proxy.url}/v1/chat/completions"
+            asking = asyncio.ensure_future(session.post(url, json=body))
+            await eventually(lambda: bool(started(never)))
+        async with await asking as answer:
+            assert answer.status == 503, await answer.text()
+    assert started(never) == []
 
 
 async def test_an_agent_that_ends_its_turn_with_calls_takes_no_servers(tmp_path: Path, port: int) -> None:
