@@ -160,10 +160,10 @@ class RunManager:
         self._runs[run] = _Started(slot, before_end, durable, replay, context)
         if first:
             run.preface(first)
-        if to_run:
-            run.begin_with(self._or_failed(run, lambda: self._begun_with_approved(run, calls)))
-        else:
+        if not to_run:
             self._begin(run, started)
+        elif not run.ended:
+            run.begin_with(self._or_failed(run, lambda: self._begun_with_approved(run, calls)))
         if self._stopped:
             run.fail(STOPPING)
         return run

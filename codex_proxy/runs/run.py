@@ -170,6 +170,9 @@ class Run:
 
     def go_on(self, hit: Hit) -> None:
         """A seat that has rested, on which the turn goes on."""
+        if self._rules.ended:
+            hit.seat.close()
+            return
         self._agent_begins()
         self._seat = hit.seat
         self._replayable = "unseen"

@@ -28,6 +28,7 @@ from codex_proxy.core.items import (
     TextPart,
     Tool,
 )
+from codex_proxy.core.limits import ITEM_SIZE
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.manager import RunLimits, RunManager
@@ -249,3 +250,36 @@ async def test_a_call_is_made_in_the_context_of_its_own_request() -> None:
         lane.say(ASK, StepCompleted())
     await settled()
     assert heard == ["request 0", "request 1"]
+
+
+TOO_MUCH: list[Event] = [
+    event for id in ("mcpl_1", "mcpl_2") for event in (ItemStarted(McpTools(id, "desk")), ItemEnded(id))
+]
+"""For a turn that may say no more than one item."""
+
+
+@virtual
+async def test_a_kept_thread_is_not_asked_for_a_turn_that_its_preface_has_ended() -> None:
+    agent = WordAgent()
+    manager = RunManager(agent, RunLimits(size=ITEM_SIZE + 100), Deadlines())
+    await manager.start(Turn(model="m", history=(USER,), mode="model"))
+    agent.dialects[0].resting = True
+    agent.lanes[0].say(DONE)
+    await settled()
+    assert len(manager.kept) == 1
+    run = await manager.start(Turn(model="m", history=(USER, USER), mode="model"), first=TOO_MUCH)
+    await settled()
+    assert end_of(run).stop == Stop.LENGTH
+    assert "proceed" not in agent.dialects[0].calls
+    assert (manager.running, agent.held) == (0, 0)
+
+
+@virtual
+async def test_nothing_that_was_approved_is_run_for_a_turn_that_its_preface_has_ended() -> None:
+    agent, hands = WordAgent(), Hands()
+    manager = RunManager(agent, RunLimits(size=ITEM_SIZE + 100), Deadlines())
+    run = await manager.start(APPROVED, runner=hands, first=TOO_MUCH)
+    await settled()
+    assert end_of(run).stop == Stop.LENGTH
+    assert hands.asked == []
+    assert (manager.running, agent.opening, agent.held) == (0, 0, 0)
