@@ -178,10 +178,6 @@ class Hub:
         self._lanes_since.pop(lane, None)
         self._write(self.connection.close_lane(lane))
 
-    def ask_account(self) -> None:
-        """Asks the agent again who is signed in."""
-        self._write(self.connection.account_request())
-
     def ask_limits(self) -> None:
         """Asks what the account may still use; `on_limits` is told."""
         self._write(self.connection.limits_request())

@@ -124,10 +124,6 @@ class StoredItem(msgspec.Struct, frozen=True):
     created: float = 0.0
 
     @property
-    def for_model(self) -> bytes:
-        return self.raw or self.json
-
-    @property
     def visible(self) -> bool:
         return bool(self.json)
 

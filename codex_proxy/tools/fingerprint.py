@@ -83,16 +83,12 @@ def _digest(*parts: str) -> bytes:
     return digest.digest()
 
 
-def fresh_items(seen: Prints, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...] | None:
-    """What of `history` is new to a thread that has seen `seen`; None where it does not begin with that, or ends
-    there. Items that do not count and stand right behind what was seen are taken as seen."""
-    return fresh_after(seen, history, prints_of(history))
-
-
 def fresh_after(
     seen: Prints, history: Sequence[HistoryItem], printed: tuple[Prints, tuple[int, ...]]
 ) -> tuple[HistoryItem, ...] | None:
-    """The same for a history whose prints are known: they are made once, however many threads are asked."""
+    """What of `history` is new to a thread that has seen `seen`; None where it does not begin with that, or ends
+    there. Items that do not count and stand right behind what was seen are taken as seen. `printed` is `prints_of`
+    the history: made once, however many threads are asked."""
     prints, ends = printed
     if not seen or len(prints) <= len(seen) or prints[: len(seen)] != seen:
         return None

@@ -178,7 +178,7 @@ async def test_the_model_sees_raw_and_hidden_items_and_the_client_does_not(store
     call = item("call", raw=b'{"encrypted":"x"}')
     await store.add_response(response("resp_1"), input=[hidden("secret"), item("in")], output=[call])
     context = await store.context(OWNER, "resp_1")
-    assert [each.for_model for each in (*context[0].input, *context[0].output)] == [
+    assert [each.raw or each.json for each in (*context[0].input, *context[0].output)] == [
         b'{"hidden":"secret"}',
         item("in").json,
         b'{"encrypted":"x"}',

@@ -18,7 +18,7 @@ from codex_proxy.core.items import (
     SaidMessage,
     TextPart,
 )
-from codex_proxy.tools.fingerprint import fresh_items, prints_of
+from codex_proxy.tools.fingerprint import Prints, fresh_after, prints_of
 from codex_proxy.tools.replay import said_text
 from tests.tools.histories import ASKING, HISTORIES, ITEMS, OUTPUTS, RAW
 
@@ -27,6 +27,10 @@ MORE = SaidMessage("user", (TextPart("And?"),))
 ANSWER = SaidMessage("assistant", (TextPart("So."),))
 CALL, OUTPUT = PastCall("a", "f", "{}"), PastOutput("a", (TextPart("done"),))
 RAW_ITEM = PastRaw(b'{"type":"reasoning"}')
+
+
+def fresh_items(seen: Prints, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...] | None:
+    return fresh_after(seen, history, prints_of(history))
 
 
 def seen(history: Sequence[HistoryItem]) -> tuple[bytes, ...]:

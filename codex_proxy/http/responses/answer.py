@@ -163,10 +163,6 @@ class Answer:
         out, self._out = self._out, []
         return out
 
-    def end_frames(self) -> Frames:
-        """The frames of the end while it is being saved."""
-        return self._last
-
     def snapshot(self) -> dict[str, Any]:
         """The object as it is now."""
         return self.final if self.final is not None else self._renderer.snapshot()
