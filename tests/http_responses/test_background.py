@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, NotFoundError
 
+from codex_proxy.core.faults import Fault
 from codex_proxy.http.responses import live_run
+from codex_proxy.http.responses.background_runs import BackgroundRuns
 from codex_proxy.store.base import StoredResponse
 from tests.http.serving import PATIENCE, Proxy, until
 from tests.http_responses.asking import ask, blocks_of, checked, events_of, said, serving, types_of
@@ -206,6 +208,17 @@ async def test_without_a_store_there_is_no_background(tmp_path: Path) -> None:
     async with serving(tmp_path, store="off") as (proxy, _):
         answer = await ask(proxy, background=True)
     assert (answer.status, answer.error["param"]) == (400, "background")
+
+
+def test_responses_that_are_about_to_begin_count_for_their_key_too() -> None:
+    background = BackgroundRuns(limit=4)
+    with background.room("one", 1):
+        with background.room("another", 1):
+            """Another key's are its own."""
+        with pytest.raises(Fault), background.room("one", 1):
+            """There is no room for a second."""
+    with background.room("one", 1):
+        """The first has not begun: its room is free again."""
 
 
 # --- over a restart -----------------------------------------------------------------------------

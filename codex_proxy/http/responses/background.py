@@ -54,15 +54,14 @@ async def create_in_background(
     refuse_without_store(service)
     store = opened(service.responses.store)
     check_request(service, parsed)
-    service.responses.background.check_room(request[OWNER], request[CLIENT].concurrency)
-    now = service.clock.epoch()
-    owner = request[OWNER]
-    context = await context_of(parsed, store, owner, service.ids, now)
-    prepared = await prepared_with(service, parsed, context, owner, id=service.ids.new("resp_"), created=now)
-    await _store_queued(service, store, prepared, body, hints)
-    service.responses.background.begin(
-        owner, prepared.id, LiveRun(service, prepared, store, service.responses.background.place)
-    )
+    owner, background, now = request[OWNER], service.responses.background, service.clock.epoch()
+    with background.room(owner, request[CLIENT].concurrency):
+        context = await context_of(parsed, store, owner, service.ids, now)
+        prepared = await prepared_with(
+            service, parsed, context, owner, id=service.ids.new("resp_"), created=now
+        )
+        await _store_queued(service, store, prepared, body, hints)
+        background.begin(owner, prepared.id, LiveRun(service, prepared, store, background.place))
     return prepared
 
 

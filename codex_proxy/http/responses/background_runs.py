@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections import Counter
+from collections.abc import Coroutine, Iterator
 from typing import Any, Protocol
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
@@ -34,16 +36,28 @@ class BackgroundRuns:
     def __init__(self, limit: int) -> None:
         self.place = asyncio.Semaphore(limit)
         self._live: dict[tuple[str, str], Live] = {}
+        self._coming: Counter[str] = Counter()
+        """By owner, those whose requests are being read and stored."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def check_room(self, owner: str, limit: int) -> None:
-        """Raises `Fault` where there are too many, of all or (beyond `limit`, 0 for none) of this owner's."""
-        if len(self._live) >= MAX_LIVE:
+    @contextlib.contextmanager
+    def room(self, owner: str, limit: int) -> Iterator[None]:
+        """Room for one more, which is to `begin` inside: what is done before that counts already. Raises `Fault` where
+        there are too many, of all or (beyond `limit`, 0 for none) of this owner's."""
+        if len(self._live) + self._coming.total() >= MAX_LIVE:
             raise _too_many(f"{MAX_LIVE} responses run or wait in the background.")
-        if limit and sum(name == owner for name, _ in self._live) >= limit:
+        theirs = self._coming[owner] + sum(name == owner for name, _ in self._live)
+        if limit and theirs >= limit:
             raise _too_many(
                 f"{limit} responses of this key run or wait in the background, as many as it may have."
             )
+        self._coming[owner] += 1
+        try:
+            yield
+        finally:
+            self._coming[owner] -= 1
+            if not self._coming[owner]:
+                del self._coming[owner]
 
     def begin(self, owner: str, id: str, live: Live) -> None:
         """Takes care of it until its end."""
