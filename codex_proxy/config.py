@@ -5,6 +5,7 @@ The only module (with `cli` and `app`) that reads the environment.
 
 from __future__ import annotations
 
+import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -307,10 +308,35 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     if config_file is not None and not config_file.is_file():
         raise ValueError(f"there is no file {config_file}")
     _config_file = config_file or default_config_file()
+    _check_names(_config_file)
     try:
         return Settings(**{name: value for name, value in flags.items() if value is not None})
     finally:
         _config_file = None  # settings that are made without this function read no file
+
+
+def _check_names(file: Path) -> None:
+    """Whether a file can be read, and names settings that there are: one that is misspelt would change nothing.
+
+    Raises `ValueError` that names the file, and what is wrong in it.
+    """
+    if not file.is_file():
+        return
+    try:
+        names = tomllib.loads(file.read_text("utf-8"))
+    except OSError as fault:
+        raise ValueError(f"{file} cannot be read: {fault.strerror}") from fault
+    except ValueError as fault:  # no TOML, or no UTF-8
+        raise ValueError(f"{file} is no TOML: {fault}") from fault
+    known: set[str] = set(Settings.model_fields)
+    for field in Settings.model_fields.values():
+        if isinstance(field.validation_alias, AliasChoices):
+            known.update(str(choice) for choice in field.validation_alias.choices)
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name.lower().removeprefix("proxy_"), Settings.model_fields, n=1)
+            advice = f"is `{near[0]}` meant?" if near else "docs/configuration.md lists those that there are."
+            raise ValueError(f"{file}: there is no setting `{name}`; {advice}")
 
 
 Source = Literal["flag", "variable", "file", "default"]

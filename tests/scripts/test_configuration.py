@@ -43,3 +43,20 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(
     monkeypatch.setenv("PROXY_LOG_LEVEL", "warning")
     settings = load({"log_level": "debug"}, file)
     assert (settings.host, settings.port, settings.log_level) == ("file", 2, "debug")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("prot = 1", "no setting `prot`; is `port` meant?"),
+        ('PROXY_SANDBOX = "read-only"', "no setting `PROXY_SANDBOX`; is `sandbox` meant?"),
+        ("qqqqqq = 1", "no setting `qqqqqq`; docs/configuration.md"),
+        ("port == 1", "is no TOML"),
+    ],
+)
+def test_a_file_with_a_misspelt_setting_is_refused_by_name(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(complaint)) as refusal:
+        load({}, file)
+    assert str(file) in str(refusal.value)
