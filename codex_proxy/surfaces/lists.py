@@ -55,15 +55,3 @@ def list_object(data: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, 
         "last_id": data[-1]["id"] if data else None,
         "has_more": has_more,
     }
-
-
-def paged(items: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
-    """The page out of all items, oldest first. An `after` that is not among them is a 400."""
-    ordered = list(items) if page.order == "asc" else list(reversed(items))
-    start = 0
-    if page.after is not None:
-        start = 1 + next((n for n, item in enumerate(ordered) if item["id"] == page.after), -1)
-        if start == 0:
-            raise bad_request(f"No item with id '{page.after[:80]}' in this list.", "after", "invalid_value")
-    found = ordered[start : start + page.limit]
-    return list_object(found, has_more=len(ordered) > start + page.limit)

@@ -211,3 +211,15 @@ async def test_a_reference_to_nothing_and_an_id_that_is_taken_are_refused(proxy:
     assert (nothing.status, nothing.error["param"]) == (400, "items[0].id")
     taken = await proxy.send("POST", path, {"items": [item]})
     assert (taken.status, taken.error["code"]) == (400, "item_already_in_conversation")
+
+
+async def test_a_list_has_100_items_newest_first_unless_asked_otherwise(client: AsyncOpenAI) -> None:
+    conversation = await client.conversations.create()
+    for part in range(6):
+        items: Any = [{"role": "user", "content": str(20 * part + number)} for number in range(20)]
+        await client.conversations.items.create(conversation.id, items=items)
+    page = await client.conversations.items.list(conversation.id)
+    assert (len(page.data), page.has_more) == (100, True)
+    assert '"119"' in page.data[0].model_dump_json()
+    rising = await client.conversations.items.list(conversation.id, order="asc", limit=20)
+    assert '"19"' in rising.data[-1].model_dump_json()

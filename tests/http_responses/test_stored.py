@@ -197,3 +197,10 @@ async def test_a_server_without_a_store_answers_and_keeps_nothing(tmp_path: Path
         refused = await proxy.send("POST", "/v1/conversations", {})
         assert (refused.status, refused.error["code"]) == (400, "store_disabled")
     assert not (tmp_path / "state" / "store.sqlite3").exists()
+
+
+async def test_input_items_are_a_list_of_20_unless_asked_otherwise(client: AsyncOpenAI) -> None:
+    said: Any = [{"role": "user", "content": str(number)} for number in range(25)]
+    response = await client.responses.create(model="codex-5", input=said)
+    page = await client.responses.input_items.list(response.id)
+    assert (len(page.data), page.has_more) == (20, True)

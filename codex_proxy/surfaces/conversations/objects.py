@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.surfaces.items import ItemDict
-from codex_proxy.surfaces.lists import list_object, page_of, paged
+from codex_proxy.surfaces.lists import list_object
 
 ITEMS_LIMIT: Final = 100
 _SHOWN: Final = 80  # letters of a client's own words in a message
@@ -41,11 +41,6 @@ def item(item: ItemDict, created_at: int) -> ItemDict:
     """An item as a conversation holds it: always with a status and the time at which it came in, and of what a server
     tool or the model's thoughts put there, whose it is."""
     return {"status": "completed", **SPEAKERS.get(item["type"], {}), **item, "created_at": created_at}
-
-
-def item_page(items: Sequence[ItemDict], query: Mapping[str, str]) -> dict[str, Any]:
-    """A page of the items, which come oldest first. Raises `Fault` for a query that is wrong."""
-    return paged(items, page_of(query, default=ITEMS_LIMIT))
 
 
 def added(items: Sequence[ItemDict]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.surfaces.items import ItemDict
-from codex_proxy.surfaces.lists import page_of, paged
 from codex_proxy.surfaces.responses.compaction import sealed
 from codex_proxy.surfaces.responses.response_object import error_object, usage_object
 from codex_proxy.surfaces.usage import LETTERS_PER_TOKEN
@@ -25,11 +24,6 @@ _RUNNING: Final = frozenset({"queued", "in_progress"})
 def deleted(id: str) -> dict[str, Any]:
     """The answer to DELETE."""
     return {"id": id, "object": "response.deleted", "deleted": True}
-
-
-def input_items(items: Sequence[ItemDict], query: Mapping[str, str]) -> dict[str, Any]:
-    """A page of the input of one response; `items` oldest first. Raises `Fault` for a query that is wrong."""
-    return paged(items, page_of(query, default=INPUT_ITEMS_LIMIT))
 
 
 def cancelling(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from openai.types.responses import CompactedResponse, InputTokenCountResponse, Response, ResponseItemList
+from openai.types.responses import CompactedResponse, InputTokenCountResponse, Response
 
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
@@ -28,15 +28,6 @@ def running() -> dict[str, Any]:
 
 def test_a_deleted_response_says_so() -> None:
     assert objects.deleted("resp_1") == {"id": "resp_1", "object": "response.deleted", "deleted": True}
-
-
-def test_input_items_are_a_list_of_20_unless_asked_otherwise() -> None:
-    items = with_ids(
-        ask(input=[{"role": "user", "content": str(n)} for n in range(25)]).input_items, Counting()
-    )
-    page = objects.input_items(items, {})
-    ResponseItemList.model_validate(page, strict=True)
-    assert (len(page["data"]), page["has_more"], page["first_id"]) == (20, True, "msg_25")
 
 
 def test_a_synchronous_response_cannot_be_cancelled_in_the_seeds_words() -> None:
