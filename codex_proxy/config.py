@@ -307,8 +307,9 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     global _config_file
     if config_file is not None and not config_file.is_file():
         raise ValueError(f"there is no file {config_file}")
-    _config_file = config_file or default_config_file()
-    _check_names(_config_file)
+    file = config_file or default_config_file()
+    _check_names(file)
+    _config_file = file
     try:
         return Settings(**{name: value for name, value in flags.items() if value is not None})
     finally:

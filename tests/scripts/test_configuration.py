@@ -60,3 +60,11 @@ def test_a_file_with_a_misspelt_setting_is_refused_by_name(tmp_path: Path, text:
     with pytest.raises(ValueError, match=re.escape(complaint)) as refusal:
         load({}, file)
     assert str(file) in str(refusal.value)
+
+
+def test_a_file_that_is_refused_is_not_read_by_settings_that_are_made_later(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("port == 1")
+    with pytest.raises(ValueError, match="is no TOML"):
+        load({}, file)
+    assert Settings().port == 11435
