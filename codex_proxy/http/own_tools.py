@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from codex_proxy.core.events import Event
-from codex_proxy.core.items import PastCall, PastOutput, Tool
+from codex_proxy.core.items import Tool
 from codex_proxy.core.mcp_names import ListedTool
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.clients import Client
@@ -78,16 +78,6 @@ def with_tools(turn: Turn, own: OwnTools, *, steps: int, calls: int | None = Non
     for tool in (*turn.tools, *own.tools, *operators):
         joined.setdefault(tool.name, tool)  # an agent refuses a turn with two of one name
     return msgspec.structs.replace(turn, tools=tuple(joined.values()), own_steps=steps, own_calls=calls)
-
-
-def awaited(turn: Turn) -> tuple[PastCall, ...]:
-    """The calls that the client has approved and that have yet to be run."""
-    calls = {item.call_id: item for item in turn.history if isinstance(item, PastCall)}
-    return tuple(
-        calls[item.call_id]
-        for item in turn.history
-        if isinstance(item, PastOutput) and item.approved_by is not None
-    )
 
 
 def _bare(tool: Tool) -> str:

@@ -24,7 +24,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.agent import Agent, Opened
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import Hit, KeptLimits, KeptThreads, Parked, thread_key
-from codex_proxy.runs.own_calls import OwnCalls, ToolRunner, awaits_approved, filled
+from codex_proxy.runs.own_calls import OwnCalls, ToolRunner, approved_calls, filled
 from codex_proxy.runs.run import OUR_FAULT, BeforeEnd, Run
 from codex_proxy.runs.seat import Seat
 from codex_proxy.runs.step_memory import (
@@ -143,7 +143,7 @@ class RunManager:
         that are ours; `first` is what the client hears before anything of the agent's.
         """
         slot = await self._slot()
-        to_run = awaits_approved(turn)
+        to_run = bool(approved_calls(turn))
         try:
             started = _Way(first_attempt(turn)) if to_run else await self._seat_for(turn, owner, replay)
         except BaseException:

@@ -74,17 +74,10 @@ class OwnCalls:
 
     async def approved(self, caller: Caller, turn: Turn) -> Turn:
         """Runs what the client has approved, and gives the turn with the outputs in its history."""
-        calls = {item.call_id: item for item in turn.history if isinstance(item, PastCall)}
-        waiting = [
-            item for item in turn.history if isinstance(item, PastOutput) and item.approved_by is not None
-        ]
         outputs = await asyncio.gather(
-            *(
-                self._approved_one(caller, calls[item.call_id], item.approved_by or "", turn)
-                for item in waiting
-            )
+            *(self._approved_one(caller, call, request, turn) for call, request in approved_calls(turn))
         )
-        return with_outputs(turn, outputs)
+        return msgspec.structs.replace(turn, history=filled(turn.history, outputs))
 
     async def _approved_one(self, caller: Caller, call: PastCall, request_id: str, turn: Turn) -> PastOutput:
         ask = ToolAsked(call.call_id, call.call_id, call.name, call.arguments)
@@ -113,14 +106,18 @@ class OwnCalls:
         task.add_done_callback(self._tasks.discard)
 
 
-def awaits_approved(turn: Turn) -> bool:
-    """Whether something has to be run before the turn can begin."""
-    return any(isinstance(item, PastOutput) and item.approved_by is not None for item in turn.history)
-
-
-def with_outputs(turn: Turn, outputs: Iterable[PastOutput]) -> Turn:
-    """The turn with these outputs where its history waits for them."""
-    return msgspec.structs.replace(turn, history=filled(turn.history, outputs))
+def approved_calls(turn: Turn) -> list[tuple[PastCall, str]]:
+    """What has to be run before the turn can begin: calls that the client has approved, each with the approval
+    request's id."""
+    waiting = {
+        item.call_id: item.approved_by
+        for item in turn.history
+        if isinstance(item, PastOutput) and item.approved_by is not None
+    }
+    if not waiting:
+        return []  # of nearly every turn
+    calls = {item.call_id: item for item in turn.history if isinstance(item, PastCall)}
+    return [(calls[call_id], request) for call_id, request in waiting.items()]
 
 
 def filled(history: Sequence[HistoryItem], outputs: Iterable[PastOutput]) -> tuple[HistoryItem, ...]:

@@ -10,7 +10,7 @@ from codex_proxy.core.faults import Failure, Fault, bad_request
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.clients import no_mcp
-from codex_proxy.http.own_tools import OwnTools, awaited, takes_operators_tools, with_tools
+from codex_proxy.http.own_tools import OwnTools, takes_operators_tools, with_tools
 from codex_proxy.http.responses.answer import Answer, Save
 from codex_proxy.http.responses.context import Context, context_of, turn_with
 from codex_proxy.http.responses.profiles import renderer_of_profile
@@ -22,6 +22,7 @@ from codex_proxy.http.service import Service
 from codex_proxy.http.turns import check_capabilities, with_images
 from codex_proxy.http.workspace import in_workspace
 from codex_proxy.runs.model_items import ModelItem, model_items
+from codex_proxy.runs.own_calls import approved_calls
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.store.base import Append, StoredItem, StoredResponse, StoreError
@@ -162,7 +163,7 @@ async def _with_own_tools(service: Service, prepared: Prepared) -> tuple[Turn, O
     )
     _check_agent(service, turn)
     offered = {tool.name for tool in turn.tools}
-    for call in awaited(turn):
+    for call, _ in approved_calls(turn):
         if call.name not in offered:
             raise bad_request(GONE_TOOL.format(call.call_id), "tools", "invalid_mcp_server")
     return turn, own
