@@ -67,12 +67,12 @@ class McpToolSource:
         for fault in theirs.faults:
             log.warning("mcp_server_has_no_tools", server=fault.server_label, reason=fault.message)
         labels = {offer.server_label for offer in asked}
-        own = (_tool(tool) for tool in theirs.tools if tool.server_label not in labels)
+        own = [_offered(tool.server_label, tool) for tool in theirs.tools if tool.server_label not in labels]
         named_tools = [tool for _, listed in listings for tool in listed]
         tools = await self._fitting(named_tools, "of the request")
         named = {offer.server_label: _named(offer) for offer in asked}
         said = tuple(event for events, _ in listings for event in events)
-        return OwnTools(tools, await self._fitting(list(own)), said, _Runner(self, owner, named))
+        return OwnTools(tools, await self._fitting(own), said, _Runner(self, owner, named))
 
     async def _fitting(self, tools: Sequence[Tool], whose: str | None = None) -> tuple[Tool, ...]:
         """The tools that the agent takes: for one whose schema is none it would refuse the whole turn.
@@ -94,12 +94,12 @@ class McpToolSource:
         """What a server of the request has: what is told of it, and what is offered."""
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):
-            return [], [_offered(offer, tool) for tool in there if allows(offer, tool)]
+            return [], _asked_for(offer, [tool for tool in there if allows(offer, tool)])
         listing = await self._remote.tools(_named(offer), owner)
         listed = [_listed_tool(tool) for tool in listing.tools]
         tools = [tool for tool in listed if allows(offer, tool)]
         fault = next(iter(listing.faults), None)
-        return self._said(offer, tools, fault), [_offered(offer, tool) for tool in tools]
+        return self._said(offer, tools, fault), _asked_for(offer, tools)
 
     def _said(self, offer: McpOffer, tools: Sequence[ListedTool], fault: McpFault | None) -> Sequence[Event]:
         id = self._ids.new("mcpl_")
@@ -175,21 +175,16 @@ def _listed_tool(tool: McpTool) -> ListedTool:
     return ListedTool(tool.name, tool.description, tool.input_schema, tool.annotations)
 
 
-def _offered(offer: McpOffer, tool: ListedTool) -> Tool:
-    origin = McpOrigin(offer.server_label, tool.name, needs_approval(offer, tool))
-    description = tool.description
-    return Tool(
-        offered_name(offer.server_label, tool.name), description, msgspec.Raw(tool.input_schema), mcp=origin
-    )
+def _offered(server_label: str, tool: ListedTool | McpTool, *, asks: bool = False) -> Tool:
+    """The tool as the model gets it. `asks`: the client decides on each call."""
+    origin = McpOrigin(server_label, tool.name, asks)
+    schema = msgspec.Raw(tool.input_schema)
+    return Tool(offered_name(server_label, tool.name), tool.description, schema, mcp=origin)
 
 
-def _tool(tool: McpTool) -> Tool:
-    return Tool(
-        offered_name(tool.server_label, tool.name),
-        tool.description,
-        msgspec.Raw(tool.input_schema),
-        mcp=McpOrigin(tool.server_label, tool.name),
-    )
+def _asked_for(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
+    """These tools of a server, as the request wants them."""
+    return [_offered(offer.server_label, tool, asks=needs_approval(offer, tool)) for tool in tools]
 
 
 class SchemaJudge:

@@ -151,10 +151,11 @@ async def _with_own_tools(service: Service, prepared: Prepared) -> tuple[Turn, O
     if source is None:
         return turn, OwnTools()
     client = service.clients.named(prepared.owner)
+    there = (*prepared.context.earlier, *prepared.context.fresh)
     own = await source.offer(
         parsed.mcp,
         prepared.owner,
-        known=listed_in(item.shown for item in (*prepared.context.earlier, *prepared.context.fresh)),
+        known=listed_in(item.shown for item in there) if parsed.mcp else {},
         operators=takes_operators_tools(turn, client, service.manager.agent),
     )
     choice = choice_with(turn.tool_choice, parsed.mcp_choice, own.tools)
