@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,8 @@ async def proxy_process(
             yield ProxyProcess(process, url, client, said)
     finally:
         if process.returncode is None:
-            os.kill(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it is collected already, and the loop has yet to hear of it
+                os.kill(process.pid, signal.SIGKILL)
         if reading is not None:
             await reading
         await process.wait()
