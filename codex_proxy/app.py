@@ -9,16 +9,19 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 from aiohttp import web
 
-from codex_proxy.agent_choice import choose_agent
+from codex_proxy.agent_specs.registry import agent_able_to, chosen_spec, make_agent
+from codex_proxy.agent_specs.spec import AgentContext
 from codex_proxy.config import Settings, split_list
+from codex_proxy.core.byte_budget import ByteBudget
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.keys import NOBODY, KeysError
+from codex_proxy.core.protection import Protected
 from codex_proxy.core.rate import RateLimits, RunningRequests
 from codex_proxy.http.application import application
 from codex_proxy.http.clients import Client, Clients
@@ -29,7 +32,7 @@ from codex_proxy.http.middleware.contents import contents
 from codex_proxy.http.middleware.heads import LONGEST_LINE
 from codex_proxy.http.middleware.origins import misspelt
 from codex_proxy.http.middleware.wrong_keys import WrongKeys
-from codex_proxy.http.responses.background import take_up_again
+from codex_proxy.http.responses.background import take_up_again, unfinished_of_last_process
 from codex_proxy.http.responses.background_runs import BackgroundRuns
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.responses.turns import ConversationTurns
@@ -38,16 +41,21 @@ from codex_proxy.http.service import Network, Service, catalog_of
 from codex_proxy.http.usage_book import UsageBook
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.http.workspace import workspace_of
-from codex_proxy.keeping import Keeping, KeepingError, begin_keeping
+from codex_proxy.keeping import Keeping, KeepingError, begin_keeping, steps_without_store
 from codex_proxy.keys_file import Keyring
+from codex_proxy.protected_paths import protected_paths, write_conflict
 from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import KeptLimits
 from codex_proxy.runs.manager import RunLimits, RunManager
+from codex_proxy.runs.schema_checks import SchemaChecks
 from codex_proxy.state_folder import close_to_others
+from codex_proxy.store.base import StoredResponse, StoreError
 from codex_proxy.store.ram_usage import RamUsage
+from codex_proxy.store.write_check import WriteCheck
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
+from codex_proxy.surfaces.responses.webhooks import check_secret
 
 if TYPE_CHECKING:
     from codex_proxy.own_tools import McpToolSource
@@ -57,6 +65,10 @@ log = structlog.get_logger(__name__)
 SILENT_SECONDS = 75.0
 """How long a connection may be open without a (further) request on it, also with a part of one: longer than the
 minute after which reverse proxies give up a connection to us by themselves."""
+
+LINGER_SECONDS = 0.5
+"""How long connections stay open at least when the server stops, but no longer than it waits for turns: a request that
+is on its way is answered, and its client learns that the connection ends."""
 
 LAST_WORDS_SECONDS = 2.0
 """How long answers that are over may take to reach their clients when the server stops."""
@@ -89,6 +101,7 @@ class Server:
     def __init__(self, settings: Settings, agent: Agent) -> None:
         self.settings = settings
         self.agent = agent
+        self.agent_spec = chosen_spec(settings)
         self.clock = SystemClock()
         self.manager = RunManager(
             agent,
@@ -102,17 +115,18 @@ class Server:
                 first=settings.first_event_timeout, idle=settings.idle_timeout, total=settings.total_timeout
             ),
             kept=KeptLimits(settings.kept_threads, settings.kept_thread_seconds),
+            owners=self._owners,
         )
         allowed = split_list(settings.image_fetch)
         self.images = ImageFetcher(allowed) if allowed else None
         self.service: Service | None = None
         """What the handlers share, once the server has started."""
-        self.background = BackgroundRuns(settings.max_running_turns)
+        self.background = BackgroundRuns(settings.max_running_turns, self._owners)
         self.webhooks: WebhookSender | None = None
         self.own_tools: McpToolSource | None = None
         self.keeping: Keeping | None = None
         """The open store, from the start on; None where there is to be none."""
-        self._runner: web.AppRunner | None = None
+        self.runner: Runner | None = None
         self.host = settings.host
         self.port = 0
 
@@ -122,34 +136,43 @@ class Server:
             self.keeping = await begin_keeping(self.settings, self.clock)
         except KeepingError as error:
             raise StartError(str(error)) from error
-        if self.keeping is not None:
-            self.manager.memory = self.keeping.steps
+        self.manager.memory = (
+            steps_without_store(self.settings, self.clock) if self.keeping is None else self.keeping.steps
+        )
         await self.agent.start()
         # A handler must end when its client leaves, or nobody tells the agent.
         self.webhooks = webhooks_of(self.settings, self.clock, self.keeping)
-        self.own_tools = mcp_tools_of(self.settings, self.clock)
+        self.own_tools = mcp_tools_of(self.settings, self.clock, self.manager.checks)
         self.service = self._service()
-        self._runner = Runner(
+        self.runner = Runner(
             self._application(self.service),
             access_log=None,
             handler_cancellation=True,
+            auto_decompress=False,  # `http.codings` unpacks: bounded, and only what is whole
             keepalive_timeout=SILENT_SECONDS,
             max_line_size=LONGEST_LINE,
             max_field_size=LONGEST_LINE,
             shutdown_timeout=LAST_WORDS_SECONDS / 2,  # then handlers are cancelled, and have as long again
         )
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self.settings.host, self.settings.port)
+        left = await self._left_unfinished(self.service)
+        await self.runner.setup()
+        site = web.TCPSite(self.runner, self.settings.host, self.settings.port)
         try:
             await site.start()
         except OSError as error:
             raise StartError(
                 f"cannot listen on {self.settings.host}:{self.settings.port}: {error.strerror}. Give another --port."
             ) from error
-        self.host, self.port = self._runner.addresses[0][:2]
+        self.host, self.port = self.runner.addresses[0][:2]
         if self.webhooks is not None:
-            await self.webhooks.take_up_again()
-        await take_up_again(self.service)
+            self.webhooks.wake()
+        await take_up_again(self.service, left)
+
+    async def _left_unfinished(self, service: Service) -> Sequence[StoredResponse]:
+        try:
+            return await unfinished_of_last_process(service)
+        except StoreError as error:
+            raise StartError(f"{error}: the responses in it that have not ended cannot be read") from error
 
     def _service(self) -> Service:
         settings = self.settings
@@ -158,6 +181,7 @@ class Server:
             aliases=settings.aliases,
             any_model=self.agent.any_model,
             default=settings.codex_model or "",
+            fake=self.agent_spec.made_up,
         )
         return Service(
             manager=self.manager,
@@ -171,25 +195,31 @@ class Server:
             images=self.images,
             own_tools=self.own_tools,
             keepalive=settings.sse_keepalive_ms / 1000,
-            guard=SseGuard(settings.sse_max_concurrency),
+            guard=SseGuard(settings.sse_max_concurrency, self._owners),
             rate=RateLimits(self.clock),
             running=RunningRequests(),
             wrong_keys=WrongKeys(self.clock),
             choices=settings.choices,
+            chat_profile=settings.chat_profile,
             stream_metrics=settings.stream_metrics,
             test_endpoints=settings.test_endpoints,
             release_file=settings.stream_release_file,
             body_limit=settings.body_limit,
+            bodies=ByteBudget(settings.total_body_bytes, settings.key_body_bytes),
             started=int(self.clock.epoch()),
             trusted_proxies=trusted_proxies(settings),
             hosts=allowed_hosts(settings),
             origins=frozenset(origin.lower() for origin in split_list(settings.allowed_origins)),
-            fake=settings.agent == "fake",
+            fake=self.agent_spec.made_up,
+            agent_able_to=agent_able_to,
         )
+
+    def _owners(self) -> int:
+        return 1 if self.service is None else self.service.clients.count
 
     def _book(self) -> UsageBook:
         if self.keeping is not None:
-            return UsageBook(self.keeping.store, self.clock, durable=True)
+            return UsageBook(self.keeping.store, self.clock, durable=self.keeping.durable)
         return UsageBook(RamUsage(), self.clock, durable=False)
 
     def _application(self, service: Service) -> web.Application:
@@ -200,10 +230,11 @@ class Server:
             # Imported here, since most servers have no metrics.
             from codex_proxy.metrics import Metrics, State, known_models
 
-            store = None if self.keeping is None else self.settings.store_file
+            store = self.settings.store_file if self.keeping and self.keeping.durable else None
             state = State(self.manager, service.guard, self.settings.sse_max_concurrency, store)
             key = self.settings.metrics_key
             meter = Metrics(state, known_models(service.catalog))
+            app.cleanup_ctx.append(meter.loop_delay.watched)
             add_metrics(app, meter, key.get_secret_value() if key else None)
         return app
 
@@ -217,6 +248,7 @@ class Server:
             turns=ConversationTurns(),
             background=self.background,
             background_recovery=settings.background_recovery,
+            write_check=None if self.keeping is None else WriteCheck(self.keeping.store, self.clock),
             webhooks=self.webhooks,
         )
 
@@ -235,18 +267,26 @@ class Server:
             ):
                 if part is not None:
                     last.push_async_callback(part.close)
-            await self.manager.drain(self.settings.drain_ms / 1000)
-            if self._runner is not None:
+            self.manager.begin_drain()
+            grace = self.settings.drain_ms / 1000
+            if self.runner is not None:
+                await self.runner.stop_listening()
+            until = self.clock.monotonic() + min(grace, LINGER_SECONDS)
+            await self.manager.drain(grace)
+            if self.runner is not None:
+                if self.runner.has_connections:
+                    await asyncio.sleep(max(0.0, until - self.clock.monotonic()))
+                await self.runner.close_connections(LAST_WORDS_SECONDS)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LAST_WORDS_SECONDS):
-                        await self._runner.cleanup()
+                        await self.runner.cleanup()
 
     def kill(self) -> None:
         """Ends every child at once."""
         self.agent.kill()
 
 
-def mcp_tools_of(settings: Settings, clock: SystemClock) -> McpToolSource | None:
+def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -> McpToolSource | None:
     """The MCP servers whose tools are run here; None where the settings name none. Raises `StartError`."""
     if settings.mcp_config is None and not settings.mcp_allowed_urls:
         return None
@@ -255,23 +295,26 @@ def mcp_tools_of(settings: Settings, clock: SystemClock) -> McpToolSource | None
     from codex_proxy.own_tools import tool_source
 
     try:
-        return tool_source(settings, os.environ, clock, RandomIds())
+        return tool_source(settings, os.environ, clock, RandomIds(), checks)
     except McpConfigError as error:
         raise StartError(str(error)) from error
 
 
 def webhooks_of(settings: Settings, clock: SystemClock, keeping: Keeping | None) -> WebhookSender | None:
-    """Who tells the configured targets of ends; None where there is no target. Raises `StartError`."""
+    """Who tells the configured targets of ends; None where there is no target, or no store. Raises `StartError`."""
     urls = split_list(settings.webhook_urls)
     if not urls:
         return None
     if settings.webhook_secret is None:
         raise StartError("PROXY_WEBHOOK_URLS needs PROXY_WEBHOOK_SECRET: what is not signed proves nothing.")
     try:
-        secret, outbox = settings.webhook_secret.get_secret_value(), keeping.store if keeping else None
-        return WebhookSender(urls, secret, ids=RandomIds(), clock=clock, outbox=outbox)
+        secret = settings.webhook_secret.get_secret_value()
+        check_secret(secret)
     except ValueError as error:
         raise StartError(f"PROXY_WEBHOOK_SECRET is wrong: {error}") from error
+    if keeping is None:
+        return None  # without a store there are no background responses
+    return WebhookSender(urls, secret, clock=clock, outbox=keeping.store)
 
 
 def everybody_of(settings: Settings) -> Client:
@@ -287,6 +330,8 @@ def everybody_of(settings: Settings) -> Client:
             workdir=workdir,
             structured_output=settings.structured_output,
             max_items=settings.max_input_items,
+            logprobs=settings.logprobs,
+            web_search=settings.web_search,
         ),
         responses=ResponsesSettings(
             builtin_tools=settings.builtin_tools,
@@ -295,11 +340,17 @@ def everybody_of(settings: Settings) -> Client:
             sandbox=settings.sandbox,
             workdir=workdir,
             max_items=settings.max_input_items,
+            logprobs=settings.logprobs,
         ),
-        workspace=workspace_of(workdir, split_list(settings.workdir_roots, ":")),
+        workspace=workspace_of(workdir, split_list(settings.workdir_roots, ":"), _protected(settings)),
         rpm=settings.rate_limit_rpm,
         concurrency=settings.key_concurrency,
     )
+
+
+def _protected(settings: Settings) -> tuple[Protected, ...]:
+    """What no folder may hold that turns write to; nothing where none does."""
+    return protected_paths(settings, os.environ) if settings.sandbox != "read-only" else ()
 
 
 def keyring_of(settings: Settings, clock: Clock) -> Keyring:
@@ -344,8 +395,9 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
     return frozenset(given)
 
 
-def check(settings: Settings) -> None:
+def check(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
     """What can be said against settings before anything is started. Raises `StartError`."""
+    environ = os.environ if environ is None else environ
     keys = keyring_of(settings, SystemClock()).current()
     if not is_loopback(settings.host) and not keys.keys:
         raise StartError(
@@ -361,13 +413,17 @@ def check(settings: Settings) -> None:
             )
     if not settings.workdir.is_dir():
         raise StartError(f"--workdir {settings.workdir} is not a folder.")
+    conflict = write_conflict(settings, environ)
+    if conflict is not None:
+        raise StartError(conflict)
 
 
 async def make_server(settings: Settings, environ: Mapping[str, str] | None = None) -> Server:
     """A server that is ready to start. Raises `StartError`, `NoAgentError` or `Fault`."""
-    check(settings)
+    environ = os.environ if environ is None else environ
+    check(settings, environ)
     close_to_others(settings.state_dir)
-    agent = await choose_agent(settings, os.environ if environ is None else environ, SystemClock())
+    agent = await make_agent(AgentContext(settings, environ, SystemClock()))
     return Server(settings, agent)
 
 

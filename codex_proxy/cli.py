@@ -12,9 +12,16 @@ from typing import Any, TypeVar
 import click
 
 from codex_proxy import __version__
+from codex_proxy.agent_specs import registry
 from codex_proxy.commands.banner import banner
+from codex_proxy.core.printable import escaped_json, escaped_lines
 
 Result = TypeVar("Result")
+
+
+def _say(text: str, *, err: bool = False, as_json: bool = False) -> None:
+    """Prints it. What a terminal would obey is escaped: names and paths in it may be anybody's words."""
+    click.echo(escaped_json(text) if as_json else escaped_lines(text), err=err)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -34,8 +41,13 @@ CONFIG_OPTION = click.option(
 SETTING_OPTIONS = (
     click.option(
         "--agent",
-        type=click.Choice(["auto", "codex-app-server", "codex-proto", "fake"]),
+        metavar=f"[{'|'.join(registry.names())}]",
         help="Which agent serves. auto (the default) takes the Codex that is found.",
+    ),
+    click.option(
+        "--agent-plugin",
+        metavar="MODULE:SPEC",
+        help="The agent of a package of your own, which is imported here.",
     ),
     click.option("--codex-bin", metavar="PATH", help="The Codex binary, if it is not on PATH."),
     click.option("--codex-home", metavar="DIR", help="Codex's own home (default: ~/.codex)."),
@@ -86,9 +98,11 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     (~/.config/codex-proxy/config.toml unless --config names another).
     """
     from codex_proxy.logs import configure, take_over
+    from codex_proxy.process.orphans import adopt
     from codex_proxy.process.seclusion import seclude
 
     seclude()
+    adopt()
     settings = load_settings(flags, config_file)
     configure(settings.log_level, settings.log_format, content=settings.log_content)
     take_over()
@@ -124,7 +138,7 @@ def doctor(config_file: Path | None, as_json: bool, every_setting: bool, **flags
     from codex_proxy.commands.doctor import examine
 
     checkup = asyncio.run(examine(flags, config_file, os.environ))
-    click.echo(checkup.as_json() if as_json else as_text(checkup, every_setting=every_setting))
+    _say(checkup.as_json() if as_json else as_text(checkup, every_setting=every_setting), as_json=as_json)
     sys.exit(0 if checkup.ok else 1)
 
 
@@ -153,7 +167,7 @@ def connect(
     from codex_proxy.commands.connect import command
 
     if client is None:
-        click.echo(command.listing())
+        _say(command.listing())
         return
     settings = load_settings({}, config_file)
     known_key = key or (command.KEY_TO_BE_GIVEN if settings.wants_key else command.NO_KEY)
@@ -163,13 +177,13 @@ def connect(
     except command.ConnectError as error:
         raise click.UsageError(str(error)) from error
     if not write:
-        click.echo(command.instructions(found, target, file))
+        _say(command.instructions(found, target, file))
         return
     try:
-        click.echo(command.write_into(found, target, file))
+        _say(command.write_into(found, target, file))
     except command.ConnectError as error:
-        click.echo(f"codex-proxy: {error}\n", err=True)
-        click.echo(command.instructions(found, target, file))
+        _say(f"codex-proxy: {error}\n", err=True)
+        _say(command.instructions(found, target, file))
         sys.exit(1)
 
 
@@ -185,7 +199,7 @@ def store_stats(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     """Say how much there is of everything."""
     from codex_proxy.commands.store import show_stats
 
-    click.echo(_of_store(show_stats(load_settings(flags, config_file), as_json=as_json)))
+    _say(_of_store(show_stats(load_settings(flags, config_file), as_json=as_json)), as_json=as_json)
 
 
 @store_group.command(name="prune")
@@ -194,18 +208,36 @@ def store_prune(config_file: Path | None, **flags: Any) -> None:
     """Remove what the PROXY_STORE_* settings no longer keep, and free the room on the disk."""
     from codex_proxy.commands.store import prune
 
-    click.echo(_of_store(prune(load_settings(flags, config_file))))
+    _say(_of_store(prune(load_settings(flags, config_file))))
+
+
+@store_group.command(name="check")
+@with_settings
+def store_check(config_file: Path | None, **flags: Any) -> None:
+    """Compare everything that is stored with its checksum."""
+    from codex_proxy.commands.store import check
+
+    _say(_of_store(check(load_settings(flags, config_file))))
 
 
 @store_group.command(name="export")
 @with_settings
-@click.option("--output", type=click.File("wb"), default="-", help="A file; default: standard output.")
-def store_export(config_file: Path | None, output: Any, **flags: Any) -> None:
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    default="-",
+    help="A file, which will be for its owner alone; default: standard output.",
+)
+def store_export(config_file: Path | None, output: Path, **flags: Any) -> None:
     """Write every response and conversation as one line of JSON each."""
-    from codex_proxy.commands.store import export
+    from codex_proxy.commands.store import export, export_to
 
-    count = _of_store(export(load_settings(flags, config_file), output.write))
-    click.echo(f"{count} objects", err=True)
+    settings = load_settings(flags, config_file)
+    if str(output) == "-":
+        count = _of_store(export(settings, sys.stdout.buffer.write))
+    else:
+        count = _of_store(export_to(settings, output))
+    _say(f"{count} objects", err=True)
 
 
 def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
@@ -253,8 +285,8 @@ def keys_add(
         key, told = add(settings, name, Limits(sandbox=most_sandbox, **limits), replace=replace)
     except KeysError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(key)
-    click.echo(told, err=True)
+    _say(key)
+    _say(told, err=True)
 
 
 @keys_group.command(name="list")
@@ -266,7 +298,7 @@ def keys_list(as_json: bool, config_file: Path | None) -> None:
     from codex_proxy.core.keys import KeysError
 
     try:
-        click.echo(listing(load_settings({}, config_file), as_json=as_json))
+        _say(listing(load_settings({}, config_file), as_json=as_json), as_json=as_json)
     except KeysError as error:
         raise click.ClickException(str(error)) from error
 
@@ -280,7 +312,7 @@ def keys_remove(name: str, config_file: Path | None) -> None:
     from codex_proxy.core.keys import KeysError
 
     try:
-        click.echo(remove(load_settings({}, config_file), name))
+        _say(remove(load_settings({}, config_file), name))
     except KeysError as error:
         raise click.ClickException(str(error)) from error
 
@@ -339,7 +371,7 @@ def _server(base_url: str | None, key: str | None, config_file: Path | None) -> 
 
 async def _serve(settings: Any) -> int:
     """Runs the server to its end. Returns the exit status."""
-    from codex_proxy.agent_choice import NoAgentError
+    from codex_proxy.agent_specs.spec import NoAgentError
     from codex_proxy.app import StartError, make_server, wait_for_signal
     from codex_proxy.collector import spare_the_collector
     from codex_proxy.core.faults import Fault
@@ -354,7 +386,7 @@ async def _serve(settings: Any) -> int:
         _tell(settings, "not_started", str(error))
         return 1
     spare_the_collector()
-    click.echo(banner(server))
+    _say(banner(server))
     await wait_for_signal(server)
     _tell(settings, "stopping", "stopping (once more to stop at once)")
     await server.stop()
@@ -369,4 +401,4 @@ def _tell(settings: Any, event: str, text: str) -> None:
         log = structlog.get_logger(__name__)
         (log.error if event == "not_started" else log.info)(event, text=text)
     else:
-        click.echo(f"codex-proxy: {text}", err=True)
+        _say(f"codex-proxy: {text}", err=True)

@@ -11,7 +11,7 @@ COLLECT_AFTER = 20_000
 def spare_the_collector() -> None:
     """Lets the collector look less often, and not at what was there before the first request.
 
-    What a turn leaves is freed by counting references but for a few cycles of the HTTP library's; each look at
+    What a turn leaves is freed by counting references (`tests/http/test_memory.py` holds it to that); each look at
     thousands of streams takes milliseconds, in which none of them moves.
     """
     gc.collect()

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic import AliasChoices, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,7 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-AgentName = Literal["auto", "codex-app-server", "codex-proto", "fake"]
+from codex_proxy.agent_specs import registry
 
 
 def _named(*names: str, **more: Any) -> Any:
@@ -69,9 +70,25 @@ class Settings(BaseSettings):
         description="origins whose web pages may use this server (`app://obsidian.md`), separated by commas",
     )
     body_limit: int = Field(32 << 20, gt=0, description="largest request body, in bytes")
+    key_body_bytes: int = Field(
+        128 << 20,
+        ge=0,
+        description="bytes of all bodies of one key's requests that are under way; 0 for any number",
+    )
+    total_body_bytes: int = Field(
+        512 << 20, ge=0, description="bytes of all bodies of requests that are under way; 0 for any number"
+    )
 
     # The agent.
-    agent: AgentName = Field("auto", description="which agent serves; auto takes the Codex that is found")
+    agent_plugin: str | None = Field(
+        None,
+        description="an agent of a package of your own, as `module:SPEC` (docs/adding-an-agent.md)",
+    )
+    agent: str = Field(
+        registry.DEFAULT,
+        description="which agent serves; auto takes that of the plugin, or else the Codex that is found",
+        examples=[*registry.names()],
+    )
     codex_bin: str | None = _named(
         "codex_bin", "CODEX_BIN", default=None, description="path of the Codex binary"
     )
@@ -94,6 +111,10 @@ class Settings(BaseSettings):
         "auto", description="whether turns are agent turns: auto decides by the request"
     )
     fake_dialect: Literal["proto", "app-server"] = Field("proto", description="dialect of the fake agent")
+    fake_markers: bool = Field(
+        True,
+        description="whether a marker in a prompt (`[[fake:NAME ...]]`) chooses what the fake agent does",
+    )
     child_env: str = Field("", description="further variables that children may see, separated by commas")
     child_open_files: int = Field(
         4096, ge=0, description="files that each child may have open; 0 for as many as the server"
@@ -124,13 +145,21 @@ class Settings(BaseSettings):
     image_fetch: str = Field(
         "", description="hosts that https images may be fetched from, separated by commas; none by default"
     )
+    chat_profile: Literal["openai", "codex-completions-api"] = Field(
+        "openai", description="chunks of chat streams: OpenAI's, or those of codex-completions-api"
+    )
+    logprobs: Literal["refuse", "ignore"] = Field(
+        "refuse",
+        description="requests for log probabilities, which no agent has: a 400, or answered without them",
+    )
     stream_metrics: bool = Field(False, description="measured times in the usage chunk of a chat stream")
     enable_parallel_tool_calls: bool = Field(
         False, description="pass Codex its own switch for parallel tool calls"
     )
     show_activity: bool = Field(True, description="tell of the agent's commands in reasoning_content")
     web_search: bool = Field(
-        True, description="let the `web_search` tool of a response switch on the agent's own search"
+        True,
+        description="let a request (`web_search`, `web_search_options`) switch on the agent's own search",
     )
     sse_keepalive_ms: int = Field(15000, ge=0, description="comment in a silent stream; 0 for none")
 
@@ -147,7 +176,7 @@ class Settings(BaseSettings):
         32 << 20, ge=1, description="letters that one turn may say; past that it ends as `length`"
     )
     max_running_turns: int = Field(16, ge=1, description="turns at once")
-    max_queued_turns: int = Field(64, ge=0, description="turns that wait for one of those")
+    max_queued_turns: int = Field(64, ge=0, description="turns of one key that wait for one of those")
     queue_wait: float = Field(30.0, gt=0, description="seconds a turn may wait")
     first_event_timeout: float = Field(60.0, gt=0, description="seconds to the first word")
     idle_timeout: float = Field(300.0, gt=0, description="seconds between signs of life")
@@ -163,8 +192,9 @@ class Settings(BaseSettings):
     drain_ms: int = Field(10000, ge=0, description="time for running turns when the server stops")
 
     # Responses, conversations, and where they are kept.
-    store: Literal["sqlite", "off"] = Field(
-        "sqlite", description="where responses and conversations are kept; off keeps none"
+    store: Literal["sqlite", "memory", "off"] = Field(
+        "sqlite",
+        description="where responses and conversations are kept: a file, RAM until the server stops, or nowhere",
     )
     store_path: Path | None = Field(
         None, description="file of the store; unset: `store.sqlite3` in the state folder"
@@ -178,6 +208,16 @@ class Settings(BaseSettings):
     )
     store_max_responses: int = Field(100_000, ge=0, description="responses that are kept; 0 for any number")
     store_max_bytes: int = Field(4 << 30, ge=0, description="size of the store; 0 for any size")
+    store_max_context_items: int = Field(
+        20_000,
+        ge=0,
+        description="items that a conversation, or a chain of responses, may hold; 0 for any number",
+    )
+    store_max_context_bytes: int = Field(
+        64 << 20,
+        ge=0,
+        description="their bytes, which a turn that goes on from them has in memory; 0 for any size",
+    )
     store_prune_seconds: float = Field(600.0, gt=0, description="how often what is too old or too much goes")
     tool_memory: Literal["disk", "ram", "off"] = Field(
         "disk", description="where the model's own items of a tool loop are remembered, for a day"
@@ -251,16 +291,39 @@ class Settings(BaseSettings):
         False, description="log what clients and the agent say, prompts and answers: only to find a fault"
     )
 
+    _file: Path | None = PrivateAttr(default=None)
+
     @field_validator("codex_home", "workdir", "state_dir")
     @classmethod
     def _expanded(cls, path: Path) -> Path:
         return path.expanduser().absolute()
+
+    @field_validator("store_path")
+    @classmethod
+    def _is_a_file(cls, path: Path | None) -> Path | None:
+        if path is not None and path.name == ":memory:":
+            raise ValueError("a store in RAM is PROXY_STORE=memory; this would be a file with that name")
+        return path
+
+    @field_validator("agent")
+    @classmethod
+    def _agent_is_known(cls, agent: str, info: ValidationInfo) -> str:
+        try:
+            registry.check_name(agent, info.data.get("agent_plugin"))
+        except ValueError as error:
+            raise PydanticCustomError("agent", "{text}", {"text": str(error)}) from error
+        return agent
 
     @property
     def server_url(self) -> str:
         """Where somebody on this machine finds the server."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def config_file(self) -> Path:
+        """The file of settings that was read, or would have been if it were there."""
+        return self._file or default_config_file()
 
     @property
     def store_file(self) -> Path:
@@ -311,7 +374,9 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     _check_names(file)
     _config_file = file
     try:
-        return Settings(**{name: value for name, value in flags.items() if value is not None})
+        settings = Settings(**{name: value for name, value in flags.items() if value is not None})
+        settings._file = file
+        return settings
     finally:
         _config_file = None  # settings that are made without this function read no file
 

@@ -15,6 +15,7 @@ import structlog
 from codex_proxy.config import Settings
 from codex_proxy.core.ids import Clock
 from codex_proxy.store.base import (
+    ContextLimits,
     Retention,
     StepEntry,
     StepMemory,
@@ -24,8 +25,13 @@ from codex_proxy.store.base import (
     StoreUnavailable,
 )
 from codex_proxy.store.hold import StoreHold
+from codex_proxy.store.ram_steps import StepsInRam
 
 log = structlog.get_logger(__name__)
+
+
+MAX_BYTES_IN_RAM = 512 << 20
+"""What a store in RAM keeps at most, whatever PROXY_STORE_MAX_BYTES allows beyond that."""
 
 
 class KeepingError(Exception):
@@ -49,13 +55,22 @@ class StoredSteps:
 class Keeping:
     """An open store and the task that keeps it small."""
 
-    def __init__(self, store: Store, hold: StoreHold, prune_seconds: float) -> None:
+    def __init__(self, store: Store, hold: StoreHold | None, prune_seconds: float) -> None:
+        """`hold` None: the store is in RAM, where no other server is."""
         self.store = store
+        self.durable = hold is not None
+        """What it keeps is there after the next start."""
         self._hold = hold
         self.steps = StoredSteps(store)
         self._pruning = asyncio.get_running_loop().create_task(self._prune(prune_seconds))
 
     async def _prune(self, seconds: float) -> None:
+        try:
+            await self.store.sweep()  # what the last process had deleted and not yet removed
+        except StoreUnavailable as error:
+            log.warning("store_not_swept", reason=str(error))
+        except Exception:  # the loop below tries again
+            log.exception("store_not_swept")
         while True:
             await asyncio.sleep(seconds)
             try:
@@ -78,29 +93,48 @@ class Keeping:
         except StoreUnavailable as error:
             log.warning("store_not_closed", reason=str(error))
         finally:
-            self._hold.release()
+            if self._hold is not None:
+                self._hold.release()
 
 
 def retention_of(settings: Settings) -> Retention:
-    """How much is kept; a setting of 0 is no limit."""
+    """How much is kept; a setting of 0 is no limit, but for RAM."""
+    max_bytes = settings.store_max_bytes or None
+    if settings.store == "memory":
+        max_bytes = min(max_bytes or MAX_BYTES_IN_RAM, MAX_BYTES_IN_RAM)
     return Retention(
         age=settings.store_max_age or None,
         conversation_age=settings.store_conversation_max_age or None,
         frames_age=settings.store_frames_max_age,
         max_responses=settings.store_max_responses or None,
-        max_bytes=settings.store_max_bytes or None,
+        max_bytes=max_bytes,
     )
 
 
+def step_memory_of(settings: Settings) -> StepMemory:
+    """Where steps are remembered, and how many."""
+    return StepMemory(kind=settings.tool_memory, max_entries=settings.max_conversation_history)
+
+
+def steps_without_store(settings: Settings, clock: Clock) -> StoredSteps:
+    """Step memory of a server that has no store: in RAM, where it is wanted."""
+    return StoredSteps(StepsInRam(step_memory_of(settings), clock))
+
+
 async def open_store(settings: Settings, clock: Clock) -> Store:
-    """The store of these settings, whoever else has it open. Raises `KeepingError`."""
+    """The store of these settings, whoever else has its file open; one in RAM is new. Raises `KeepingError`."""
     # Imported here, since a command line that only shows its help needs no database.
     from codex_proxy.store.sqlite import SqliteStore
 
-    memory = StepMemory(kind=settings.tool_memory, max_entries=settings.max_conversation_history)
+    memory, retention = step_memory_of(settings), retention_of(settings)
+    limits = ContextLimits(
+        max_items=settings.store_max_context_items or None, max_bytes=settings.store_max_context_bytes or None
+    )
+    if settings.store == "memory":
+        return SqliteStore.in_memory(clock=clock, retention=retention, memory=memory, limits=limits)
     try:
         return await SqliteStore.open(
-            settings.store_file, clock=clock, retention=retention_of(settings), memory=memory
+            settings.store_file, clock=clock, retention=retention, memory=memory, limits=limits
         )
     except (StoreRefused, StoreUnavailable) as error:
         raise _not_opened(error) from error
@@ -110,6 +144,8 @@ async def begin_keeping(settings: Settings, clock: Clock) -> Keeping | None:
     """The open store, held by this server alone; None where the operator wants none. Raises `KeepingError`."""
     if settings.store == "off":
         return None
+    if settings.store == "memory":
+        return Keeping(await open_store(settings, clock), None, settings.store_prune_seconds)
     try:
         hold = await StoreHold.take(settings.store_file)
     except StoreRefused as error:

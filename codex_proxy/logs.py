@@ -2,7 +2,8 @@
 
 That holds by construction. Exceptions are told by their kind and place. What somebody outside has said stands in a
 field `said`, which is dropped here unless the operator wants content in the log. Libraries and the interpreter, whose
-messages may quote anything, are told of in the same way.
+messages may quote anything, are told of in the same way. Nothing that is not printable reaches the stream: a path is
+its client's own words, and the log is read at a terminal.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from codex_proxy.core.printable import escaped, escaped_json
 from codex_proxy.core.traces import trace_of
 
 log = structlog.get_logger(__name__)
@@ -34,11 +36,12 @@ def configure(level: str, format: str, *, content: bool = False) -> None:
     if not content:
         shared.append(_without_words)
     if format == "json":
-        renderer: Any = structlog.processors.JSONRenderer()
+        renderers: list[Any] = [structlog.processors.JSONRenderer(), _escape_json]
     else:
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Escaped before it is rendered: afterwards the renderer's own colours could not be told apart.
+        renderers = [_escape_values, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     structlog.configure(
-        processors=[*shared, renderer],
+        processors=[*shared, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
@@ -65,6 +68,32 @@ def _with_traces(*, content: bool) -> Callable[[Any, str, Event], Event]:
 def _without_words(_logger: Any, _method: str, event: Event) -> Event:
     event.pop("said", None)
     return event
+
+
+class _Rendered:
+    """A value that is ready to be written: the console's renderer takes the `repr` of what is no text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _escape_values(_logger: Any, _method: str, event: Event) -> Event:
+    """Writes values that hold something not printable as Python does, in quotes and with its escapes."""
+    for name, value in event.items():
+        if name == "event":
+            event[name] = escaped(str(value))
+        elif not isinstance(value, int | float | None) and not (
+            isinstance(value, str) and value.isprintable()
+        ):
+            event[name] = _Rendered(escaped(repr(value)))
+    return event
+
+
+def _escape_json(_logger: Any, _method: str, line: str) -> str:
+    return escaped_json(line)
 
 
 # --- what others say ------------------------------------------------------------------------------

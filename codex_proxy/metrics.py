@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter as Tallied
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -20,11 +19,16 @@ from prometheus_client.registry import Collector
 from codex_proxy import __version__
 from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.metrics import Seen
-from codex_proxy.runs.app_server_agent import AppServerAgent
+from codex_proxy.loop_delay import LoopDelay
 from codex_proxy.runs.manager import RunManager
 from codex_proxy.surfaces.models import ModelCatalog, list_body, split_mode
 
 OTHER = "other"
+FINISH_REASONS = frozenset(
+    ("stop", "length", "tool_calls", "function_call", "content_filter", "completed", "incomplete", "failed")
+)
+CHOICES = (1, 2, 3, 4, 5, 8, 16, 32, 128)
+"""Up to the largest n that can be allowed."""
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 """From what the proxy itself takes to the longest turn there is by default."""
 
@@ -60,20 +64,13 @@ class State(Collector):
             yield _gauge("store_bytes", "Size of the store on disk.", size)
 
     def _children(self) -> Iterator[Metric]:
-        agent = self._manager.agent
-        states = Tallied({"idle": 0, "busy": 0})
-        restarts = 0
-        if isinstance(agent, AppServerAgent):
-            states.update("busy" if hub.turns else "idle" for pool in agent.pools for hub in pool.hubs)
-            restarts = sum(pool.restarts for pool in agent.pools)
-        else:
-            states["busy"] = self._manager.running  # one child for one turn
+        counts = self._manager.agent.processes()
         family = GaugeMetricFamily("codex_proxy_children", "Processes of the agent.", labels=("state",))
-        for state, count in states.items():
-            family.add_metric((state,), count)
+        family.add_metric(("idle",), counts.idle)
+        family.add_metric(("busy",), counts.busy)
         yield family
         ended = "Processes of the agent that ended without being asked to."
-        yield CounterMetricFamily("codex_proxy_child_restarts", ended, value=restarts)
+        yield CounterMetricFamily("codex_proxy_child_restarts", ended, value=counts.restarts)
 
 
 class Metrics:
@@ -84,6 +81,7 @@ class Metrics:
         self._known_model = known_models
         self._registry.register(state)
         ProcessCollector(registry=self._registry)
+        self.loop_delay = LoopDelay(self._registry)
         self._requests = Counter(
             "codex_proxy_requests",
             "Requests that are over, by what became of them.",
@@ -96,6 +94,18 @@ class Metrics:
             "codex_proxy_deltas",
             "Pieces of answers that agents sent to requests.",
             ("route",),
+            registry=self._registry,
+        )
+        self._choices = Histogram(
+            "codex_proxy_choice_count",
+            "Choices that chat answers were asked to have.",
+            buckets=CHOICES,
+            registry=self._registry,
+        )
+        self._finish_reasons = Counter(
+            "codex_proxy_finish_reasons",
+            "Answers that ended, by each reason that a choice of theirs ended for.",
+            ("route", "reason"),
             registry=self._registry,
         )
         self._tokens = Counter(
@@ -113,6 +123,10 @@ class Metrics:
             self._first.labels(seen.route).observe(seen.first_seconds)
         if seen.deltas:
             self._deltas.labels(seen.route).inc(seen.deltas)
+        if seen.choices is not None:
+            self._choices.observe(seen.choices)
+        for reason in seen.finish_reasons:
+            self._finish_reasons.labels(seen.route, reason if reason in FINISH_REASONS else OTHER).inc()
         if seen.model is not None:
             model = self._known_model(seen.model)
             for kind, count in seen.tokens.items():

@@ -6,9 +6,7 @@ Part of the wiring, like `app`: it joins the MCP client to processes, runs and s
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -24,26 +22,32 @@ from codex_proxy.mcp.remote import NamedServer, RemoteServers
 from codex_proxy.mcp.servers import McpServers
 from codex_proxy.mcp.values import McpFault, McpListing, McpResult, McpTool
 from codex_proxy.mcp_setup import McpConfigError, Programs, configured_servers
+from codex_proxy.runs.schema_checks import SchemaChecks
 from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
+from codex_proxy.tools.checks import Verdict
 from codex_proxy.tools.own_calls import ToolOutput
 
 log = structlog.get_logger(__name__)
-
-MOST_SCHEMAS = 20_000
-"""That are known to be right or wrong: of a score of the largest servers that there may be."""
 
 
 class McpToolSource:
     """All MCP servers of this proxy. `close` it after the last turn."""
 
-    def __init__(self, servers: McpServers, remote: RemoteServers, ids: IdSource, settings: Settings) -> None:
+    def __init__(
+        self,
+        servers: McpServers,
+        remote: RemoteServers,
+        ids: IdSource,
+        settings: Settings,
+        checks: SchemaChecks,
+    ) -> None:
         self.steps = settings.max_tool_call_iterations
         self._servers = servers
         self._remote = remote
         self._ids = ids
         self._within = settings.mcp_call_timeout
-        self._judge = SchemaJudge()
+        self._checks = checks
 
     def check(self, asked: Sequence[McpOffer]) -> None:
         """Raises `Fault` INVALID_REQUEST for a server that may not be named."""
@@ -79,7 +83,7 @@ class McpToolSource:
 
         `whose` stands for the server's name in the log; None: its own name, which is the operator's, stands there.
         """
-        wrong = await self._judge.wrong_of([bytes(tool.parameters or b"") for tool in tools])
+        wrong = await wrong_of(self._checks, [bytes(tool.parameters or b"") for tool in tools])
         for tool, what in zip(tools, wrong, strict=True):
             if what is not None and tool.mcp is not None:
                 shown = {} if whose else {"tool": tool.mcp.name}
@@ -187,52 +191,23 @@ def _asked_for(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
     return [_offered(offer.server_label, tool, asks=needs_approval(offer, tool)) for tool in tools]
 
 
-class SchemaJudge:
-    """Looks at the schema of a tool once: lists are long, and requests are many."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[bytes, str | None] = OrderedDict()
-        """What is wrong with each, by its digest; the one that was asked for last stands last."""
-        self._looking = asyncio.Lock()
-
-    async def wrong_of(self, schemas: Sequence[bytes]) -> list[str | None]:
-        """What is the matter with each. New ones are looked at in another thread, since 500 take a second or two, in
-        which nobody else would be served."""
-        by_digest = {hashlib.sha256(schema).digest(): schema for schema in schemas}
-        while not by_digest.keys() <= self._known.keys():
-            async with self._looking:
-                new = [digest for digest in by_digest if digest not in self._known]
-                found = await asyncio.to_thread(_each_wrong, [by_digest[digest] for digest in new])
-                self._known.update(zip(new, found, strict=True))
-        wrong = {}
-        for digest, schema in by_digest.items():
-            wrong[schema] = self._known[digest]
-            self._known.move_to_end(digest)
-        while len(self._known) > MOST_SCHEMAS:
-            self._known.popitem(last=False)
-        return [wrong[schema] for schema in schemas]
+async def wrong_of(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[str | None]:
+    """What is the matter with the schema of each tool (JSON); None where an agent takes it."""
+    verdicts = await checks.of_schemas(schemas)
+    return [_wrong(schema, verdict) for schema, verdict in zip(schemas, verdicts, strict=True)]
 
 
-def _each_wrong(schemas: Sequence[bytes]) -> list[str | None]:
-    return [what_is_wrong(schema) for schema in schemas]
+def _wrong(schema: bytes, verdict: Verdict) -> str | None:
+    if verdict.unchecked is not None:
+        return f"its schema was not checked: {verdict.unchecked}"
+    if verdict.wrong is not None:
+        return f"its schema is none: {verdict.wrong}"
+    kind = msgspec.json.decode(schema, type=_Kind) if schema.lstrip()[:1] == b"{" else None
+    return None if kind is not None and kind.type == "object" else "its schema is not that of an object"
 
 
-def what_is_wrong(schema: bytes) -> str | None:
-    """What is the matter with a tool's schema (JSON)."""
-    # Imported here, since most servers have no tools of their own.
-    from jsonschema import Draft202012Validator, SchemaError
-    from jsonschema.validators import validator_for
-
-    try:
-        decoded = msgspec.json.decode(schema)
-        validator_for(decoded, default=Draft202012Validator).check_schema(decoded)
-    except (msgspec.MsgspecError, RecursionError, SchemaError, TypeError) as error:
-        # The text of a SchemaError shows the whole schema, and fails where that is nested too deeply.
-        said = error.message if isinstance(error, SchemaError) else str(error)
-        return f"its schema is none: {said.partition(chr(10))[0][:200]}"
-    if not isinstance(decoded, dict) or decoded.get("type", "object") != "object":
-        return "its schema is not that of an object"
-    return None
+class _Kind(msgspec.Struct, frozen=True):
+    type: object = "object"
 
 
 def _wire(tool: ListedTool) -> dict[str, object]:
@@ -244,7 +219,9 @@ def _wire(tool: ListedTool) -> dict[str, object]:
 # --- from settings ------------------------------------------------------------------------------
 
 
-def tool_source(settings: Settings, environ: Mapping[str, str], clock: Clock, ids: IdSource) -> McpToolSource:
+def tool_source(
+    settings: Settings, environ: Mapping[str, str], clock: Clock, ids: IdSource, checks: SchemaChecks
+) -> McpToolSource:
     """The servers that the settings name. Raises `McpConfigError`."""
     definitions = configured_servers(settings, environ)
     interval = settings.mcp_tool_refresh_interval
@@ -254,4 +231,4 @@ def tool_source(settings: Settings, environ: Mapping[str, str], clock: Clock, id
         raise McpConfigError(f"PROXY_MCP_ALLOWED_URLS: {error}.") from error
     programs = Programs(settings, environ)
     servers = McpServers(definitions, programs, clock=clock, refresh_interval=interval)
-    return McpToolSource(servers, remote, ids, settings)
+    return McpToolSource(servers, remote, ids, settings, checks)

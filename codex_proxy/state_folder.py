@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from codex_proxy.config import default_state_dir
+from codex_proxy.files import private
 
 log = structlog.get_logger(__name__)
 
@@ -22,10 +23,8 @@ def close_to_others(folder: Path) -> None:
     if folder != default_state_dir().absolute():
         return
     try:
-        found = folder.stat()
-        if found.st_uid == os.geteuid() and found.st_mode & 0o077:
-            folder.chmod(0o700)
-            log.warning("state_folder_closed", folder=str(folder), mode=f"{found.st_mode & 0o777:o}")
+        if private.close_to_others(Path(os.path.realpath(folder))):
+            log.warning("state_folder_closed", folder=str(folder))
     except FileNotFoundError:
         return  # it will be made closed
     except OSError as error:

@@ -194,7 +194,7 @@ class AppServerAgent:
         request.effort, request.summary = thread.effort, params.get("summary")
         request.output_schema = params.get("outputSchema")
         request.instructions = thread.instructions
-        request.tools = thread.tools
+        request.tools, request.offered = thread.tools, thread.offered
         script = Script(request, self.settings, self._process_faults)
         if script.faults is not self._process_faults:
             script.faults.begin(self.settings.text("PID_FILE"))

@@ -20,6 +20,7 @@ class AppThread:
         "instructions",
         "items",
         "model",
+        "offered",
         "raw",
         "subscribed",
         "tools",
@@ -34,22 +35,24 @@ class AppThread:
         self.raw = params.get("experimentalRawEvents") is True
         texts = (params.get("baseInstructions"), params.get("developerInstructions"))
         self.instructions = [text for text in texts if text]
-        self.tools = tool_names(params.get("dynamicTools"))
+        self.offered = offered_tools(params.get("dynamicTools"))
+        self.tools = [str(tool["name"]) for tool in self.offered]
         self.items: list[dict[str, Any]] = []
         self.total = {"input": 0, "cached": 0, "output": 0, "reasoning": 0}
         self.turn: AppTurn | None = None
         self.subscribed = True
 
 
-def tool_names(tools: list[dict[str, Any]] | None) -> list[str]:
-    """The names of the offered tools; those of a namespace are joined to it with a dot."""
-    names: list[str] = []
+def offered_tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """The offered tools, with their schema as `parameters`; names in a namespace are joined to it with a dot."""
+    found: list[dict[str, Any]] = []
     for tool in tools or ():
         if tool.get("type") == "namespace":
-            names.extend(f"{tool['name']}.{inner['name']}" for inner in tool.get("tools") or ())
+            inner = tool.get("tools") or ()
+            found.extend({**each, "name": f"{tool['name']}.{each['name']}"} for each in inner)
         else:
-            names.append(str(tool["name"]))
-    return names
+            found.append(tool)
+    return [{**tool, "parameters": tool.get("inputSchema")} for tool in found]
 
 
 def refusal_of(items: list[dict[str, Any]]) -> str | None:

@@ -139,7 +139,8 @@ class ProtoAgent:
         request.effort = self.effort
         request.summary = op.get("summary") or self.summary
         request.output_schema = op.get("final_output_json_schema")
-        request.tools = [str(tool.get("name")) for tool in op.get("tools") or ()]
+        request.offered = list(op.get("tools") or ())
+        request.tools = [str(tool.get("name")) for tool in request.offered]
         request.options = {name: op[name] for name in ECHOED_FIELDS if name in op}
         script = Script(request, self.settings, self._process_faults)
         self._faults = script.faults

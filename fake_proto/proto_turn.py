@@ -124,6 +124,8 @@ class ProtoTurn:
 
     def _message(self, action: Action) -> Waits:
         if action.get("refusal"):
+            if self._script.extended:  # the real child says nothing
+                self.emit("agent_message", message=None, refusal=action["final"])
             return
         for delta in action["deltas"]:
             self.emit("agent_message_delta", delta=delta)
@@ -285,7 +287,11 @@ def _wire_usage(usage: dict[str, int]) -> dict[str, int]:
 
 def _whole(call: Action) -> Action:
     function = {"name": call["name"], "arguments": "".join(call["arguments"])}
-    return {"id": call["id"], "type": "function", "function": function}
+    return {"id": call["id"], "type": _kind(call), "function": function}
+
+
+def _kind(call: Action) -> str:
+    return "custom" if call.get("custom") else "function"
 
 
 def _fragments(calls: list[Action], *, interleaved: bool) -> list[Action]:
@@ -295,11 +301,11 @@ def _fragments(calls: list[Action], *, interleaved: bool) -> list[Action]:
             {
                 "index": i,
                 "id": call["id"],
-                "type": "function",
+                "type": _kind(call),
                 "function": {"name": call["name"], "arguments": ""},
             },
             *(
-                {"index": i, "type": "function", "function": {"arguments": text}}
+                {"index": i, "type": _kind(call), "function": {"arguments": text}}
                 for text in call["arguments"]
             ),
         ]

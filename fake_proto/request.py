@@ -21,6 +21,7 @@ class Request:
         "instructions",
         "items",
         "model",
+        "offered",
         "options",
         "output_schema",
         "summary",
@@ -36,6 +37,8 @@ class Request:
         self.output_schema: Any = None
         self.instructions: list[str] = []
         self.tools: list[str] = []
+        self.offered: list[dict[str, Any]] = []
+        """The same tools with `type`, `name`, `description` and `parameters`."""
         self.options: dict[str, Any] = {}
 
     def last_user_text(self) -> str:
@@ -81,6 +84,10 @@ class Request:
             if item.get("type") == "function_call_output":
                 found.append(output_text(item.get("output")))
         return found[::-1]
+
+    def is_custom(self, name: str) -> bool:
+        """Whether the tool of that name takes a text in place of arguments."""
+        return any(tool.get("name") == name and tool.get("type") == "custom" for tool in self.offered)
 
     def described(self) -> dict[str, Any]:
         """What the `echo` scenario answers with."""

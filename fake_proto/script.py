@@ -11,6 +11,7 @@ import os
 
 from fake_proto.faults import Faults
 from fake_proto.marker import Marker, find_marker
+from fake_proto.unmarked import unmarked_scenario
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,24 +61,34 @@ class Script:
 
     def __init__(self, request: Request, settings: Settings, process_faults: Faults) -> None:
         text = request.last_user_text()
-        marker = find_marker(text) or Marker(settings.text("MODE") or "text", {})
+        found = find_marker(text) if settings.text("MARKERS") != "off" else None
+        marker = found or Marker(settings.text("MODE") or "text", {})
         options = marker.options
         self._request = request
         self._settings = settings
         self.options = options
         self.faults = Faults(options["misbehave"], options) if "misbehave" in options else process_faults
-        self._scenario = _scenario("count" if self.faults.has("flood") else marker.name)
+        chosen = found is not None or bool(settings.text("MODE"))
+        unmarked = None if chosen else unmarked_scenario(request)
+        self._scenario = unmarked or _scenario("count" if self.faults.has("flood") else marker.name)
         rounds = int(options.get("rounds", "0"))
         if rounds:
             self._scenario["steps"] = self._scenario["steps"][:1] * rounds + self._scenario["steps"][-1:]
         answered = int(options.get("step") or request.answered_rounds(marker.end))
-        self.start = min(answered, len(self._scenario["steps"]) - 1) if self._waits_for_tools() else 0
+        if request.options.get("tool_choice") == "none" and "name" not in options:
+            answered = len(self)
+        self.start = min(answered, len(self) - 1) if self._waits_for_tools() and unmarked is None else 0
         self.delay = float(options.get("delay") or settings.number("DELAY_MS")) / 1000
         self.first = float(options.get("first") or settings.number("FIRST_DELAY_MS")) / 1000
         self.limits = options.get("limits") or settings.text("LIMITS")
         """Percent of the account's limit that is used; empty: nothing is told of it."""
         held = options.get("hold", settings.text("HOLD")) == "1"
         self.hold = settings.env.get("STREAM_RELEASE_FILE", "") if held else ""
+
+    @property
+    def extended(self) -> bool:
+        """Whether whoever asks knows what proto has here besides the real one."""
+        return bool(self._request.options)
 
     def _waits_for_tools(self) -> bool:
         return any(action["do"] == "calls" for step in self._scenario["steps"] for action in step["actions"])
@@ -129,11 +140,13 @@ class Script:
         return action
 
     def _say(self, actions: list[Action], outputs: list[str]) -> None:
-        """`say` and `n` replace the last message that the scenario says."""
+        """`say`, `pieces` and `n` replace the last message that the scenario says."""
         for action in reversed(actions):
             if action["do"] == "message" and "count" not in action:
                 if "say" in self.options:
                     deltas = words(self.options["say"].replace("{outputs}", "; ".join(outputs)))
+                elif "pieces" in self.options:
+                    deltas = [str(piece) for piece in json.loads(self.options["pieces"])]
                 elif "n" in self.options:
                     deltas = [f"word{i} " for i in range(int(self.options["n"]))]
                 else:
@@ -151,14 +164,23 @@ class Script:
 
     def _calls(self, action: Action) -> Action:
         names = self.options.get("name", "").split(",")
-        wanted = int(self.options.get("calls", len(action["calls"])))
+        most = 1 if self._request.options.get("parallel_tool_calls") is False else len(action["calls"])
+        wanted = int(self.options.get("calls", min(most, len(action["calls"]))))
         calls = []
         for i in range(wanted):
             fragments = action["calls"][i]["arguments"] if i < len(action["calls"]) else _arguments(i)
             if "args" in self.options:
                 fragments = _halves(self.options["args"])
             offered = self._request.tools[0] if self._request.tools else "get_weather"
-            calls.append({"name": names[i % len(names)] or offered, "arguments": fragments})
+            name = (
+                names[i % len(names)]
+                or (i < len(action["calls"]) and action["calls"][i].get("name"))
+                or offered
+            )
+            custom = self._request.is_custom(name)
+            if custom:
+                fragments = _halves(_input_of("".join(fragments)))
+            calls.append({"name": name, "arguments": fragments, "custom": custom})
         action["calls"] = calls
         return action
 
@@ -181,12 +203,15 @@ class Script:
         usage = data.get("usage", DEFAULT_USAGE)
         if usage is None:
             return None
-        return {
-            part: int(
-                self.options.get(option, "") or self._settings.text("USAGE_" + part.upper()) or usage[part]
-            )
+        told = {
+            part: self.options.get(option, "") or self._settings.text("USAGE_" + part.upper())
             for part, option in USAGE_OPTIONS.items()
         }
+        counts = {part: int(text or usage[part]) for part, text in told.items()}
+        for part, whole in (("cached", "input"), ("reasoning", "output")):
+            if not told[part]:  # a part that nobody asked for is no more than what it is a part of
+                counts[part] = min(counts[part], counts[whole])
+        return counts
 
     def _disturbances(self) -> list[Action]:
         found: list[Action] = []
@@ -207,6 +232,15 @@ def words(text: str) -> list[str]:
 def _halves(text: str) -> list[str]:
     middle = len(text) // 2
     return [half for half in (text[:middle], text[middle:]) if half]
+
+
+def _input_of(arguments: str) -> str:
+    """The text for a custom tool: the only string of what would be a function's arguments, or all of them."""
+    try:
+        values = list(json.loads(arguments).values())
+    except (ValueError, AttributeError):
+        return arguments
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else arguments
 
 
 def _arguments(i: int) -> list[str]:

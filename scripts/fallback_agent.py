@@ -40,7 +40,7 @@ def settings_of(arguments: list[str]) -> Settings | None:
 
 def warning(settings: Settings, *, asked_for: bool) -> str | None:
     """Why the fake agent has to serve; None where it has not."""
-    if settings.agent != "auto" or settings.codex_bin:
+    if settings.agent != "auto" or settings.agent_plugin or settings.codex_bin:
         return None
     program = bundled_codex()
     if program is None:

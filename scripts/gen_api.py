@@ -222,7 +222,8 @@ MEANINGS = {
     FaultKind.UPSTREAM_ERROR: "the provider failed",
     FaultKind.UPSTREAM_DISCONNECTED: "the provider ended the connection",
     FaultKind.UPSTREAM_UNREACHABLE: "the provider cannot be reached",
-    FaultKind.UNAVAILABLE: "not now: the server stops, its store is locked, or the agent is not there",
+    FaultKind.UNAVAILABLE: "not now: the store is locked, its disk is full, or the agent is not there",
+    FaultKind.STOPPING: "the server stops; it begins no further turn",
     FaultKind.UPSTREAM_TIMEOUT: "the provider took too long",
     FaultKind.TIMED_OUT: "the turn took too long",
 }

@@ -94,7 +94,7 @@ def document() -> str:
             flag,
             f"`{variable(name, field)}`",
             default(name, field),
-            values(field.annotation),
+            " ".join(f"`{each}`" for each in field.examples or ()) or values(field.annotation),
             field.description or "",
         )
         rows.append("| " + " | ".join(cells) + " |")

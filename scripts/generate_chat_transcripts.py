@@ -6,22 +6,26 @@
 
 Each is one request to a real server on a real port, whose agent is the deterministic fake one. What differs from
 run to run (`id`, `created`) is replaced; the rest is kept to the letter, so that two recordings differ in their
-metadata only. The contract tests compare live answers with these files and never write them. Source: seed 001
-("Golden Transcripts & Snapshots").
+metadata only. The contract tests compare live answers with these files and never write them. Those of
+`PROXY_CHAT_PROFILE=codex-completions-api` are in a folder of that name. Source: seed 001 ("Golden Transcripts &
+Snapshots").
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
 import aiohttp
 
+from codex_proxy.surfaces.chat.render import ChatProfile
 from scripts.golden import DYNAMIC_ID, RESULTS, TIMESTAMP, Transcript, command, server
 
 OUTPUT = RESULTS / "chat-completions"
 PATH = "/v1/chat/completions"
+PROFILE: ChatProfile = "codex-completions-api"
 USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 WEATHER_PARAMETERS = {
@@ -34,6 +38,16 @@ WEATHER = {
     "description": "Get the current weather",
     "parameters": WEATHER_PARAMETERS,
 }
+GT_WEATHER = {
+    **WEATHER,
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "unit": {"type": "string"}},
+        "required": ["city", "unit"],
+    },
+}
+ALIASES = "gpt-4o=codex-5"
+"""The model of seed 000's examples."""
 TOOLS: dict[str, Any] = {"tools": [{"type": "function", "function": WEATHER}], "tool_choice": "auto"}
 FUNCTIONS: dict[str, Any] = {"functions": [WEATHER], "function_call": "auto"}
 
@@ -45,6 +59,7 @@ class Scenario(NamedTuple):
     about: str
     scenario: str
     request: dict[str, Any]
+    profile: ChatProfile = "openai"
 
 
 def _scenario(name: str, about: str, scenario: str, prompt: str, **fields: Any) -> Scenario:
@@ -119,6 +134,61 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 
 
+def _in_profile(name: str, about: str) -> Scenario:
+    """The scenario of that name, in the other profile."""
+    plain = next(scenario for scenario in SCENARIOS if scenario.name == name)
+    return plain._replace(name=f"{PROFILE}/{name}", about=about, profile=PROFILE)
+
+
+SCENARIOS += (
+    _scenario("streaming-minimal", "A stream without usage.", "text in=11 out=7", "Say hello.", stream=True),
+)
+SCENARIOS += (
+    Scenario(
+        "gt-3-nonstream-tool-call",
+        "GT-3 of seed 000.",
+        "tool_call",
+        {
+            "model": "gpt-4o",
+            "messages": [
+                {"role": "system", "content": "Use the weather tool when asked about weather."},
+                {
+                    "role": "user",
+                    "content": "What is the weather in Nashville in F? [[fake:tool_call "
+                    """args='{"city":"Nashville","unit":"F"}' in=37 out=12]]""",
+                },
+            ],
+            "tools": [{"type": "function", "function": GT_WEATHER}],
+            "tool_choice": "auto",
+        },
+    ),
+    Scenario(
+        "gt-4-streaming-text",
+        "GT-4 of seed 000.",
+        "text",
+        {
+            "model": "gpt-4o",
+            "messages": [
+                {"role": "system", "content": "You are concise."},
+                {
+                    "role": "user",
+                    "content": """Say this is a test [[fake:text pieces='["Thi", "s is a test."]']]""",
+                },
+            ],
+            "stream": True,
+        },
+    ),
+)
+PROFILE_SCENARIOS = (
+    _in_profile("streaming-minimal", "`usage: null` on every chunk, though nobody asked for usage."),
+    _in_profile("streaming-usage", "A stream with its usage chunk."),
+    _in_profile("streaming-multi-choice", "Both choices in each chunk."),
+    _in_profile("streaming-tool-calls", "Two calls, their arguments in increments."),
+    _in_profile("streaming-tool-calls-sequential", "Without parallel calls: one consolidated delta."),
+    _in_profile("streaming-error", "A failure in mid-stream."),
+)
+
+
 async def answer_to(session: aiohttp.ClientSession, url: str, request: Any) -> tuple[int, dict[str, Any]]:
     """The status, and `response` or `stream` as a transcript keeps them."""
     async with session.post(url + PATH, json=request) as reply:
@@ -146,15 +216,23 @@ def sanitised(value: Any) -> Any:
     return replaced
 
 
+def served(profile: ChatProfile) -> AbstractAsyncContextManager[str]:
+    """The URL of a server that answers in this profile."""
+    return server(chat_profile=profile, model_aliases=ALIASES)
+
+
 async def transcripts() -> AsyncIterator[Transcript]:
     """Every scenario, played."""
     timeout = aiohttp.ClientTimeout(total=60)
-    async with server() as url, aiohttp.ClientSession(timeout=timeout) as session:
-        for each in SCENARIOS:
-            status, answer = await answer_to(session, url, each.request)
-            usage = includes_usage(each.request)
-            content = {"request": each.request, **answer}
-            yield Transcript(f"{each.name}.json", each.about, each.scenario, "proto", usage, status, content)
+    for scenarios in (SCENARIOS, PROFILE_SCENARIOS):
+        profile = scenarios[0].profile
+        async with served(profile) as url, aiohttp.ClientSession(timeout=timeout) as session:
+            for each in scenarios:
+                status, answer = await answer_to(session, url, each.request)
+                usage = includes_usage(each.request)
+                content = {"request": each.request, **answer}
+                file = f"{each.name}.json"
+                yield Transcript(file, each.about, each.scenario, "proto", usage, status, content)
 
 
 def includes_usage(request: dict[str, Any]) -> bool:

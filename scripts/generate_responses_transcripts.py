@@ -40,6 +40,7 @@ WEATHER: dict[str, Any] = {
 }
 UNICORN = "Write a one-sentence bedtime story about a unicorn."
 LUNA = "Under the soft glow of the moon, Luna the unicorn…"
+LUNA_TOLD = f'text say="{LUNA}" in=12 out=24 cached=0 reasoning=0'
 
 
 class Scenario(NamedTuple):
@@ -118,13 +119,17 @@ SCENARIOS: tuple[Scenario, ...] = (
         "gt-1-nonstream-text",
         "GT-1 of seed 000.",
         "text",
-        {**_request(f'text say="{LUNA}" in=12 out=24', UNICORN), "model": "gpt-4o"},
+        {**_request(LUNA_TOLD, UNICORN), "model": "gpt-4o"},
     ),
     Scenario(
         "gt-2-streaming-text",
         "GT-2 of seed 000.",
         "text",
-        {**_request(f'text say="{LUNA}" in=12 out=24', UNICORN), "model": "gpt-4o", "stream": True},
+        {
+            **_request(f'text say="{LUNA}" in=12 out=24 cached=0 reasoning=0', UNICORN),
+            "model": "gpt-4o",
+            "stream": True,
+        },
     ),
 )
 

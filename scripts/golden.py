@@ -63,6 +63,7 @@ def settings_in(folder: Path) -> Settings:
         model_aliases="",
         max_chat_choices=5,
         choices="broadcast",
+        chat_profile="openai",
         structured_output=False,
         stream_metrics=False,
         sse_keepalive_ms=0,

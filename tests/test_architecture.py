@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from codex_proxy.agent_specs.registry import BUILT_IN
+
 ROOT = Path(__file__).parent.parent
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -16,16 +18,17 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "agents": frozenset({"core"}),
     "surfaces": frozenset({"core"}),
     "tools": frozenset({"core"}),
-    "process": frozenset({"core"}),
-    "store": frozenset({"core"}),
+    "files": frozenset(),
+    "process": frozenset({"core", "files"}),
+    "store": frozenset({"core", "files"}),
     "mcp": frozenset({"core"}),
-    "runs": frozenset({"process", "agents", "tools", "core"}),
-    "http": frozenset({"runs", "store", "surfaces", "core"}),
+    "runs": frozenset({"process", "agents", "tools", "core", "files"}),
+    "http": frozenset({"runs", "store", "surfaces", "core", "files"}),
 }
 """The layers of docs/architecture.md. Modules beside these packages (`app`, `cli`, ...) may import everything,
 and nothing below imports them."""
 
-WIRING = frozenset({"commands"})
+WIRING = frozenset({"agent_specs", "commands"})
 """Packages that belong to those modules beside the layers."""
 
 STAND_ALONE = ("agents", "surfaces")
@@ -71,7 +74,14 @@ READS_THE_WORLD = frozenset(
 PROGRAMS = frozenset({"codex_proxy.process.warden"})
 """Started by their path, as programs of their own: they may read their arguments, and nothing else."""
 
-LONGEST_MODULE, LONGEST_FUNCTION = 400, 60
+NAMES_AGENTS = (
+    "codex_proxy.agent_specs.",
+    "codex_proxy.agents.codex_",
+    *("codex_proxy.runs.app_server_agent", "codex_proxy.runs.codex_setup"),
+)
+"""The registry and the modules of agents."""
+
+LONGEST_MODULE, LONGEST_FUNCTION = 600, 60
 
 
 class Module:
@@ -196,6 +206,26 @@ def budgets(module: Module) -> list[str]:
     return wrong
 
 
+def agent_names(module: Module) -> list[str]:
+    """Only the registry and an agent's own modules name an agent; others ask its spec or the agent itself."""
+    if module.name.startswith(NAMES_AGENTS) or not module.name.startswith("codex_proxy"):
+        return []
+    documented = {node.value for node in module.nodes() if isinstance(node, ast.Expr)}
+    wrong = []
+    for node in module.nodes():
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documented:
+            wrong += [f"names {name}" for name in BUILT_IN if "-" in name and name in node.value]
+        elif (
+            isinstance(node, ast.Compare)
+            and isinstance(node.left, ast.Attribute)
+            and node.left.attr == "agent"
+        ):
+            wrong += [
+                f"compares with {each.value!r}" for each in node.comparators if isinstance(each, ast.Constant)
+            ]
+    return wrong
+
+
 def words(module: Module) -> list[str]:
     wrong = [f"a {word}" for word in re.findall(r"\b(TODO|FIXME|XXX)\b", module.source)]
     documented = ast.get_docstring(module.tree) or not module.tree.body  # an empty file decides nothing
@@ -203,7 +233,7 @@ def words(module: Module) -> list[str]:
 
 
 RULES: tuple[Callable[[Module], list[str]], ...] = (
-    *(layering, standing_alone, sans_io, world, alone, budgets, words),
+    *(layering, standing_alone, sans_io, world, alone, agent_names, budgets, words),
 )
 
 
@@ -279,6 +309,8 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
     (world, "runs.manager", "from os import getenv", "reads os.getenv"),
     (world, "process.warden", "import os\nx = os.environ", "reads os.environ"),
     (world, "http.sse", "import sys\nx = sys.argv", "reads sys.argv"),
+    (agent_names, "http.turns", "x = 'Try --agent codex-proto.'", "names codex-proto"),
+    (agent_names, "metrics", "if settings.agent == 'fake': pass", "compares with 'fake'"),
     (budgets, "core.rules", LONG, f"{LONGEST_MODULE + 1} lines"),
     (budgets, "core.rules", LONG_FUNCTION, f"long has {LONGEST_FUNCTION + 1} lines"),
     (words, "core.rules", D + "x = 1  # TODO: more", "a TODO"),

@@ -17,6 +17,9 @@ class Step(msgspec.Struct, frozen=True):
 
     events: list[Event] = []
     writes: bytes = b""
+    close_stdin: bool = False
+    """Nothing more will be written: the child's stdin ends behind `writes`. For programs that read their prompt to
+    the end of stdin and serve one turn; a child that serves several turns has no such step."""
 
 
 NOTHING = Step()
@@ -93,14 +96,13 @@ class Dialect(Protocol[L_contra]):
 
 
 Capability = Literal[
-    "text_deltas",
     "history",
     "client_tools",
     "tool_replies",
     "structured_output",
     "images",
-    "cancellation",
     "plain_model",
     "web_search",
+    "verbosity",
 ]
 """`tool_replies`: a turn goes on with the outputs of its calls, so that a server can run tools in it."""

@@ -75,5 +75,17 @@ class LineFramer:
             raise LineTooLong(self._max_line, _clean(lines[:whole]))
 
 
+class Chunks:
+    """In the place of a `LineFramer` where a program prints plain text: gives the bytes as they come."""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The chunk."""
+        return [chunk]
+
+    def close(self) -> bytes | None:
+        """None: nothing is held back."""
+        return None
+
+
 def _clean(lines: list[bytes]) -> list[bytes]:
     return [line for line in (line.removesuffix(b"\r") for line in lines) if line]

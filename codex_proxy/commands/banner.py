@@ -13,10 +13,14 @@ def banner(server: Any) -> str:
     base = f"http://{host}:{server.port}/v1"
     settings = server.settings
     key = " -H 'Authorization: Bearer KEY'" if settings.wants_key else ""
+    spec = server.agent_spec
+    sandbox = (
+        f"sandbox: {settings.sandbox}" if spec.confined else "no sandbox: what this agent runs, runs as you"
+    )
     lines = [
         f"codex-proxy {__version__} serves on {base}",
         f"  agent      {server.agent.name} {server.agent.version}",
-        f"  workspace  {settings.workdir} (sandbox: {settings.sandbox})",
+        f"  workspace  {settings.workdir} ({sandbox})",
     ]
     trouble = server.agent.trouble()
     if trouble is not None:
@@ -27,7 +31,7 @@ def banner(server: Any) -> str:
             "  *** PROMPTS AND ANSWERS ARE LOGGED (--log-content): whoever reads the log reads them.   ***",
             "  *** Meant for finding a fault. Start without it, and remove the log, when that is done. ***",
         ]
-    if settings.agent == "fake":
+    if spec.made_up:
         lines += [
             "",
             "  *** This is the embedded FAKE agent: its answers are made up. ***",

@@ -47,12 +47,12 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
             Check(
                 name="agent",
                 status="failed",
-                message=f"Codex did not answer within {LONGEST_SECONDS:g} s.",
-                advice="Run `codex --version` by hand and see what it waits for.",
+                message=f"The agent did not answer within {LONGEST_SECONDS:g} s.",
+                advice="Run its program by hand (`codex --version`) and see what it waits for.",
             )
         )
     port = await port_check(settings)
-    checks += [port, *folder_checks(settings), *mcp_checks(settings, environ)]
+    checks += [port, *folder_checks(settings, environ), *mcp_checks(settings, environ)]
     return Checkup(checks=tuple(checks), settings=chosen, otherwise=how_to_go_on(port))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from codex_proxy.core.keys import Key, KeysError, parse_keys, table_of
+from codex_proxy.files.private import make_folder, replacing
 from codex_proxy.keys_file import read_keys
 
 HEAD = (
@@ -56,7 +56,7 @@ def _change(path: Path, change: Callable[[tomlkit.items.Table], bool]) -> bool:
     """Reads, changes and replaces the file, while nobody else does. Comments in it stay."""
     path = Path(os.path.realpath(path))
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent)
         with _alone_in(path.parent):
             read_keys(path)
             document = tomlkit.parse(path.read_text("utf-8")) if path.exists() else _empty()
@@ -64,7 +64,8 @@ def _change(path: Path, change: Callable[[tomlkit.items.Table], bool]) -> bool:
             result = change(tables)
             text = tomlkit.dumps(document)
             parse_keys(text)
-            _replace(path, text)
+            with replacing(path) as new:
+                new.write(text.encode())
     except OSError as error:
         raise KeysError(f"{path} cannot be written: {error.strerror}") from error
     except TOMLKitError as error:
@@ -88,16 +89,3 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _replace(path: Path, text: str) -> None:
-    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=".keys-")  # made with mode 0600
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise

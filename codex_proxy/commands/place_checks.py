@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
+from codex_proxy.agent_specs.registry import runs_codex
 from codex_proxy.commands.checkup import Check, Fact
 from codex_proxy.config import Settings
 from codex_proxy.core.keys import KeysError, with_default
 from codex_proxy.keys_file import open_to_others, read_keys
+from codex_proxy.protected_paths import write_conflict
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 OPEN = {"read": "read", "change": "changed"}
 SHOWN = 10  # names of keys in a message
 
 
-def folder_checks(settings: Settings) -> list[Check]:
+def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
     """The state folder, the keys in it, Codex's home, and the workspace."""
     return [
         state_check(settings.state_dir),
         keys_check(settings),
         home_check(settings),
-        workspace_check(settings),
+        workspace_check(settings, environ),
     ]
 
 
@@ -85,8 +88,8 @@ def home_check(settings: Settings) -> Check:
     """Codex's own home, and the sign-in in it, which nobody else should be able to read."""
     folder = settings.codex_home
     facts: dict[str, Fact] = {"path": str(folder), "exists": folder.is_dir()}
-    if settings.agent == "fake":
-        message = "The fake agent has none."
+    if not runs_codex(settings):
+        message = "This agent runs no Codex."
         return Check(name="codex home", status="skipped", message=message, facts=facts)
     if not folder.is_dir():
         if "codex_home" in settings.model_fields_set:
@@ -106,7 +109,7 @@ def home_check(settings: Settings) -> Check:
     return Check(name="codex home", status="ok", message=f"{folder} is there.", facts=facts)
 
 
-def workspace_check(settings: Settings) -> Check:
+def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
     """Where agent turns work: to be read, and written where the sandbox lets them."""
     folder = settings.workdir
     facts: dict[str, Fact] = {"path": str(folder), "sandbox": settings.sandbox}
@@ -120,5 +123,9 @@ def workspace_check(settings: Settings) -> Check:
         )
         advice = "Name a folder that is yours with --workdir, or leave --sandbox out."
         return Check(name="workspace", status="warning", message=message, advice=advice, facts=facts)
+    conflict = write_conflict(settings, environ)
+    if conflict is not None:
+        advice = "Start the server in another folder, or name one with --workdir."
+        return Check(name="workspace", status="failed", message=conflict, advice=advice, facts=facts)
     message = f"{folder} (sandbox: {settings.sandbox})."
     return Check(name="workspace", status="ok", message=message, facts=facts)

@@ -39,7 +39,8 @@ async def port_check(settings: Settings) -> Check:
 def _running(settings: Settings, health: dict[str, Any], facts: dict[str, Fact]) -> Check:
     where = f"{settings.host}:{settings.port}"
     agent = health["agent"]
-    message = f"A codex-proxy {health.get('version')} serves {agent.get('name')} on {where} already."
+    version = f" {health['version']}" if "version" in health else ""  # not told where a key is wanted
+    message = f"A codex-proxy{version} serves {agent.get('name')} on {where} already."
     if health.get("status") == "ok":
         return Check(name="port", status="ok", message=message, facts=facts)
     trouble = str(health.get("trouble", "its agent is in trouble"))
@@ -59,7 +60,7 @@ async def health_of(server_url: str) -> dict[str, Any] | None:
             body = await reply.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None
-    ours = isinstance(body, dict) and isinstance(body.get("agent"), dict) and "turns" in body
+    ours = isinstance(body, dict) and isinstance(body.get("agent"), dict) and "fake" in body["agent"]
     return body if ours else None
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 
 from codex_proxy.app import SystemClock
 from codex_proxy.config import Settings
+from codex_proxy.files.private import replacing
 from codex_proxy.keeping import KeepingError, open_store
 from codex_proxy.store.base import Store, StoreStats, StoreUnavailable
 
@@ -35,15 +37,39 @@ async def prune(settings: Settings) -> str:
     )
 
 
+async def check(settings: Settings) -> str:
+    """Compares all that is stored with its checksums. Raises `KeepingError` with what is damaged."""
+    async with existing_store(settings) as store:
+        found = await store.check()
+    if found.damaged:
+        raise KeepingError(
+            f"{len(found.damaged)} of {found.rows} rows in {settings.store_file} are damaged: clients are not shown "
+            f"them. Delete what they belong to, or put a copy of the file in its place:\n"
+            + "\n".join(found.damaged)
+        )
+    return f"{found.rows} rows are as they were written"
+
+
 async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
     """Gives `write` one line of JSON for each response and conversation. How many there were."""
     async with existing_store(settings) as store:
         return await store.export(write)
 
 
+async def export_to(settings: Settings, output: Path) -> int:
+    """The same into a file, which is there when all of it is. Raises `KeepingError` also where it cannot be written."""
+    try:
+        with replacing(output) as file:
+            return await export(settings, file.write)
+    except OSError as error:
+        raise KeepingError(f"{output} cannot be written: {error.strerror}") from error
+
+
 @asynccontextmanager
 async def existing_store(settings: Settings) -> AsyncIterator[Store]:
     """The store of these settings, which a server has made. Raises `KeepingError`."""
+    if settings.store == "memory":
+        raise KeepingError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
     if not settings.store_file.is_file():
         raise KeepingError(f"there is no store at {settings.store_file}: a server makes it (PROXY_STATE_DIR)")
     store = await open_store(settings, SystemClock())

@@ -15,11 +15,13 @@ from typing import Any
 import msgspec
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from codex_proxy.app import SystemClock
 from codex_proxy.commands.chat.conversation import ChatError, Conversation
 from codex_proxy.commands.store import existing_store
 from codex_proxy.config import Settings
+from codex_proxy.core.printable import escaped, escaped_json, escaped_lines
 from codex_proxy.keeping import KeepingError
 from codex_proxy.store.usage import HOUR, Figures, UsageQuery
 from codex_proxy.surfaces.models import DEFAULT_NAME
@@ -35,8 +37,10 @@ _FIGURES = (
 
 async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
     """The rows of every key, out of the store's file, beside a server that runs. Raises `KeepingError`."""
-    if settings.store == "off":
-        raise KeepingError("with PROXY_STORE=off usage is kept by the server only: each key may ask it")
+    if settings.store != "sqlite":
+        raise KeepingError(
+            f"with PROXY_STORE={settings.store} usage is kept by the server only: each key may ask it"
+        )
     clock = SystemClock()
     today = int(clock.epoch()) // DAY * DAY
     query = UsageQuery(owner=None, start=today - (days - 1) * DAY, end=today + DAY, width=DAY, by_model=True)
@@ -58,14 +62,14 @@ def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
     """The rows of all keys as a table."""
     table = _table("day", "key", "model")
     for row in rows:
-        table.add_row(_day(row["start_time"]), row["key"], row["model"], *_figures(row))
+        table.add_row(_day(row["start_time"]), _cell(row["key"]), _cell(row["model"]), *_figures(row))
     _print(table, console)
 
 
 def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     """What `of_all_keys` gave."""
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(escaped_json(json.dumps(rows, indent=2)))
     else:
         show_rows(rows, Console(highlight=False))
 
@@ -75,10 +79,10 @@ def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
     try:
         found = asyncio.run(ask(Conversation(base_url, DEFAULT_NAME, key), days))
     except ChatError as error:
-        print(f"codex-proxy: {error}", file=sys.stderr)
+        print(escaped_lines(f"codex-proxy: {error}"), file=sys.stderr)
         return 1
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(escaped_json(json.dumps(found, indent=2)))
     else:
         show(found, Console(highlight=False))
     return 0
@@ -95,7 +99,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     table = _table("day", "model")
     for bucket in found["usage"]["data"]:
         for result in bucket["results"]:
-            table.add_row(_day(bucket["start_time"]), result["model"], *_figures(result))
+            table.add_row(_day(bucket["start_time"]), _cell(result["model"]), *_figures(result))
     _print(table, console)
     if found["usage"]["kept"] == "memory":
         console.print(f"(kept in memory only, since {_time(found['usage']['kept_since'])})")
@@ -107,6 +111,11 @@ def _table(*heads: str) -> Table:
     for column in table.columns[len(heads) :]:
         column.justify = "right"
     return table
+
+
+def _cell(said: str) -> Text:
+    """The server's words, a client's name for a model among them: neither markup nor what a terminal obeys."""
+    return Text(escaped(said))
 
 
 def _print(table: Table, console: Console) -> None:
@@ -123,14 +132,14 @@ def _figures(result: dict[str, Any]) -> list[str]:
 def _show_limits(found: dict[str, Any], console: Console) -> None:
     console.print()
     if found["limits"] is None:
-        console.print(found["reason"])
+        console.print(_cell(found["reason"]))
         return
     for limit in found["limits"]:
         for window in limit["windows"]:
             span = "" if window["window_seconds"] is None else f" of {window['window_seconds'] / 3600:g} h"
             ends = "" if window["resets_at"] is None else f", until {_time(window['resets_at'])}"
             used = "over" if window["over"] else f"{window['used_percent']:g} % used"
-            console.print(f"{limit['id'] or 'account'}{span}: {used}{ends}")
+            console.print(_cell(f"{limit['id'] or 'account'}{span}: {used}{ends}"))
 
 
 def _day(seconds: int) -> str:

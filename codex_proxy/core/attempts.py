@@ -1,7 +1,8 @@
-"""How long the answer to a wrong key is held back: the more failed attempts of one address, the longer, within bounds.
+"""How long a key waits until it is looked at: the more wrong ones its address has brought, the longer, within bounds.
 
-In: addresses of peers, and the time (from an injected clock). Out: seconds. Whoever has a right key is never asked
-about: it does not matter who else comes from their address. It sleeps for nobody.
+In: addresses of peers, digests of keys, and the time (from an injected clock). Out: seconds. A key that has been right
+from this address before is looked at at once, whoever else comes from there. Any other waits, right or wrong: if only
+the answers to wrong ones came late, whoever tries many at once would know without them. It sleeps for nobody.
 """
 
 from __future__ import annotations
@@ -16,39 +17,76 @@ FREE: Final = 3
 """Attempts that are answered at once: a person who mistypes, or a client with an old key, waits for nothing."""
 FIRST_SECONDS: Final = 0.25
 LONGEST_SECONDS: Final = 5.0
-"""Clients give up later than that, and a connection is held for no longer."""
+"""Between two of them."""
+MAX_WAIT_SECONDS: Final = 20.0
+"""For one that has others of its address before it. Clients give up later than that."""
 FORGIVEN_SECONDS: Final = 600.0
 """Without a failed attempt, until an address begins anew."""
 MOST_ADDRESSES: Final = 4096
 """About 1 MiB. Past it the address that was quiet for longest is forgotten."""
+MAX_KNOWN: Final = 4096
+"""Keys that were right, each with its address; as much."""
+
+
+class TooManyWaitError(Exception):
+    """So many keys of this address wait that one more is not looked at at all."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"again in {seconds:g} s")
+        self.seconds = seconds
 
 
 class FailedAttempts:
-    """Counts wrong keys, by address."""
+    """Counts keys that were tried, by address, until they have turned out right."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failed: OrderedDict[str, tuple[int, float, float]] = OrderedDict()
-        """Per address how many, when the last one came, and when its answer goes out; the quietest first."""
+        """Per address how many, when the last one came, and when it is looked at; the quietest first."""
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Address and digest of keys that were right; the one that was used longest ago first."""
 
     def delay(self, address: str) -> float:
-        """Notes one more, and gives the seconds to hold its answer back.
+        """Notes one more, and gives the seconds until it may be looked at. Raises `TooManyWaitError`.
 
-        Several at once are answered one after the other: opening more connections makes nobody faster.
+        Several at once are looked at one after the other: opening more connections makes nobody faster.
         """
         now, address = self._clock.monotonic(), _network_of(address)
-        count, last, answered = self._failed.pop(address, (0, now, now))
+        count, last, looked = self._failed.pop(address, (0, now, now))
         if now - last >= FORGIVEN_SECONDS:
             count = 0
-        count += 1
-        spacing = (
-            0.0 if count <= FREE else min(FIRST_SECONDS * 2.0 ** min(count - FREE - 1, 16), LONGEST_SECONDS)
-        )
-        wait = min(max(answered - now, 0.0) + spacing, LONGEST_SECONDS)
-        self._failed[address] = (count, now, now + wait)
+        spacing = 0.0 if count < FREE else min(FIRST_SECONDS * 2.0 ** min(count - FREE, 16), LONGEST_SECONDS)
+        wait = max(looked - now, 0.0) + spacing
+        if wait > MAX_WAIT_SECONDS:
+            self._failed[address] = (count, now, looked)
+            raise TooManyWaitError(wait)
+        self._failed[address] = (count + 1, now, now + wait)
         if len(self._failed) > MOST_ADDRESSES:
             self._failed.popitem(last=False)
         return wait
+
+    def is_known(self, address: str, digest: str) -> bool:
+        """Whether this key has been right from this address."""
+        return (_network_of(address), digest) in self._known
+
+    def take_back(self, address: str) -> None:
+        """It was no guess: one less than `delay` has noted."""
+        address = _network_of(address)
+        count, last, looked = self._failed.pop(address, (0, 0.0, 0.0))
+        if count > 1:
+            self._failed[address] = (count - 1, last, looked)
+
+    def was_right(self, address: str, digest: str) -> None:
+        """It is known from now on."""
+        known = (_network_of(address), digest)
+        self._known[known] = None
+        self._known.move_to_end(known)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+
+    def was_wrong(self, address: str, digest: str) -> None:
+        """It is known no longer, where it was."""
+        self._known.pop((_network_of(address), digest), None)
 
     def __len__(self) -> int:
         return len(self._failed)

@@ -73,6 +73,8 @@ class TurnEnded(msgspec.Struct, frozen=True):
     trigger: str = "task_complete"
     failure: Failure | None = None
     choice_stops: dict[int, str] | None = None
+    cut: bool = False
+    """Ended here by a limit, in the middle of what the agent said: it will not tell what that has cost."""
 
 
 class ItemStarted(msgspec.Struct, frozen=True, gc=False):

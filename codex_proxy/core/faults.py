@@ -48,6 +48,7 @@ class FaultKind(StrEnum):
     # Nobody's, or ours.
     TIMED_OUT = "timed_out"
     UNAVAILABLE = "unavailable"
+    STOPPING = "stopping"
     INTERNAL = "internal"
 
 
@@ -71,6 +72,18 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def unquoted(self) -> str:
         """The message for logs and for strangers: without the agent's own words."""
         return self.message.replace(f": {self.quoted}", ".") if self.quoted else self.message
+
+
+STOPPING = Failure(
+    kind=FaultKind.STOPPING, message="The server is stopping. Try again in a moment.", retry_after=5
+)
+"""What a turn ends with, or does not begin for, when the server stops."""
+
+UNFORESEEN = Failure(
+    kind=FaultKind.INTERNAL,
+    message="The server failed in an unforeseen way. Its log has the reason under this request's id.",
+)
+"""A fault of ours."""
 
 
 class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is raised

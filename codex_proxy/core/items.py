@@ -80,6 +80,17 @@ class McpOrigin(msgspec.Struct, frozen=True):
     asks: bool = False
 
 
+class ClientName(msgspec.Struct, frozen=True):
+    """What the client calls a tool that the model is offered under another name.
+
+    `search`: it is the tool by which the model finds those that the client has deferred (`tool_search`).
+    """
+
+    name: str
+    namespace: str | None = None
+    search: bool = False
+
+
 class Tool(msgspec.Struct, frozen=True):
     """A tool of the client, or one that this server runs. `parameters` is the JSON schema as it came; None for
     custom."""
@@ -91,6 +102,8 @@ class Tool(msgspec.Struct, frozen=True):
     kind: Literal["function", "custom"] = "function"
     mcp: McpOrigin | None = None
     """Where this server runs it; None for the client's own."""
+    client_name: ClientName | None = None
+    """Where the client calls it otherwise than `name`."""
 
 
 # --- what the agent puts out --------------------------------------------------------------------

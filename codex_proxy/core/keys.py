@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.turn import Sandbox
 
 DEFAULT_NAME: Final = "default"
@@ -92,7 +93,7 @@ def check_name(name: str) -> None:
     """Raises `KeysError` for what cannot be the name of a key."""
     if _NAME.fullmatch(name) is None:
         raise KeysError(
-            f"{name[:80]!r} cannot be a key's name: take up to 64 small letters, digits, - and _, with a letter or "
+            f"{excerpt(name)!r} cannot be a key's name: take up to 64 small letters, digits, - and _, with a letter or "
             "a digit first."
         )
     if name == NOBODY:
@@ -107,7 +108,7 @@ def parse_keys(text: str) -> tuple[Key, ...]:
         raise KeysError(f"it is not TOML: {error}") from None
     unknown = sorted(set(document) - {"keys"})
     if unknown:
-        raise KeysError(f"nothing is known of {unknown[0][:80]!r}; each key is a table [keys.NAME]")
+        raise KeysError(f"nothing is known of {excerpt(unknown[0])!r}; each key is a table [keys.NAME]")
     tables = document.get("keys", {})
     if not isinstance(tables, dict):
         raise KeysError("'keys' has to be tables: [keys.NAME]")
@@ -132,7 +133,7 @@ def _key_of(name: str, table: Any) -> Key:
         raise KeysError(f"[keys.{name}]: {error}") from None
     for root in key.roots:
         if not root.startswith("/") or "\0" in root:
-            raise KeysError(f"[keys.{name}]: the root {root[:80]!r} has to be a whole path, from / on")
+            raise KeysError(f"[keys.{name}]: the root {excerpt(root)!r} has to be a whole path, from / on")
     return key
 
 

@@ -22,10 +22,7 @@ from codex_proxy.core.events import (
     TextDelta,
 )
 from codex_proxy.core.items import ItemStatus
-
-LETTERS_PER_TOKEN: Final = 8
-"""What no ordinary text reaches (prose has 4 to 5, indented code somewhat more): a limit of tokens, counted
-with it, does not cut before the model itself would have been cut."""
+from codex_proxy.core.tokens import TokenLimit
 
 MOST_SIZE: Final = 32 << 20
 """Letters of one turn. The largest body that we take is as large: more could not be sent back as history. The longest
@@ -99,10 +96,13 @@ class StopSequences:
         """How many letters at the end may be the beginning of a stop sequence."""
         longest = 0
         for stop in self._stops:
-            for length in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:length]):
-                    longest = length
+            end = text[-(len(stop) - 1) :] if len(stop) > 1 else ""
+            start = end.find(stop[0])
+            while 0 <= start < len(end) - longest:
+                if stop.startswith(end[start:]):
+                    longest = len(end) - start
                     break
+                start = end.find(stop[0], start + 1)
         return longest
 
     def _release(self, id: str, out: list[Event]) -> None:
@@ -113,11 +113,11 @@ class StopSequences:
 
 
 class MaxTokens:
-    """Cuts what the assistant says (answer or refusal) at an upper bound of `tokens`, per choice."""
+    """Cuts what the assistant says (answer or refusal) at an estimate of `tokens`, per choice."""
 
     def __init__(self, tokens: int) -> None:
-        self._limit = tokens * LETTERS_PER_TOKEN
-        self._said: dict[int | None, int] = {}
+        self._tokens = tokens
+        self._limits: dict[int | None, TokenLimit] = {}
         self._open: dict[str, int | None] = {}
         self.hit = False
 
@@ -139,10 +139,11 @@ class MaxTokens:
 
     def _text(self, event: TextDelta | RefusalDelta, out: list[Event]) -> None:
         choice = self._open.get(event.id)
-        said = self._said.get(choice, 0)
-        room = self._limit - said
-        self._said[choice] = said + len(event.text)
-        if len(event.text) <= room:
+        limit = self._limits.get(choice)
+        if limit is None:
+            limit = self._limits[choice] = TokenLimit(self._tokens)
+        room = limit.room_in(event.text)
+        if room is None:
             out.append(event)
             return
         self.hit = True

@@ -13,7 +13,7 @@ It knows no dialect and no wire.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -97,27 +97,11 @@ class Rules:
         """After a retry: messages of the step that are still to be repeated, oldest first."""
         self._mute_reasoning = False
         self._out: list[Event] = []
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            TurnStarted: self._turn_started,
-            TurnEnded: self._turn_ended,
-            ItemStarted: self._item_started,
-            ItemEnded: self._item_ended,
-            TextDelta: self._text_delta,
-            TextWhole: self._text_whole,
-            RefusalDelta: self._refusal_delta,
-            ReasoningDelta: self._reasoning_delta,
-            ReasoningWhole: self._reasoning_whole,
-            ArgumentsDelta: self._arguments_delta,
-            ArgumentsWhole: self._arguments_whole,
-            OutputDelta: self._output_delta,
-            StepCompleted: self._step_completed,
-            Retrying: self._retrying,
-        }
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
         """The same events, repaired. Empty once the turn has ended."""
         self._out = out = []
-        handlers = self._handlers
+        handlers = HANDLERS
         # Most events are pieces of one message in a row, of which nothing has to be found out again.
         speaker: str | None = None
         said: list[str] = []
@@ -135,7 +119,7 @@ class Rules:
             if handler is None:
                 out.append(event)
             else:
-                handler(event)
+                handler(self, event)
             if kind is TextDelta and self._plain(event.id):  # type: ignore[union-attr]
                 speaker = event.id  # type: ignore[union-attr]
                 said = self._items[speaker].said.setdefault(TEXT, [])
@@ -395,3 +379,23 @@ class Rules:
         held = self._inside(event.id, self._kind(event.id, PRINTING), None)
         if held is not None and event.text:
             self._out.append(OutputDelta(held.id, event.text))
+
+
+HANDLERS: Final[dict[type, Callable[[Rules, Any], None]]] = {
+    TurnStarted: Rules._turn_started,
+    TurnEnded: Rules._turn_ended,
+    ItemStarted: Rules._item_started,
+    ItemEnded: Rules._item_ended,
+    TextDelta: Rules._text_delta,
+    TextWhole: Rules._text_whole,
+    RefusalDelta: Rules._refusal_delta,
+    ReasoningDelta: Rules._reasoning_delta,
+    ReasoningWhole: Rules._reasoning_whole,
+    ArgumentsDelta: Rules._arguments_delta,
+    ArgumentsWhole: Rules._arguments_whole,
+    OutputDelta: Rules._output_delta,
+    StepCompleted: Rules._step_completed,
+    Retrying: Rules._retrying,
+}
+"""What each event does; the others pass as they are. One table for all turns: bound methods in a turn's own would keep
+it alive until the garbage collector looks."""

@@ -52,6 +52,15 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON schema that the answer's text must follow."""
     workdir: str = ""
     sandbox: Sandbox = "read-only"
+    confine_reads: bool = False
+    """The agent's commands are kept from reading what this server stores, where the agent can do that."""
+    permissions: str | None = None
+    """The agent's own name for what its commands may do; None: what `sandbox` says. The agent's side sets it."""
     choices: int = 1
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
+
+
+def without_content(turn: Turn) -> Turn:
+    """Its settings alone, without what a client has sent to be said: for who has to know it for longer than that."""
+    return msgspec.structs.replace(turn, history=(), tools=(), output_schema=None)

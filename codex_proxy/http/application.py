@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from codex_proxy.http.middleware.bodies import bodies
 from codex_proxy.http.middleware.doors import doors
 from codex_proxy.http.middleware.frame import frame, sign
 from codex_proxy.http.middleware.pace import pace
@@ -14,7 +15,7 @@ from codex_proxy.http.stalled import bound_reading
 
 def application(service: Service) -> web.Application:
     """Everything under HTTP; the caller runs it and ends the agent afterwards."""
-    app = web.Application(middlewares=[frame, doors, pace], client_max_size=service.body_limit)
+    app = web.Application(middlewares=[frame, doors, pace, bodies], client_max_size=service.body_limit)
     app[SERVICE] = service
     app.on_response_prepare.extend((sign, bound_reading))
     add_routes(app, service)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from aiohttp import web
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.body import read_body
+from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.exchange import streamed, whole
 from codex_proxy.http.middleware.frame import NOTES, OWNER
@@ -17,12 +19,13 @@ from codex_proxy.http.places import stream_place
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
-from codex_proxy.http.turns import billed_to, check_capabilities, with_images
+from codex_proxy.http.turns import agent_headers, billed_to, check_capabilities, with_images
 from codex_proxy.http.workspace import in_workspace
 from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.render import ChatRenderer
+from codex_proxy.surfaces.usage import tokens_in
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -35,7 +38,10 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         sandbox=request.headers.get("X-Codex-Sandbox"),
     )
     client = request[CLIENT]
-    parsed = parse(await read_body(request), settings=client.chat, catalog=service.catalog, headers=hints)
+    parsed = await parsed_from(
+        await read_body(request),
+        lambda body: parse(body, settings=client.chat, catalog=service.catalog, headers=hints),
+    )
     client.check_model(parsed.turn, parsed.model_asked)
     request[NOTES] |= {
         "model": parsed.model_asked,
@@ -43,13 +49,14 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         "choice_count": parsed.choices,
         "mode": parsed.turn.mode,
     }
-    check_capabilities(parsed.turn, service.manager.agent)
+    check_capabilities(parsed.turn, service)
     tool_field = (
         "functions[{}].parameters" if parsed.legacy_function_call else "tools[{}].function.parameters"
     )
-    check_schemas(parsed.turn, answer="response_format.json_schema.schema", tool=tool_field)
+    checks = service.manager.checks
+    await check_schemas(checks, parsed.turn, answer="response_format.json_schema.schema", tool=tool_field)
     turn = in_workspace(parsed.turn, parsed.workdir_param, client.workspace)
-    turn = await with_images(turn, service, "messages")
+    turn = await with_images(turn, service, parsed.web_images, "messages")
     if _sampled(service, parsed):
         _check_sampling(turn)
     renderer = _renderer(service, parsed, observed, show_activity=client.chat.show_activity)
@@ -110,24 +117,23 @@ def _renderer(
         id=service.ids.new("chatcmpl-"),
         created=int(service.clock.epoch()),
         model=parsed.model_asked,
+        profile=service.chat_profile,
         choices=parsed.choices,
         stream=parsed.stream,
         include_usage=parsed.include_usage,
         legacy_function_call=parsed.legacy_function_call,
         whole_calls=not parsed.turn.parallel_tool_calls,
         show_activity=show_activity,
-        prompt_letters=parsed.prompt_letters,
+        prompt_tokens=partial(tokens_in, parsed.turn.history),
+        max_tokens=parsed.turn.max_tokens,
         metrics=observed.measure if service.stream_metrics else None,
+        service_tier=parsed.service_tier,
     )
 
 
 def _headers(service: Service, parsed: ParsedChat) -> dict[str, str]:
-    headers = {"x-codex-agent": service.manager.agent.name}
-    if parsed.ignored:
-        headers["x-codex-ignored-params"] = ", ".join(parsed.ignored)
-    if "history" not in service.manager.agent.capabilities and len(parsed.turn.history) > 1:
-        headers["x-codex-history"] = "flattened"
-    return headers
+    search = "web_search_options" if parsed.web_search else None
+    return agent_headers(service.manager.agent, parsed.turn, parsed.ignored, search, "verbosity")
 
 
 def _no_keepalive(request: web.Request) -> bool:

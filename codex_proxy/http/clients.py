@@ -6,11 +6,12 @@ this server's. It reads no header; `middleware.doors` does.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
 
+from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import NOBODY, Key, KeySet
 from codex_proxy.core.turn import SANDBOXES, Turn
@@ -18,8 +19,6 @@ from codex_proxy.http.workspace import Workspace, narrowed_to
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.models import ModelCatalog, resolve
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
-
-_SHOWN: Final = 80  # letters of a client's own words in a message
 
 
 class Keys(Protocol):
@@ -78,8 +77,9 @@ def no_mcp(param: str) -> Fault:
 
 
 def not_its_model(asked: str) -> Fault:
-    shown = asked if len(asked) <= _SHOWN else asked[:_SHOWN] + "..."
-    message = f"This key may not ask for the model '{shown}'. GET /v1/models lists those that it may."
+    message = (
+        f"This key may not ask for the model '{excerpt(asked)}'. GET /v1/models lists those that it may."
+    )
     return Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message, param="model"))
 
 
@@ -97,6 +97,11 @@ class Clients:
     def wanted(self) -> bool:
         """Whether a request needs a key."""
         return self._source.current().wanted
+
+    @property
+    def count(self) -> int:
+        """How many there may be, each with a name of its own."""
+        return max(1, len(self._source.current().keys))
 
     @property
     def trouble(self) -> str | None:
@@ -140,6 +145,8 @@ def narrowed(everybody: Client, key: Key, catalog: ModelCatalog) -> Client:
     if key.sandbox is not None:
         sandbox = min(sandbox, key.sandbox, key=SANDBOXES.index)
     workspace = narrowed_to(everybody.workspace, key.roots) if key.roots else everybody.workspace
+    # Several may have keys, and what is stored is not everybody's.
+    workspace = msgspec.structs.replace(workspace, confine_reads=True)
     tools = "never" if key.plain_model else everybody.chat.builtin_tools
     limits = {"sandbox": sandbox, "builtin_tools": tools, "workdir": workspace.folder}
     return Client(

@@ -8,14 +8,16 @@ from typing import Any
 
 from aiohttp import web
 
+from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.http.body import read_body
+from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.listing import check_include, listed, shown
 from codex_proxy.http.middleware.frame import OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.responses.store_faults import opened, told_as_faults
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.store.base import (
+    ContextTooLarge,
     Conversation,
     ItemReference,
     NewItem,
@@ -50,7 +52,7 @@ def add_conversation_routes(app: web.Application) -> None:
 
 async def create(request: web.Request) -> web.Response:
     service, store = _service_and_store(request)
-    given = parse_create(await read_body(request))
+    given = await parsed_from(await read_body(request), parse_create)
     now = service.clock.epoch()
     made = Conversation(
         owner=request[OWNER], id=service.ids.new("conv_"), created=now, metadata=given.metadata
@@ -58,7 +60,7 @@ async def create(request: web.Request) -> web.Response:
     with told_as_faults():
         try:
             await store.add_conversation(made, _new_items(given.items, service, now))
-        except (NotStored, StoreConflict) as error:
+        except (NotStored, StoreConflict, ContextTooLarge) as error:
             raise _refused(error, given.items) from None
     return json_response(_object(made))
 
@@ -120,7 +122,7 @@ async def create_items(request: web.Request) -> web.Response:
     """At most 20 at once, all or none."""
     service, store = _service_and_store(request)
     check_include(request)
-    given = parse_items(await read_body(request))
+    given = await parsed_from(await read_body(request), parse_items)
     items = _new_items(given, service, service.clock.epoch())
     with told_as_faults():
         try:
@@ -129,7 +131,7 @@ async def create_items(request: web.Request) -> web.Response:
             if error.kind == "conversation":
                 raise _missing(request) from None
             raise _refused(error, given) from None
-        except StoreConflict as error:
+        except (StoreConflict, ContextTooLarge) as error:
             raise _refused(error, given) from None
     return json_response(objects.added([_item_object(item) for item in added]))
 
@@ -191,10 +193,14 @@ def _new_items(given: Sequence[ItemDict], service: Service, now: float) -> list[
     ]
 
 
-def _refused(error: NotStored | StoreConflict, given: Sequence[ItemDict]) -> Fault:
-    """An item that refers to nothing, or whose id is taken; the place names it where it is one of these."""
+def _refused(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence[ItemDict]) -> Fault:
+    """Items that are too many, refer to nothing, or whose id is taken; the place names the one that is meant."""
+    if isinstance(error, ContextTooLarge):
+        return objects.too_large(str(error), "items")
     if isinstance(error, StoreConflict):
         message = "An item with the same id is in the conversation already: leave its 'id' out."
         return bad_request(message, "items", "item_already_in_conversation")
     place = next((n for n, item in enumerate(given) if item.get("id") == error.id), 0)
-    return bad_request(f"Item with id '{error.id[:80]}' not found.", f"items[{place}].id", "item_not_found")
+    return bad_request(
+        f"Item with id '{excerpt(error.id)}' not found.", f"items[{place}].id", "item_not_found"
+    )

@@ -8,8 +8,8 @@ from typing import Protocol
 from aiohttp import web
 
 from codex_proxy.core.events import Event, Stop, TurnEnded
-from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.http.faults import UNFORESEEN, log_unforeseen
+from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
+from codex_proxy.http.faults import log_unforeseen
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.silence import Silence
 from codex_proxy.http.sources import Source

@@ -14,11 +14,6 @@ log = structlog.get_logger("codex_proxy.http")
 CHALLENGE = 'Bearer realm="codex-proxy"'
 """How a key is sent, for clients that wait to be asked (RFC 6750)."""
 
-UNFORESEEN = Failure(
-    kind=FaultKind.INTERNAL,
-    message="The server failed in an unforeseen way. Its log has the reason under this request's id.",
-)
-
 
 def log_unforeseen(error: BaseException) -> None:
     """Logs where a fault of ours happened. Never what it says: that may hold a piece of the request."""

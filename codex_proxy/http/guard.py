@@ -4,11 +4,14 @@ exchange is over. Source: seed 001 ("Streaming Concurrency Guard").
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 import structlog
 
+from codex_proxy.core.fair_queue import share_of
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 
 log = structlog.get_logger("codex_proxy.http")
@@ -34,44 +37,54 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class ConcurrencyFault(Fault):
-    """A stream was turned away; `count` is what it found."""
+    """A stream was turned away; `count` is what it found. `theirs`: its owner has as many already as it may have."""
 
-    def __init__(self, count: Count) -> None:
-        super().__init__(
-            Failure(
-                kind=FaultKind.CONCURRENCY_EXCEEDED,
-                message=f"{count.before} streams are open, and this server allows {count.limit} at once. "
-                "Try again when one has ended.",
+    def __init__(self, count: Count, theirs: int | None = None) -> None:
+        message = f"{count.before} streams are open, and this server allows {count.limit} at once."
+        if theirs is not None:
+            message = (
+                f"{theirs} of this server's {count.limit} streams are this key's; the rest is for others."
             )
+        super().__init__(
+            Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=f"{message} Try again when one has ended.")
         )
         self.count = count
 
 
 class SseGuard:
-    """Counts open streams, and turns away the one that is too many. `limit` None: it only counts."""
+    """Counts open streams, and turns away the one that is too many. `limit` None: it only counts. `owners` tells how
+    many there may be: with several, none of them gets every place."""
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, owners: Callable[[], int] = lambda: 1) -> None:
         self.active = 0
         self._limit = limit
+        self._owners = owners
+        self._by_owner: Counter[str] = Counter()
 
-    def acquire(self, request_id: str) -> Place:
+    def acquire(self, request_id: str, owner: str = "") -> Place:
         """A place for one stream. Raises `ConcurrencyFault` where there is none."""
-        before = self.active
-        if self._limit is not None and before >= self._limit:
-            count = self._count(before)
-            self._tell("rejected", count, request_id)
-            raise ConcurrencyFault(count)
+        before, theirs = self.active, self._by_owner[owner]
+        if self._limit is not None:
+            full = before >= self._limit
+            if full or theirs >= share_of(self._limit, self._owners()):
+                count = self._count(before)
+                self._tell("rejected", count, request_id)
+                raise ConcurrencyFault(count, None if full else theirs)
         self.active += 1
+        self._by_owner[owner] += 1
         count = self._count(before)
         self._tell("acquired", count, request_id)
-        return Place(self, request_id, count)
+        return Place(self, request_id, owner, count)
 
     def _count(self, before: int) -> Count:
         return Count(before, self.active, self._limit or 0)
 
-    def give_back(self, request_id: str, how: Release) -> None:
+    def give_back(self, request_id: str, owner: str, how: Release) -> None:
         before = self.active
         self.active -= 1
+        self._by_owner[owner] -= 1
+        if not self._by_owner[owner]:
+            del self._by_owner[owner]
         self._tell("released", self._count(before), request_id, cause=how)
 
     def _tell(self, outcome: str, count: Count, request_id: str, **more: str) -> None:
@@ -91,12 +104,13 @@ class SseGuard:
 class Place:
     """One stream's place. Given back once, however often its end is told."""
 
-    def __init__(self, guard: SseGuard, request_id: str, count: Count) -> None:
+    def __init__(self, guard: SseGuard, request_id: str, owner: str, count: Count) -> None:
         self.count = count
         self._guard: SseGuard | None = guard
         self._request_id = request_id
+        self._owner = owner
 
     def release(self, how: Release) -> None:
         guard, self._guard = self._guard, None
         if guard is not None:
-            guard.give_back(self._request_id, how)
+            guard.give_back(self._request_id, self._owner, how)

@@ -1,10 +1,18 @@
-"""What a supervisor asks: /healthz, /livez, /readyz."""
+"""What a supervisor asks: /healthz, /livez, /readyz.
+
+They are open to everybody. Where that is more than this machine, or keys are wanted, strangers are told whether a turn
+would work and not what serves and why not: versions, load, and faults that may name paths are for those with a key.
+"""
 
 from __future__ import annotations
 
 from aiohttp import web
 
 from codex_proxy import __version__
+from codex_proxy.core.faults import STOPPING, Fault
+from codex_proxy.core.keys import digest_of
+from codex_proxy.http.middleware.doors import guarded, key_in
+from codex_proxy.http.middleware.forwarded import is_near
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.service import SERVICE
 
@@ -12,6 +20,13 @@ KEYS_TROUBLE = (
     "The keys file cannot be read: the keys in force are older. The log and `codex-proxy doctor` say why."
 )
 """All that is told to whoever asks: the reason names a path."""
+AGENT_TROUBLE = "The agent cannot serve. With a key this says why; so do the log and `codex-proxy doctor`."
+
+
+STORE_TROUBLE = (
+    "The store takes no writes: its disk is full, or another process has locked it. What was stored is there; turns "
+    "work with 'store': false. The server's log says why."
+)
 
 
 async def healthz(request: web.Request) -> web.Response:
@@ -19,20 +34,40 @@ async def healthz(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     agent = service.manager.agent
     trouble = agent.trouble()
-    body: dict[str, object] = {
-        "status": "ok" if trouble is None else "degraded",
-        "version": __version__,
-        "agent": {"name": agent.name, "version": agent.version, "fake": service.fake},
-        "turns": {"running": service.manager.running, "queued": service.manager.queued},
-    }
+    about: dict[str, object] = {"name": agent.name, "fake": service.fake}
+    body: dict[str, object] = {"status": "ok" if trouble is None else "degraded", "agent": about}
+    if await _is_told_details(request):
+        about["version"] = agent.version
+        body["version"] = __version__
+        body["turns"] = {"running": service.manager.running, "queued": service.manager.queued}
     if service.fake:
         body["warning"] = "The embedded fake agent serves: its answers are made up."
     if trouble is not None:
-        body["trouble"] = trouble.unquoted
+        body["trouble"] = trouble.unquoted if "turns" in body else AGENT_TROUBLE
     if service.clients.trouble is not None:
         body["status"] = "degraded"
         body["keys"] = KEYS_TROUBLE
+    if not await _stores(request):
+        body["status"] = "degraded"
+        body["store"] = STORE_TROUBLE
     return json_response(body)
+
+
+async def _is_told_details(request: web.Request) -> bool:
+    """Whether it comes with a right key; where none is wanted, from this machine."""
+    clients = request.app[SERVICE].clients
+    if not clients.wanted:
+        return is_near(request)
+    key = key_in(request)
+    if not key:
+        return False
+    digest = digest_of(key)
+    try:
+        async with guarded(request, digest):
+            clients.holding(digest)
+    except Fault:
+        return False  # whoever asks whether the server lives is told so, whatever their key
+    return True
 
 
 async def livez(_: web.Request) -> web.Response:
@@ -42,7 +77,19 @@ async def livez(_: web.Request) -> web.Response:
 
 async def readyz(request: web.Request) -> web.Response:
     """GET /readyz: 503 with the reason where a turn would not work."""
-    trouble = request.app[SERVICE].manager.agent.trouble()
+    manager = request.app[SERVICE].manager
+    if manager.draining:
+        return json_response({"status": "unready", "reason": STOPPING.message}, 503)
+    trouble = manager.agent.trouble()
     if trouble is not None:
-        return json_response({"status": "unready", "reason": trouble.unquoted}, 503)
+        reason = trouble.unquoted if await _is_told_details(request) else AGENT_TROUBLE
+        return json_response({"status": "unready", "reason": reason}, 503)
+    if not await _stores(request):
+        return json_response({"status": "unready", "reason": STORE_TROUBLE}, 503)
     return json_response({"status": "ok"})
+
+
+async def _stores(request: web.Request) -> bool:
+    """Whether what has to be stored would be."""
+    check = request.app[SERVICE].responses.write_check
+    return check is None or await check.is_writable()

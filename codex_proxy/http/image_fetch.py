@@ -10,10 +10,10 @@ operator's own network may be reached by them, whatever a name resolves to or a 
 from __future__ import annotations
 
 import asyncio
-import base64
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -30,7 +30,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from codex_proxy.core.addresses import is_public, literal
-from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import STOPPING, Fault, bad_request
+from codex_proxy.core.images import NoImageError, data_url_of
 from codex_proxy.core.items import HistoryItem, ImagePart, Part, PastOutput, SaidMessage
 from codex_proxy.core.turn import Turn
 
@@ -47,13 +48,6 @@ _HEADERS: Final = {
     "Accept-Encoding": "identity",  # what is unpacked can be a thousand times as large
     "User-Agent": "codex-proxy",
 }
-_MAGIC: Final = {
-    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
-    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
-    "image/gif": re.compile(rb"GIF8[79]a"),
-    "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
-}
-"""The types that models see, and how each begins: what a server says of a file is only what it says."""
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
@@ -129,9 +123,6 @@ class ImageFetcher:
     async def _read(self, place: URL, response: ClientResponse) -> str:
         if response.status != 200:
             raise _refused(place, f"could not be fetched (status {response.status})")
-        named = response.content_type
-        if named not in _MAGIC:
-            raise _refused(place, "is not declared as image/png, image/jpeg, image/gif or image/webp")
         most = self.limits.image_bytes
         too_large = _refused(place, f"is larger than {most / (1 << 20):g} MiB")
         if (response.content_length or 0) > most:
@@ -141,16 +132,15 @@ class ImageFetcher:
             image += chunk
             if len(image) > most:
                 raise too_large
-        if not _MAGIC[named].match(image):
-            raise _refused(place, f"is declared as {named} and is none")
-        return f"data:{named};base64,{base64.b64encode(image).decode()}"
+        try:
+            return data_url_of(bytes(image))  # what the server says of its type is only what it says
+        except NoImageError as why:
+            raise _refused(place, str(why)) from None
 
     def _open(self) -> ClientSession:
         """The session, made when it is first needed: it belongs to the loop that runs then."""
         if self._closed:
-            raise Fault(
-                Failure(kind=FaultKind.UNAVAILABLE, message="The server is shutting down. Try again.")
-            )
+            raise Fault(STOPPING)
         if self._session is None:
             guard = _PublicAddresses(self._resolver or ThreadedResolver())
             # No cache: an address is checked for every connection, and is the one that is connected to.
@@ -288,24 +278,29 @@ def _not_allowed(place: URL) -> Fault:
 # --- a turn ---------------------------------------------------------------------------------------
 
 
-async def inlined(turn: Turn, fetcher: ImageFetcher | None) -> Turn:
+async def inlined(
+    turn: Turn, fetcher: ImageFetcher | None, places: Mapping[str, str] | None = None, param: str = PARAM
+) -> Turn:
     """The turn with every image that is an https (or http) URL as a data URL; the same turn if there is none.
 
-    Raises `Fault` INVALID_REQUEST where one may not be fetched or cannot be: without a `fetcher`, none may.
+    Raises `Fault` INVALID_REQUEST where one may not be fetched or cannot be: without a `fetcher`, none may. The fault
+    names the field that holds the address, by `places`, or else `param`.
     """
     urls = list(dict.fromkeys(part.url for part in _images(turn)))
     if not urls:
         return turn
+    places = places or {}
     if fetcher is None:
-        raise _not_allowed(_parsed(urls[0]))
+        with _naming(places.get(urls[0], param)):
+            raise _not_allowed(_parsed(urls[0]))
     limits = fetcher.limits
     if len(urls) > limits.request_images:
         raise bad_request(
             f"A request may name at most {limits.request_images} images by URL: send the others as data URLs.",
-            PARAM,
+            param,
             CODE,
         )
-    fetched = await _all_of(urls, fetcher)
+    fetched = await _all_of(urls, fetcher, places, param)
     history = tuple(_replaced(item, fetched) for item in turn.history)
     return msgspec.structs.replace(turn, history=history)
 
@@ -316,7 +311,18 @@ def _images(turn: Turn) -> Iterator[ImagePart]:
             yield from (part for part in item.parts if isinstance(part, ImagePart) and _WEB.match(part.url))
 
 
-async def _all_of(urls: list[str], fetcher: ImageFetcher) -> dict[str, str]:
+@contextmanager
+def _naming(param: str) -> Iterator[None]:
+    """Faults within name this field."""
+    try:
+        yield
+    except Fault as fault:
+        raise Fault(msgspec.structs.replace(fault.failure, param=param)) from fault
+
+
+async def _all_of(
+    urls: list[str], fetcher: ImageFetcher, places: Mapping[str, str], param: str
+) -> dict[str, str]:
     """Each URL's data URL. The first that fails ends the others."""
     limits = fetcher.limits
     slots = asyncio.Semaphore(limits.at_once)
@@ -324,11 +330,12 @@ async def _all_of(urls: list[str], fetcher: ImageFetcher) -> dict[str, str]:
 
     async def fetch(url: str) -> None:
         async with slots:
-            fetched[url] = await fetcher.fetch(url)
+            with _naming(places.get(url, param)):
+                fetched[url] = await fetcher.fetch(url)
         if sum(len(each) for each in fetched.values()) * 3 // 4 > limits.request_bytes:
             raise bad_request(
                 f"The images of a request are larger than {limits.request_bytes / (1 << 20):g} MiB together.",
-                PARAM,
+                param,
                 CODE,
             )
 

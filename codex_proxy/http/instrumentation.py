@@ -10,6 +10,7 @@ from pathlib import Path
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.files.private import replacing
 from codex_proxy.http.middleware.forwarded import is_near
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.service import SERVICE
@@ -28,8 +29,13 @@ async def release_streams(request: web.Request) -> web.Response:
     if file is None:
         message = "No file to release with: start the server with STREAM_RELEASE_FILE."
         raise Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
-    await asyncio.to_thread(Path(file).write_text, "released\n")
+    await asyncio.to_thread(_release, Path(file))
     return json_response({"released": True})
+
+
+def _release(file: Path) -> None:
+    with replacing(file) as out:
+        out.write(b"released\n")
 
 
 def _check_near(request: web.Request) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 import msgspec
 from aiohttp import web
 
+from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.http.responses.store_faults import told_as_faults
 from codex_proxy.store.base import NotStored, Page, PageRequest, StoredItem
@@ -17,7 +18,6 @@ from codex_proxy.surfaces.responses.wire import Include
 
 _INCLUDES: Final = frozenset(get_args(Include))
 _item = msgspec.json.Decoder(dict[str, Any])
-_SHOWN: Final = 80  # letters of a client's own words in a message
 
 
 def shown(item: StoredItem) -> ItemDict:
@@ -30,7 +30,7 @@ def check_include(request: web.Request) -> None:
     for name in [*request.query.getall("include", []), *request.query.getall("include[]", [])]:
         if name not in _INCLUDES:
             raise bad_request(
-                f"Invalid value for 'include': '{name[:_SHOWN]}'. Supported values are: "
+                f"Invalid value for 'include': '{excerpt(name)}'. Supported values are: "
                 + ", ".join(f"'{each}'" for each in sorted(_INCLUDES)),
                 "include",
                 "invalid_value",
@@ -55,6 +55,6 @@ async def listed(
             if error.kind != "item":
                 raise missing from None
             raise bad_request(
-                f"No item with id '{error.id[:_SHOWN]}' in this list.", "after", "invalid_value"
+                f"No item with id '{excerpt(error.id)}' in this list.", "after", "invalid_value"
             ) from None
     return list_object([form(item) for item in page.items], has_more=page.has_more)

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import digest_of
-from codex_proxy.http.middleware.doors import held_back, key_in
+from codex_proxy.http.middleware.doors import guarded, key_in
 from codex_proxy.http.middleware.forwarded import is_near
 from codex_proxy.http.middleware.frame import CLIENT_LEFT, NOTES, Handler
 from codex_proxy.http.observed import TALLY, Tally
@@ -41,6 +41,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     """As the client wrote it; None where it asked for none."""
     deltas: int
+    choices: int | None
+    """How many choices a chat answer was to have (`choice_count` in the log); None elsewhere."""
+    finish_reasons: tuple[str, ...]
+    """Every reason that a choice ended for; of a response, its status. Empty where it did not end."""
     tokens: dict[str, int]
     """By kind; empty where nobody counted."""
 
@@ -77,16 +81,20 @@ async def metrics(request: web.Request) -> web.Response:
 async def _check(request: web.Request, key: str) -> None:
     if key:
         given = key_in(request)
-        if not hmac.compare_digest(digest_of(given), digest_of(key)):
-            if given:
-                await held_back(request)
-            message = (
-                "Metrics have a key of their own (PROXY_METRICS_KEY): send it as `Authorization: Bearer KEY`."
-            )
-            raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message=message))
+        if not given:
+            raise _wrong_key()
+        digest = digest_of(given)
+        async with guarded(request, digest):
+            if not hmac.compare_digest(digest, digest_of(key)):
+                raise _wrong_key()
     elif not is_near(request):
         message = "Metrics are for this machine only; PROXY_METRICS_KEY opens them to whoever has that key."
         raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
+
+
+def _wrong_key() -> Fault:
+    message = "Metrics have a key of their own (PROXY_METRICS_KEY): send it as `Authorization: Bearer KEY`."
+    return Fault(Failure(kind=FaultKind.INVALID_API_KEY, message=message))
 
 
 @web.middleware
@@ -109,7 +117,7 @@ async def measured(request: web.Request, handler: Handler) -> web.StreamResponse
 def _seen(request: web.Request, status: int, seconds: float, tally: Tally) -> Seen:
     notes = request.get(NOTES, {})
     resource = request.match_info.route.resource
-    first, model = notes.get("first_ms"), notes.get("model")
+    first, model, choices = notes.get("first_ms"), notes.get("model"), notes.get("choice_count")
     error = str(notes.get("error", "")) or (REFUSED.get(status, "refused") if status >= 400 else "")
     return Seen(
         route="unknown" if resource is None else resource.canonical,
@@ -120,8 +128,15 @@ def _seen(request: web.Request, status: int, seconds: float, tally: Tally) -> Se
         first_seconds=first / 1000 if isinstance(first, int | float) else None,
         model=model if isinstance(model, str) else None,
         deltas=tally.deltas,
+        choices=choices if isinstance(choices, int) else None,
+        finish_reasons=_finish_reasons(notes),
         tokens=_tokens(notes, tally),
     )
+
+
+def _finish_reasons(notes: dict[str, object]) -> tuple[str, ...]:
+    told = notes.get("finish_reason", ())
+    return tuple(map(str, told)) if isinstance(told, tuple) else (str(told),)
 
 
 def _tokens(notes: dict[str, object], tally: Tally) -> dict[str, int]:

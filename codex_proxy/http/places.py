@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from aiohttp import web
 
 from codex_proxy.http.guard import ConcurrencyFault, Place, Release
-from codex_proxy.http.middleware.frame import REPLY_HEADERS, REQUEST_ID
+from codex_proxy.http.middleware.frame import OWNER, REPLY_HEADERS, REQUEST_ID
 from codex_proxy.http.service import SERVICE
 
 
@@ -33,7 +33,7 @@ def stream_place(request: web.Request) -> Iterator[None]:
 def _place_of(request: web.Request) -> Place:
     service = request.app[SERVICE]
     try:
-        place = service.guard.acquire(request[REQUEST_ID])
+        place = service.guard.acquire(request[REQUEST_ID], request[OWNER])
     except ConcurrencyFault as fault:
         if service.test_endpoints:
             request[REPLY_HEADERS] |= fault.count.headers()

@@ -7,19 +7,30 @@ it may be anything, a key or the bytes of another protocol.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod, BadStatusLine, InvalidHeader, LineTooLong
 from aiohttp.web_request import BaseRequest
+from aiohttp.web_runner import BaseSite
 
-from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.http.faults import UNFORESEEN, fault_response, log_unforeseen
-from codex_proxy.http.middleware.frame import NOT_FOR_PAGES, REQUEST_ID
+from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
+from codex_proxy.http.faults import fault_response, log_unforeseen
+from codex_proxy.http.middleware.frame import ON_EVERY_REPLY, REQUEST_ID
 from codex_proxy.http.service import SERVICE
 
 log = structlog.get_logger("codex_proxy.http")
+
+LOOK_AGAIN_SECONDS = 0.01
+"""Between two looks at connections whose end is waited for when the server stops."""
+GIVE_UP_SECONDS = 1.0
+"""How long requests that are given up may take to be answered."""
 
 _BROKEN = (
     (LineTooLong, FaultKind.HEADERS_TOO_LARGE, "A line of the request's head is too long."),
@@ -38,11 +49,74 @@ class Runner(web.AppRunner):
         app = self.app
         return _Server(app, app._handle, request_factory=app._make_request, **self._kwargs)
 
+    async def stop_listening(self) -> None:
+        """Closes the listeners. What has connected before that is served: also what the system has queued."""
+        loop = asyncio.get_running_loop()
+        listening = [sock for site in self.sites for sock in _sockets_of(site)]
+        for sock in listening:
+            loop.remove_reader(sock.fileno())
+        for _ in range(2):  # what asyncio has accepted already gets its transport in its next step
+            await asyncio.sleep(0)
+        queued = [connection for sock in listening for connection in _accepted(sock)]
+        for site in self.sites:
+            await site.stop()
+        for connection in queued:
+            await loop.connect_accepted_socket(self._connection, connection)
+
+    async def close_connections(self, within: float) -> None:
+        """Closes each connection that has nothing under way. After `within` seconds the requests that are still under
+        way are given up, with an answer where none has begun."""
+        if isinstance(self._server, _Server) and not await self._server.became_idle(within):
+            self._server.give_up()
+            await self._server.became_idle(GIVE_UP_SECONDS)
+
+    @property
+    def has_connections(self) -> bool:
+        return self._server is not None and bool(self._server.connections)
+
+    def _connection(self) -> web.RequestHandler:
+        assert self._server is not None, "there is a listener"
+        return self._server()
+
+
+def _sockets_of(site: BaseSite) -> Sequence[socket.socket]:
+    server = site._server
+    return server.sockets if isinstance(server, asyncio.Server) else ()
+
+
+def _accepted(listening: socket.socket) -> list[socket.socket]:
+    """The connections in the system's queue."""
+    found = []
+    # An error says that there is no further one, or no descriptor for it.
+    with socket.socket(fileno=os.dup(listening.fileno())) as own, contextlib.suppress(OSError):
+        while True:
+            connection, _ = own.accept()
+            connection.setblocking(False)
+            found.append(connection)
+    return found
+
 
 class _Server(web.Server):
     def __init__(self, app: web.Application, handler: Any, **options: Any) -> None:
         super().__init__(handler, **options)
         self._app = app
+
+    async def became_idle(self, within: float) -> bool:
+        """Closes connections as they become idle. False where some are not after so many seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within
+        while any([not connection.closes_if_idle() for connection in self._ours()]):  # noqa: C419 - each of them
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        return True
+
+    def give_up(self) -> None:
+        for connection in self._ours():
+            connection.give_up()
+
+    def _ours(self) -> list[_Connection]:
+        return [each for each in self.connections if isinstance(each, _Connection)]
 
     def __call__(self) -> web.RequestHandler:
         return _Connection(self._app, self, loop=self._loop, **self._kwargs)
@@ -56,6 +130,21 @@ class _Connection(web.RequestHandler):
     def __init__(self, app: web.Application, manager: web.Server, **options: Any) -> None:
         super().__init__(manager, **options)
         self._app = app
+
+    def closes_if_idle(self) -> bool:
+        """Closes it where no request is under way and none has come. Whether it is closed."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return True
+        if self._waiter is None or self._waiter.done() or self._messages or _has_unread(transport):
+            return False
+        transport.close()
+        return True
+
+    def give_up(self) -> None:
+        """Cancels the request that is under way."""
+        if self._request_in_progress and self._task_handler is not None:
+            self._task_handler.cancel()
 
     def handle_error(
         self,
@@ -87,9 +176,18 @@ class _Connection(web.RequestHandler):
         response = fault_response(failure, request.path)
         known = request.get(REQUEST_ID)
         response.headers["x-request-id"] = known or self._app[SERVICE].ids.new("req_")
-        response.headers.update(NOT_FOR_PAGES)
+        response.headers.update(ON_EVERY_REPLY)
         response.force_close()
         return response
+
+
+def _has_unread(transport: asyncio.BaseTransport) -> bool:
+    """Whether the system has bytes of the client's that asyncio has not read yet."""
+    with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as own:
+        try:
+            return bool(own.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:
+            return False
 
 
 def _failure_of(error: BaseException | None) -> Failure:

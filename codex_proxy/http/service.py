@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import msgspec
 from aiohttp import web
 
+from codex_proxy.core.byte_budget import ByteBudget
 from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.core.models import AgentModel
 from codex_proxy.core.rate import RateLimits, RunningRequests
@@ -19,6 +21,7 @@ from codex_proxy.http.own_tools import ToolSource
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.usage_book import UsageBook
 from codex_proxy.runs.manager import RunManager
+from codex_proxy.surfaces.chat.render import ChatProfile
 from codex_proxy.surfaces.models import ModelCatalog
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -51,12 +54,16 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     wrong_keys: WrongKeys
     choices: Literal["broadcast", "sample"]
     """Whether several choices are one turn told several times, or several turns."""
+    chat_profile: ChatProfile
+    """Whose chunks chat streams have."""
     stream_metrics: bool
     """Whether a usage chunk tells measured times."""
     test_endpoints: bool
     release_file: str | None
     """What held turns of the fake agent wait for."""
     body_limit: int
+    bodies: ByteBudget
+    """Bytes of the bodies of requests that are under way."""
     started: int
     """Seconds since 1970."""
     trusted_proxies: tuple[Network, ...]
@@ -66,6 +73,9 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     origins: frozenset[str]
     """Origins, in small letters, whose pages may use this server."""
     fake: bool
+    """The agent's answers are made up."""
+    agent_able_to: Callable[[str], str | None]
+    """The name of an agent that has a capability, for advice; None where none has it."""
     own_tools: ToolSource | None = None
     """The MCP servers whose tools are run here; None where there are none."""
 
@@ -74,7 +84,12 @@ SERVICE = web.AppKey("service", Service)
 
 
 def catalog_of(
-    models: tuple[AgentModel, ...], *, aliases: tuple[tuple[str, str], ...], any_model: bool, default: str
+    models: tuple[AgentModel, ...],
+    *,
+    aliases: tuple[tuple[str, str], ...],
+    any_model: bool,
+    default: str,
+    fake: bool = False,
 ) -> ModelCatalog:
     """The agent's models as the surfaces name them."""
     return ModelCatalog(
@@ -82,4 +97,5 @@ def catalog_of(
         aliases=aliases,
         any_model=any_model,
         default_model=default,
+        advice=" The fake agent takes any name with FAKE_CODEX_MODELS=any." if fake else "",
     )

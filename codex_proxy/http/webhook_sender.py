@@ -1,90 +1,117 @@
 """Tells the configured targets that a background response has ended: signed, and again until they take it.
 
-What is not delivered waits in the store, and is told after the next start; without a store it is lost with the server.
+What is not delivered waits in the store, and is told after the next start. A delivery that a kill has cut off is
+repeated with the same `webhook-id`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import TypeAlias
 
 import aiohttp
 import msgspec
 import structlog
 
-from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.core.ids import Clock
 from codex_proxy.store.base import StoreError
 from codex_proxy.store.webhooks import Outbox, PendingWebhook
-from codex_proxy.surfaces.responses.webhooks import signed, webhook_body
+from codex_proxy.surfaces.responses.webhooks import event_id_of, signed, webhook_body
 
 log = structlog.get_logger("codex_proxy.http")
 
 DELAYS = (1.0, 5.0, 30.0, 120.0, 600.0, 3600.0)
 """Seconds before each further try: a receiver that is being deployed comes back within them."""
 TIMEOUT_SECONDS = 15.0
+RETRY_SECONDS = 2.0
+"""Between two tries to read the outbox."""
 MAX_WAITING = 1000
-"""Deliveries that are under way or wait for their next try."""
+"""Deliveries that are under way or wait for their next try; more stay in the outbox until one of them is over."""
+
+Key: TypeAlias = tuple[str, str]
+"""Event and target."""
 
 
 class WebhookSender:
-    """Posts to every target by itself, so that one that hangs holds up no other. `secret`: `whsec_...`, or any text."""
+    """Delivers what is in the outbox, to each target by itself, so that one that hangs holds up no other.
+
+    The ends of responses put it there (`update_response`), in the transaction in which the response ends; `wake` says
+    that there may be more. `secret` is one that `check_secret` has passed.
+    """
 
     def __init__(
         self,
         urls: tuple[str, ...],
         secret: str,
         *,
-        ids: IdSource,
         clock: Clock,
-        outbox: Outbox | None = None,
+        outbox: Outbox,
         delays: tuple[float, ...] = DELAYS,
     ) -> None:
-        """Raises `ValueError` for a secret that is not what it says."""
-        signed(b"{}", event_id="evt", timestamp=0, secret=secret)
         self._urls = urls
         self._secret = secret
-        self._ids = ids
         self._clock = clock
         self._outbox = outbox
         self._delays = delays
         self._session: aiohttp.ClientSession | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._reader: asyncio.Task[None] | None = None
+        self._may_have_more = asyncio.Event()
+        self._deliveries: dict[Key, asyncio.Task[None]] = {}
+        self._settled: set[Key] = set()
+        """Delivered or given up: a reading of the outbox that began before may still show them."""
+        self._stuck: set[Key] = set()
+        """Delivered or given up, but the store could not take them out of the outbox: not again in this process."""
 
-    async def tell(self, response_id: str, status: str) -> None:
-        """A response has ended with this status. Returns as soon as it is written down that this is to be told."""
-        event_id = self._ids.new("evt_")
+    def pending(self, response_id: str, status: str) -> list[PendingWebhook]:
+        """What is to be told of a response that ends with this status, one for each target."""
+        event_id = event_id_of(response_id)
         body = webhook_body(
             event_id=event_id, response_id=response_id, status=status, created_at=int(self._clock.epoch())
         )
-        for url in self._urls:
-            if len(self._tasks) >= MAX_WAITING:
-                log.warning("webhook_dropped", reason="too many wait", event_id=event_id)
-                return
-            pending = PendingWebhook(event_id, url, body)
-            await self._keep(pending)
-            self._begin(pending)
+        return [PendingWebhook(event_id, url, body) for url in self._urls]
 
-    async def take_up_again(self) -> None:
-        """Tells what was left when the server stopped. What was for a target that is none any more is dropped."""
-        if self._outbox is None:
-            return
-        try:
-            left = await self._outbox.webhooks(MAX_WAITING)
-        except StoreError as error:
-            log.warning("webhooks_not_taken_up", reason=str(error))
-            return
-        for pending in left:
-            if pending.url in self._urls:
-                self._begin(pending)
-            else:
-                await self._forget(pending)
+    def wake(self) -> None:
+        """There may be more in the outbox. Until the first call nothing is delivered."""
+        self._may_have_more.set()
+        if self._reader is None:
+            self._reader = asyncio.get_running_loop().create_task(self._read_outbox())
+
+    async def _read_outbox(self) -> None:
+        """Begins what the outbox holds, as long as there is room; what finds none stays there."""
+        while True:
+            await self._may_have_more.wait()
+            self._may_have_more.clear()
+            settled = frozenset(self._settled)
+            try:
+                found = await self._outbox.webhooks(MAX_WAITING + len(self._stuck))
+            except StoreError as error:
+                log.warning("webhooks_not_read", reason=str(error))
+                self._wake_later()
+                continue
+            for pending in found:
+                key = (pending.event_id, pending.url)
+                if key in self._deliveries or key in self._settled or key in self._stuck:
+                    continue
+                if pending.url not in self._urls:  # a target of an earlier start
+                    await self._drop(pending)
+                elif len(self._deliveries) < MAX_WAITING:
+                    self._begin(pending)
+            self._settled -= settled
+
+    def _wake_later(self) -> None:
+        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._may_have_more.set)
 
     def _begin(self, pending: PendingWebhook) -> None:
-        if self._closed:
-            return
+        key = (pending.event_id, pending.url)
         task = asyncio.get_running_loop().create_task(self._deliver(pending))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._deliveries[key] = task
+
+        def over(_: asyncio.Task[None]) -> None:
+            if len(self._deliveries) >= MAX_WAITING:  # others may have found no room
+                self._may_have_more.set()
+            del self._deliveries[key]
+
+        task.add_done_callback(over)
 
     async def _deliver(self, pending: PendingWebhook) -> None:
         before = min(pending.tries, len(self._delays))
@@ -97,23 +124,24 @@ class WebhookSender:
                 "webhook_failed", event_id=pending.event_id, tries=number, reason=problem, again_in=delay
             )
             if delay is not None:
-                await self._keep(msgspec.structs.replace(pending, tries=number))
+                await self._count_try(msgspec.structs.replace(pending, tries=number))
                 await asyncio.sleep(delay)
-        await self._forget(pending)
+        await self._drop(pending)
 
-    async def _keep(self, pending: PendingWebhook) -> None:
-        if self._outbox is not None:
-            try:
-                await self._outbox.put_webhook(pending)
-            except StoreError as error:
-                log.warning("webhook_not_kept", event_id=pending.event_id, reason=str(error))
+    async def _count_try(self, pending: PendingWebhook) -> None:
+        try:
+            await self._outbox.count_webhook_try(pending)
+        except StoreError as error:
+            log.warning("webhook_try_not_counted", event_id=pending.event_id, reason=str(error))
 
-    async def _forget(self, pending: PendingWebhook) -> None:
-        if self._outbox is not None:
-            try:
-                await self._outbox.drop_webhook(pending.event_id, pending.url)
-            except StoreError as error:
-                log.warning("webhook_not_dropped", event_id=pending.event_id, reason=str(error))
+    async def _drop(self, pending: PendingWebhook) -> None:
+        key = (pending.event_id, pending.url)
+        try:
+            await self._outbox.drop_webhook(*key)
+            self._settled.add(key)
+        except StoreError as error:
+            self._stuck.add(key)
+            log.warning("webhook_not_dropped", event_id=pending.event_id, reason=str(error))
 
     async def _post(self, url: str, event_id: str, body: bytes) -> str | None:
         """One try; what was the matter, if anything was. A redirect is not followed: it would take the body along."""
@@ -134,9 +162,9 @@ class WebhookSender:
 
     async def close(self) -> None:
         """Ends what is under way; it stays in the store."""
-        self._closed = True
-        for task in self._tasks:
+        tasks = [*self._deliveries.values(), *([self._reader] if self._reader else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._session is not None:
             await self._session.close()

@@ -16,9 +16,11 @@ from typing import Any
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind, bad_request
+from codex_proxy.http.body import parsed_from
 from codex_proxy.http.clients import CLIENT
-from codex_proxy.http.faults import UNFORESEEN, log_unforeseen
+from codex_proxy.http.faults import log_unforeseen
+from codex_proxy.http.middleware.bodies import HeldBytes
 from codex_proxy.http.middleware.doors import DIGEST, KEY_PROTOCOL, subprotocols
 from codex_proxy.http.middleware.pace import counted
 from codex_proxy.http.places import stream_place
@@ -112,56 +114,91 @@ class _Connection:
         self._service: Service = request.app[SERVICE]
         self._client = request[CLIENT]
         self._digest = request[DIGEST] or None
-        self._waiting: asyncio.Queue[str | bytes] = asyncio.Queue(MAX_WAITING)
+        self._waiting: asyncio.Queue[tuple[str | bytes, HeldBytes]] = asyncio.Queue(MAX_WAITING)
         self._waiting_size = 0
+        self._busy = False
+        """A turn is under way."""
         self._last: _Remembered | None = None
 
     async def serve(self) -> None:
         """Until the client closes; then a turn that runs ends too."""
         answering = asyncio.ensure_future(self._answer())
+        leaving = asyncio.ensure_future(self._leave_when_the_server_stops())
         try:
             async for message in self._socket:
                 if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                     continue
-                if not self._keep(message.data):
-                    await self._send(socket_error(TOO_MANY))
+                try:
+                    self._keep(message.data)
+                except Fault as fault:
+                    await self._send(socket_error(fault.failure))
                     await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"Too much waits.")
                     return
         finally:
             answering.cancel()
-            await asyncio.gather(answering, return_exceptions=True)
+            leaving.cancel()
+            await asyncio.gather(answering, leaving, return_exceptions=True)
+            while not self._waiting.empty():
+                self._waiting.get_nowait()[1].release()
 
-    def _keep(self, frame: str | bytes) -> bool:
-        """Whether there is room for it among those that wait. Not to read on instead would hide that a client left."""
+    async def _leave_when_the_server_stops(self) -> None:
+        await self._service.manager.until_draining()
+        if not self._busy and self._waiting.empty():
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """Tells the client that the server stops."""
+        await self._send(socket_error(STOPPING))
+        await self._socket.close(code=WSCloseCode.GOING_AWAY, message=STOPPING.message.encode())
+
+    def _keep(self, frame: str | bytes) -> None:
+        """Puts it behind those that wait. Raises `Fault` where there is no room: not to read on instead would hide
+        that a client left."""
         if self._waiting.full() or (
             self._waiting_size and self._waiting_size + len(frame) > self._service.body_limit
         ):
-            return False
+            raise Fault(TOO_MANY)
+        held = HeldBytes(self._service.bodies, self._client.name)
+        held.grow_to(len(frame))
         self._waiting_size += len(frame)
-        self._waiting.put_nowait(frame)
-        return True
+        self._waiting.put_nowait((frame, held))
 
     async def _answer(self) -> None:
-        while True:
-            frame = await self._waiting.get()
+        going_on = True
+        while going_on:
+            if self._service.manager.draining and self._waiting.empty():
+                await self._leave()
+                return
+            self._busy = False
+            frame, held = await self._waiting.get()
+            self._busy = True
             self._waiting_size -= len(frame)
-            tell(self._request, "request", frame.encode() if isinstance(frame, str) else frame)
             try:
-                self._look_at_key()
-            except Fault as fault:
-                await self._send(socket_error(fault.failure))
-                await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"The key is not valid.")
-                return
-            try:
-                with counted(self._service, self._client):
-                    await self._in_its_place(frame)
-            except Fault as fault:
-                await self._send(socket_error(fault.failure))
-            except ConnectionError:
-                return
-            except Exception as error:  # noqa: BLE001 - the connection outlives it
-                log_unforeseen(error)
-                await self._send(socket_error(UNFORESEEN))
+                going_on = await self._answered(frame)
+            finally:
+                held.release()
+                del frame  # not while the next one is waited for
+
+    async def _answered(self, frame: str | bytes) -> bool:
+        """Answers one frame; False where the connection is over with it."""
+        tell(self._request, "request", frame.encode() if isinstance(frame, str) else frame)
+        try:
+            self._look_at_key()
+        except Fault as fault:
+            await self._send(socket_error(fault.failure))
+            await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"The key is not valid.")
+            return False
+        try:
+            with counted(self._service, self._client):
+                await self._in_its_place(frame)
+        except Fault as fault:
+            await self._send(socket_error(fault.failure))
+        except ConnectionError:
+            return False
+        except Exception as error:  # noqa: BLE001 - the connection outlives it
+            log_unforeseen(error)
+            await self._send(socket_error(UNFORESEEN))
+        return True
 
     def _look_at_key(self) -> None:
         """Whoever opened the connection must still be let in, with the limits of now. Raises `Fault`."""
@@ -175,7 +212,7 @@ class _Connection:
             await self._turn(frame)
 
     async def _turn(self, frame: str | bytes) -> None:
-        parsed = self._parsed(frame)
+        parsed = await parsed_from(frame.encode() if isinstance(frame, str) else frame, self._parsed)
         previous = parsed.previous_response_id
         try:
             prepared = await self._prepared(parsed)
@@ -219,7 +256,7 @@ class _Connection:
 
     # --- from a frame to a turn -----------------------------------------------------------------
 
-    def _parsed(self, frame: str | bytes) -> ParsedResponse:
+    def _parsed(self, frame: bytes) -> ParsedResponse:
         body = _body_of(frame)
         if body.get("background"):
             raise bad_request("A WebSocket's turns are not in the background: use POST.", "background")
@@ -252,9 +289,9 @@ class _Connection:
         return await prepared_with(service, parsed, context, self._client.name, id=id, created=now)
 
 
-def _body_of(frame: str | bytes) -> dict[str, Any]:
+def _body_of(frame: bytes) -> dict[str, Any]:
     """The body of a `response.create`. Raises `Fault`."""
-    given = decoded(frame.encode() if isinstance(frame, str) else frame)
+    given = decoded(frame)
     if given.pop("type", None) != "response.create":
         raise bad_request("A frame has to be an object of type 'response.create'.", "type")
     return given

@@ -1,6 +1,7 @@
 """The folders that agent turns may work in: which one a turn gets, and none that lies outside of them.
 
 Roots are resolved once, links and all; the folder that a request names is resolved before it is compared with them.
+A turn whose commands may write gets no folder in which they could change the server itself.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.protection import Protected, endangered, is_inside
 from codex_proxy.core.turn import Turn
 
 
@@ -19,18 +21,23 @@ class Workspace(msgspec.Struct, frozen=True):
 
     folder: str
     roots: tuple[str, ...]
+    protected: tuple[Protected, ...] = ()
+    """What no writable folder may hold."""
+    confine_reads: bool = False
+    """Whether commands are kept from reading what the server stores."""
 
 
-def workspace_of(folder: str, roots: Sequence[str]) -> Workspace:
+def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, ...] = ()) -> Workspace:
     """The server's own: its folder, and what else may be chosen."""
-    return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))))
+    return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))), protected)
 
 
 def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
     """The same for whom the operator has given these roots: the folder stays where it lies in one of them."""
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     inside = _is_inside(os.path.realpath(workspace.folder), resolved)
-    return Workspace(workspace.folder if inside else resolved[0], resolved)
+    folder = workspace.folder if inside else resolved[0]
+    return msgspec.structs.replace(workspace, folder=folder, roots=resolved)
 
 
 def in_workspace(turn: Turn, asked_by: str | None, workspace: Workspace) -> Turn:
@@ -39,7 +46,7 @@ def in_workspace(turn: Turn, asked_by: str | None, workspace: Workspace) -> Turn
     `asked_by`: the field in which the request names the folder; None where it names none.
     """
     if asked_by is None:
-        return msgspec.structs.replace(turn, workdir=workspace.folder)
+        return _guarded(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
     try:
         folder = os.path.realpath(os.path.join(workspace.folder, os.path.expanduser(turn.workdir)))
     except ValueError:  # a NUL, or half of a surrogate pair
@@ -52,11 +59,29 @@ def in_workspace(turn: Turn, asked_by: str | None, workspace: Workspace) -> Turn
         )
     if not os.path.isdir(folder):
         raise _no_folder(asked_by)
-    return msgspec.structs.replace(turn, workdir=folder)
+    return _guarded(msgspec.structs.replace(turn, workdir=folder), asked_by, workspace)
+
+
+def _guarded(turn: Turn, asked_by: str | None, workspace: Workspace) -> Turn:
+    """The turn. Raises `Fault` where its commands could write to what runs outside of their sandbox."""
+    turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
+    if turn.mode != "agent" or turn.sandbox != "workspace-write":
+        return turn
+    found = endangered(os.path.realpath(turn.workdir), workspace.protected)
+    if found is None:
+        return turn
+    message = (
+        f"An agent that may write cannot work in {turn.workdir}, where {found.what} is ({found.path}): its commands "
+        "could change this server. Name another folder, or ask for a turn that only reads "
+        "(`X-Codex-Sandbox: read-only`)."
+    )
+    if asked_by is not None:
+        raise bad_request(message, asked_by)
+    raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
 
 
 def _is_inside(folder: str, roots: Sequence[str]) -> bool:
-    return any(folder == root or folder.startswith(root.rstrip("/") + "/") for root in roots)
+    return any(is_inside(folder, root) for root in roots)
 
 
 def _no_folder(asked_by: str) -> Fault:

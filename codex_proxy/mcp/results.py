@@ -6,13 +6,12 @@ that models see becomes a line that names it.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from codex_proxy.core.images import NoImageError, clean_data_url
 from codex_proxy.core.items import ImagePart, Part, TextPart
 from codex_proxy.mcp.values import McpLimits, McpResult, text_array
 
@@ -51,13 +50,16 @@ class _Room:
     def image(self, data: str, media_type: str) -> None:
         if len(self.parts) >= self._limits.parts:
             self._cut_parts()
-        elif media_type not in IMAGE_TYPES or not _is_base64(data):
-            self.text(f"[an image that is no PNG, JPEG, GIF or WebP: {_named(media_type)}]")
         elif len(data) > self._image_left:
             self.cut[f"images above {_size(self._limits.image_bytes)} together were left out"] = None
         else:
+            try:
+                url = clean_data_url(f"data:;base64,{data}")
+            except NoImageError as why:
+                self.text(f"[an image that {why}: {_named(media_type)}]")
+                return
             self._image_left -= len(data)
-            self.parts.append(ImagePart(f"data:{media_type};base64,{data}"))
+            self.parts.append(ImagePart(url))
 
     def _cut_parts(self) -> None:
         self.cut[f"only its first {self._limits.parts} parts were kept"] = None
@@ -116,13 +118,6 @@ def _structured(content: object, room: _Room, limits: McpLimits) -> bytes | None
 
 def _named(media_type: str | None) -> str:
     return media_type if media_type and _PRINTABLE.fullmatch(media_type) else "of an unknown type"
-
-
-def _is_base64(data: str) -> bool:
-    try:
-        return bool(base64.b64decode(data, validate=True))
-    except (binascii.Error, ValueError):
-        return False
 
 
 def _size(limit: int) -> str:

@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from codex_proxy.process.launch import Command, Launched, SpawnError, launch
+from codex_proxy.process.orphans import sweep_after
 from codex_proxy.process.pipes import PipeReader, PipeWriter
 
 __all__ = ["Child", "Command", "Exit", "Sink", "SpawnError", "spawn"]
@@ -209,6 +210,8 @@ class Child:
     def _exited(self, code: int) -> None:
         self._alive = False
         self._code = code
+        if code < 0:  # the warden itself was killed, and could not sweep
+            sweep_after(self._loop, self.pid)
         self._settle()
 
     def _settle(self) -> None:

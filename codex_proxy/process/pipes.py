@@ -63,6 +63,10 @@ class PipeReader:
         if not self.at_end:
             self.pause()
             self.at_end = True
+            self._received, self._closed = (
+                _drop,
+                _ignore,
+            )  # their owners hold this reader: no cycle stays behind
             os.close(self._descriptor)
 
     def _readable(self) -> None:
@@ -78,9 +82,18 @@ class PipeReader:
         if chunk:
             self._received(chunk)
         else:
+            closed = self._closed
             self.close()
-            self._closed()
+            closed()
         return chunk
+
+
+def _drop(chunk: bytes) -> None:
+    """What is read when nobody listens any more."""
+
+
+def _ignore() -> None:
+    """Nobody is left to be told of the end."""
 
 
 class PipeWriter:

@@ -10,7 +10,7 @@ However the child ends, every descendant of it is killed, also one that left its
 (`setsid` twice forked): on Linux the warden is the child subreaper, so an orphan becomes its own child, and
 it leaves only when it has no child any more. Systems without prctl (macOS) get less: the process group is
 killed, a descendant that made a session of its own stays. SIGKILL of the warden itself ends the child (the
-parent-death signal, Linux), but not what the child has started.
+parent-death signal, Linux); what the child has started is for the proxy to end (`orphans`).
 
 Each LIMIT is set for the child, and so for all that it starts, but not for the warden: a name of `setrlimit`'s,
 behind `soft:` where the child may raise it again up to what the system allows. It is never more than that.

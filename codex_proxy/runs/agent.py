@@ -9,7 +9,7 @@ import msgspec
 from codex_proxy.agents.base import Capability, Dialect
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.models import AgentModel
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.runs.account_limits import ToldLimits
 from codex_proxy.runs.lane import Lane, LaneReader
 
@@ -20,6 +20,20 @@ class Opened(msgspec.Struct, frozen=True):
     turn: Turn
     dialect: Dialect[Any]
     lane: OpenedLane
+
+
+def outline(opened: Opened) -> Opened:
+    """What is needed to give it back: a thread that is kept must not keep what was said."""
+    return msgspec.structs.replace(opened, turn=without_content(opened.turn))
+
+
+class ProcessCounts(msgspec.Struct, frozen=True):
+    """An agent's processes at this moment, and how many it has had to start again."""
+
+    idle: int = 0
+    busy: int = 0
+    restarts: int = 0
+    """Processes that ended by themselves and were replaced, since the server started."""
 
 
 class OpenedLane(Lane, Protocol):
@@ -56,6 +70,10 @@ class Agent(Protocol):
 
     async def ask_limits(self) -> None:
         """Returns when `limits` is as new as can be had without a turn, or cannot be."""
+        ...
+
+    def processes(self) -> ProcessCounts:
+        """How many processes it has, for the metrics."""
         ...
 
     def trouble(self) -> Failure | None:

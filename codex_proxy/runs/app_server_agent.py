@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from codex_proxy import __version__
 from codex_proxy.agents.base import Capability
+from codex_proxy.agents.codex_app_server.sandbox_config import Profiles
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.models import AgentModel
@@ -17,7 +19,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 from codex_proxy.process.plan import Limits
 from codex_proxy.runs.account_limits import ToldLimits
-from codex_proxy.runs.agent import Opened
+from codex_proxy.runs.agent import Opened, ProcessCounts
 from codex_proxy.runs.first_start import alone_the_first_time
 from codex_proxy.runs.hub import Hub, HubLane
 from codex_proxy.runs.pool import Pool
@@ -54,6 +56,10 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     """The file that changes when somebody signs in."""
     start_mark: str = ""
     """A file that says that this version has started before; see `first_start`."""
+    profiles: Profiles | None = None
+    """The permission profiles of agent processes; None where they have none (the fake agent)."""
+    can_confine: Callable[[], Awaitable[bool]] | None = None
+    """Whether the machine lets commands be kept from reading. Takes 0.1 s and more."""
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -77,15 +83,14 @@ class AppServerAgent:
 
     capabilities: frozenset[Capability] = frozenset(
         {
-            "text_deltas",
             "history",
             "client_tools",
             "tool_replies",
             "structured_output",
             "images",
-            "cancellation",
             "plain_model",
             "web_search",
+            "verbosity",
         }
     )
 
@@ -97,6 +102,8 @@ class AppServerAgent:
         self.any_model = processes.any_model
         self._models = processes.models
         self._empty = processes.empty_folder
+        self._processes = processes
+        self._confines: asyncio.Task[bool] | None = None
         self._sign_in_file = processes.sign_in_file
         self._starts: WeakKeyDictionary[Hub, _Start] = WeakKeyDictionary()
         self._clock = clock
@@ -130,10 +137,23 @@ class AppServerAgent:
 
     async def open(self, turn: Turn) -> Opened:
         pool = self._plain if turn.mode == "model" else self._agent
+        permissions = await self._permissions(turn)
         lane = await self._signed_in_lane(pool)
         if turn.mode == "model" and self._empty:
             turn = msgspec.structs.replace(turn, workdir=self._empty)
+        if permissions is not None:
+            turn = msgspec.structs.replace(turn, permissions=permissions)
         return Opened(turn, lane.dialect, lane)
+
+    async def _permissions(self, turn: Turn) -> str | None:
+        """The permission profile of a turn that is kept from reading. None where it gets its plain sandbox: where
+        Codex cannot do better here, no sandboxed command runs at all."""
+        profiles, can_confine = self._processes.profiles, self._processes.can_confine
+        if turn.mode == "model" or not turn.confine_reads or profiles is None or can_confine is None:
+            return None
+        if self._confines is None or (self._confines.done() and not self._confines.result()):
+            self._confines = asyncio.ensure_future(can_confine())
+        return profiles.of(turn.sandbox) if await asyncio.shield(self._confines) else None
 
     async def _signed_in_lane(self, pool: Pool) -> HubLane:
         """A lane on a process that is signed in. A sign-in since its start takes a new process to be seen."""
@@ -168,6 +188,12 @@ class AppServerAgent:
             hub.ask_limits()
             await self.limits.answered(LIMITS_SECONDS)
 
+    def processes(self) -> ProcessCounts:
+        hubs = [hub for pool in self.pools for hub in pool.hubs]
+        busy = sum(1 for hub in hubs if hub.turns)
+        restarts = sum(pool.restarts for pool in self.pools)
+        return ProcessCounts(idle=len(hubs) - busy, busy=busy, restarts=restarts)
+
     def trouble(self) -> Failure | None:
         for pool in self.pools:
             trouble = pool.trouble()
@@ -179,6 +205,8 @@ class AppServerAgent:
         return None
 
     async def close(self) -> None:
+        if self._confines is not None:
+            self._confines.cancel()
         await asyncio.gather(*(pool.close() for pool in self.pools))
 
     def kill(self) -> None:

@@ -1,22 +1,23 @@
-"""A child of one's own: one process, one lane, one turn (`codex proto`, and the fake agent)."""
+"""A child of one's own: one process, one lane, one turn."""
 
 from __future__ import annotations
 
 from codex_proxy.agents.base import Ended
-from codex_proxy.agents.lines import LineFramer, LineTooLong
+from codex_proxy.agents.lines import Chunks, LineFramer, LineTooLong
 from codex_proxy.process.child import Child, Command, Exit, spawn
 from codex_proxy.runs.lane import LaneReader, broken_protocol
 
 
 class ChildLane:
-    """A `Lane` whose dialect reads lines. Ends the child with the turn."""
+    """A `Lane` whose dialect reads what the framer makes of stdout. Ends the child with the turn."""
 
     alone = True
 
-    def __init__(self) -> None:
+    def __init__(self, framer: LineFramer | Chunks | None = None) -> None:
+        """`framer` cuts stdout into pieces for the dialect: lines unless it is given."""
         self._child: Child | None = None
         self._reader: LaneReader | None = None
-        self._framer = LineFramer()
+        self._framer = framer or LineFramer()
 
     async def start(self, command: Command) -> None:
         """Spawns the child. `SpawnError` where that fails."""
@@ -58,6 +59,10 @@ class ChildLane:
         if self._child is not None:
             self._child.write(writes)
 
+    def close_stdin(self) -> None:
+        if self._child is not None:
+            self._child.close_stdin()
+
     def pause(self) -> None:
         if self._child is not None:
             self._child.pause()
@@ -73,3 +78,4 @@ class ChildLane:
         # `codex proto` does not exit when its stdin closes, so there is nothing to wait for.
         if self._child is not None:
             await self._child.end(grace=0)
+        self._child = self._reader = None  # each of them holds this lane

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from codex_proxy.agents.codex_app_server.catalog import (
     CatalogError,
@@ -24,6 +25,11 @@ from codex_proxy.agents.codex_app_server.catalog import (
     published_models,
 )
 from codex_proxy.agents.codex_app_server.launch import Version, app_server_argv, refusal, version_from
+from codex_proxy.agents.codex_app_server.sandbox_config import (
+    Profiles,
+    WorkspaceWrite,
+    workspace_write_pairs,
+)
 from codex_proxy.agents.codex_app_server.shadow_home import (
     ConfigError,
     ProviderConfig,
@@ -31,8 +37,12 @@ from codex_proxy.agents.codex_app_server.shadow_home import (
     plan_shadow_home,
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.files.private import make_folder, replacing
 from codex_proxy.process.child import Command, Exit, SpawnError, spawn
-from codex_proxy.process.environment import child_environment
+from codex_proxy.process.environment import child_environment, credential_names
+from codex_proxy.runs.private_home import private_home, remove_left_homes
+
+log = structlog.get_logger(__name__)
 
 ASK_SECONDS = 20.0
 """How long the binary may take to tell its version or its models: 0.1 s as a rule, seconds on a cold disk."""
@@ -50,6 +60,8 @@ class CodexSetup(msgspec.Struct, frozen=True):
     models: tuple[CatalogModel, ...]
     plain: Command
     agent: Command
+    profiles: Profiles
+    """What the agent processes have permission profiles for."""
     empty_folder: str
     """The working folder of plain-model turns: nothing is in it that could reach the model."""
     start_mark: str = ""
@@ -68,6 +80,12 @@ class CodexPlaces(msgspec.Struct, frozen=True):
     codex_home: str
     state: str
     workdir: str
+    policy: WorkspaceWrite = WorkspaceWrite()
+    """What the sandbox `workspace-write` allows beside the workspace."""
+    unreadable: tuple[str, ...] = ()
+    """What commands of confined turns may not read."""
+    profile: str = "codex_proxy"
+    """How the permission profiles of its processes begin: a name that no project's configuration knows."""
 
 
 async def find_version(program: str, environment: Mapping[str, str]) -> Version:
@@ -89,6 +107,7 @@ async def prepare_app_server(
     if fault is not None:
         raise misconfigured(fault)
     try:
+        remove_left_homes(places.state)
         bundled = _kept_catalog(places, version) or await _ask_for_catalog(places, base)
         return _lay_out(places, environment, child_env, lite, version, bundled)
     except OSError as error:
@@ -107,14 +126,23 @@ def _lay_out(
     home = _shadow_home(places, shadow)
     catalog, models = _catalog(places, version, lite, text, bundled)
     empty, sqlite = Path(places.state) / "empty", Path(places.state) / "codex"
-    _make_private(empty)
-    _make_private(sqlite)
-    env = child_environment(environment, extra=child_env, env_keys=shadow.provider.env_names)
+    make_folder(empty)
+    make_folder(sqlite)
+    env = child_environment(
+        environment, extra=child_env, env_keys=shadow.provider.env_names, credentials=True
+    )
     env["CODEX_SQLITE_HOME"] = str(sqlite)
+    profiles = Profiles(places.profile, places.unreadable, places.policy)
     plain_argv = app_server_argv(
         places.program, plain=True, catalog_path=str(catalog), provider=shadow.provider
     )
-    agent_argv = app_server_argv(places.program, plain=False, provider=shadow.provider)
+    agent_argv = app_server_argv(
+        places.program,
+        plain=False,
+        provider=shadow.provider,
+        hidden=credential_names(env, extra=child_env),
+        extra=[*workspace_write_pairs(places.policy), *profiles.pairs()],
+    )
     agent_env = {name: value for name, value in env.items() if name != "CODEX_HOME"}
     if Path(places.codex_home).is_dir():
         agent_env["CODEX_HOME"] = places.codex_home
@@ -124,6 +152,7 @@ def _lay_out(
         models=models,
         plain=Command(plain_argv, env | {"CODEX_HOME": str(home)}, str(empty)),
         agent=Command(agent_argv, agent_env, places.workdir),
+        profiles=profiles,
         empty_folder=str(empty),
         start_mark=str(sqlite / f"started-{version}"),
         notices=shadow.notices,
@@ -144,11 +173,25 @@ def _shadow_home(places: CodexPlaces, shadow: ShadowHome) -> Path:
     """The home of plain-model turns: the provider, the sign-in, and nothing else of the user's."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(places.codex_home))).hexdigest()[:16]
     home = Path(places.state) / "homes" / name
-    _make_private(home)
+    make_folder(home)
     _write(home / "config.toml", shadow.config_toml.encode())
     for link in shadow.links:
         _link(Path(places.codex_home) / link, home / link)
     return home
+
+
+async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
+    """Whether Codex can keep a command from reading here: it takes bubblewrap and user namespaces, or macOS."""
+    name = str(profiles.of("read-only"))
+    switches = [part for key, value in profiles.pairs() for part in ("-c", f"{key}={value}")]
+    try:
+        with private_home(state) as home:
+            command = (program, "sandbox", *switches, "-P", name, "-C", "/", "--", "true")
+            await _ask(command, child_environment(environment) | {"CODEX_HOME": home})
+    except (Fault, OSError) as fault:
+        log.warning("agent_reads_not_confined", reason=str(fault))
+        return False
+    return True
 
 
 def misconfigured(message: str) -> Fault:
@@ -162,7 +205,7 @@ def _bundled_file(places: CodexPlaces, version: Version) -> Path:
 
 def _kept_catalog(places: CodexPlaces, version: Version) -> bytes:
     """What this version said of its models before; empty where it was not asked yet."""
-    _make_private(Path(places.state) / "catalogs")
+    make_folder(Path(places.state) / "catalogs")
     file = _bundled_file(places, version)
     try:
         kept = file.read_bytes()
@@ -173,7 +216,7 @@ def _kept_catalog(places: CodexPlaces, version: Version) -> bytes:
 
 
 async def _ask_for_catalog(places: CodexPlaces, base: Mapping[str, str]) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="home-", dir=places.state) as private:
+    with private_home(places.state) as private:
         command = (places.program, "debug", "models", "--bundled")
         return await _ask(command, {**base, "CODEX_HOME": private})
 
@@ -236,20 +279,12 @@ async def _ask(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
     return bytes(said.out)
 
 
-def _make_private(folder: Path) -> None:
-    """A folder of ours alone; so is each one above it that has to be made (`mkdir` would leave those open)."""
-    if not folder.parent.exists():
-        _make_private(folder.parent)
-    folder.mkdir(exist_ok=True, mode=0o700)
-
-
 def _write(file: Path, content: bytes) -> None:
     """Replaces a file in one step, and only where it differs: another server may be reading it."""
     if file.exists() and file.read_bytes() == content:
         return
-    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".new-", delete=False) as new:
+    with replacing(file) as new:
         new.write(content)
-    Path(new.name).replace(file)
 
 
 def _link(target: Path, link: Path) -> None:

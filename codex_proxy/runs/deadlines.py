@@ -41,7 +41,7 @@ class DeadlineWatch:
     ) -> None:
         self._deadlines = deadlines
         self._scheduler = scheduler
-        self._expired = expired
+        self._expired: Callable[[Failure], None] | None = expired
         self._began = self._last = scheduler.time()
         self._visible = False
         self.held = False
@@ -67,7 +67,8 @@ class DeadlineWatch:
             self._arm()
 
     def stop(self) -> None:
-        """Nothing expires any more."""
+        """Nothing expires any more, and who was to be told is let go."""
+        self._expired = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -91,4 +92,5 @@ class DeadlineWatch:
             return
         self._timer = None
         message = f"The agent took longer than {seconds:g} s for {what}. Try again, or raise the time limit."
-        self._expired(Failure(kind=FaultKind.TIMED_OUT, message=message))
+        if self._expired is not None:
+            self._expired(Failure(kind=FaultKind.TIMED_OUT, message=message))

@@ -54,6 +54,8 @@ class EventLog:
         for cursor in self._cursors:
             cursor.wake()
         self._report()
+        if self.ended:
+            self._on_backlog = None  # its owner holds this log: no cycle outlives the turn
 
     def cursor(self) -> Cursor:
         """A reader that begins with what the log still holds."""

@@ -40,6 +40,8 @@ class Hub:
         """It broke its protocol, or a turn on it did not settle: it takes no further one."""
         self.proven = False
         """A turn has come to its end here, as turns do."""
+        self.ended_at_work = False
+        """The process ended while a turn was under way on it."""
         self._child: Child | None = None
         self._framer = LineFramer()
         self._readers: dict[int, LaneReader] = {}
@@ -223,6 +225,7 @@ class Hub:
 
     def ended(self, exit: Exit) -> None:
         self.exit = exit
+        self.ended_at_work = self.turns > 0
         self._opened.set()
         for lane in list(self._readers):
             self._tell_end(lane)
@@ -259,6 +262,9 @@ class HubLane:
 
     def send(self, writes: bytes) -> None:
         self.hub.send(self.number, writes)
+
+    def close_stdin(self) -> None:
+        raise RuntimeError("stdin of a process that serves several turns stays open")
 
     def pause(self) -> None:
         """Not here; a reader that falls too far behind is cut instead."""

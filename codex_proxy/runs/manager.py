@@ -1,4 +1,4 @@
-"""Who may run, and for how long: slots, the queue before them, and the end of every run.
+"""Starts turns and sees them to their end, each in a slot.
 
 A slot is taken before anything is spawned, and is given back when the turn is over and its lane is let go;
 that happens once, whichever way the turn ends.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
 from typing import Any
@@ -17,16 +17,19 @@ import msgspec
 import structlog
 
 from codex_proxy.core.events import Event, Stop, TurnEnded
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, PastOutput
 from codex_proxy.core.limits import MOST_SIZE
+from codex_proxy.core.told_faults import with_context_length, with_reset
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.agent import Agent, Opened
+from codex_proxy.runs.agent import Agent, Opened, outline
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import Hit, KeptLimits, KeptThreads, Parked, thread_key
 from codex_proxy.runs.own_calls import OwnCalls, ToolRunner, approved_calls, filled
-from codex_proxy.runs.run import OUR_FAULT, BeforeEnd, Run
+from codex_proxy.runs.run import BeforeEnd, Run
+from codex_proxy.runs.schema_checks import SchemaChecks
 from codex_proxy.runs.seat import Seat
+from codex_proxy.runs.slots import Slot, Slots
 from codex_proxy.runs.step_memory import (
     RamStepMemory,
     StepMemory,
@@ -36,6 +39,7 @@ from codex_proxy.runs.step_memory import (
     visible_calls,
 )
 from codex_proxy.tools.attempt import Attempt, first_attempt
+from codex_proxy.tools.checks import Check
 from codex_proxy.tools.fingerprint import prints_of
 
 log = structlog.get_logger(__name__)
@@ -48,11 +52,11 @@ NOT_SAVED = Failure(
     kind=FaultKind.UNAVAILABLE,
     message="The answer could not be stored. Free some disk space, then try again.",
 )
-STOPPING = Failure(kind=FaultKind.UNAVAILABLE, message="The server is stopping.", retry_after=5)
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """How many turns run at once, how many wait for that, and how long (seconds); how much each may say (letters)."""
+    """How many turns run at once, how many of each owner wait for that, and how long (seconds); how much each may say
+    (letters)."""
 
     running: int = 16
     waiting: int = 64
@@ -60,19 +64,10 @@ class RunLimits(msgspec.Struct, frozen=True):
     size: int = MOST_SIZE
 
 
-class _Slot:
-    """One running turn's share. Given back once."""
-
-    __slots__ = ("held",)
-
-    def __init__(self) -> None:
-        self.held = True
-
-
 class _Started(msgspec.Struct, frozen=True):
     """What the manager knows of a run."""
 
-    slot: _Slot
+    slot: Slot
     before_end: BeforeEnd | None
     durable: bool
     replay: tuple[HistoryItem, ...] | None
@@ -99,30 +94,43 @@ class RunManager:
         *,
         memory: StepMemory | None = None,
         kept: KeptLimits | None = None,
+        owners: Callable[[], int] = lambda: 1,
+        epoch: Callable[[], float] = time.time,
     ) -> None:
+        """`owners` tells how many owners of turns there may be: with several, none of them gets every slot. `epoch`:
+        seconds since 1970."""
         self.agent = agent
+        self._epoch = epoch
         self.memory: StepMemory = memory or RamStepMemory()
         self.kept = KeptThreads(kept or KeptLimits(), asyncio.get_running_loop)
+        self.checks = SchemaChecks()
+        """Of schemas, and of what the model said under them."""
         self._limits = limits
         self._deadlines = deadlines
-        self._running = 0
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._slots = Slots(limits.running, owners)
         self._runs: dict[Run, _Started] = {}
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._clean_ups: set[asyncio.Task[None]] = set()
-        self._draining = False
+        self._drain_begun = asyncio.Event()
         self._stopped = False
         """The time of grace is over: what begins now ends at once."""
 
     @property
     def running(self) -> int:
         """Slots that are taken."""
-        return self._running
+        return self._slots.running
 
     @property
     def queued(self) -> int:
-        return len(self._queue)
+        return self._slots.waiting
+
+    @property
+    def draining(self) -> bool:
+        """No new turn is taken: the server stops."""
+        return self._drain_begun.is_set()
+
+    async def until_draining(self) -> None:
+        """Returns when the server begins to stop."""
+        await self._drain_begun.wait()
 
     async def start(
         self,
@@ -142,12 +150,14 @@ class RunManager:
         same history with the model's own items in it, for a thread that has not seen them. `runner` runs the tools
         that are ours; `first` is what the client hears before anything of the agent's.
         """
-        slot = await self._slot()
+        slot = await self._slot(owner)
         to_run = bool(approved_calls(turn))
         try:
-            started = _Way(first_attempt(turn)) if to_run else await self._seat_for(turn, owner, replay)
+            started = (
+                _Way(await self._first_attempt(turn)) if to_run else await self._seat_for(turn, owner, replay)
+            )
         except BaseException:
-            self._give_back(slot)
+            slot.give_back()
             raise
         # No await between here and the run's begin: it owns the seat from now on, and its end gives it back.
         loop = asyncio.get_running_loop()
@@ -196,19 +206,23 @@ class RunManager:
             run.fail(fault.failure)
         except Exception:
             log.exception("turn_broke")
-            run.fail(OUR_FAULT)
+            run.fail(UNFORESEEN)
 
     async def _seat_for(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _Way:
         """A thread that was kept for just this, or a new place with everything that is remembered."""
-        attempt = first_attempt(turn)
+        attempt = await self._first_attempt(turn)
         if attempt.as_asked:
             hit = self.kept.take(thread_key(owner, attempt.turn), turn.history)
             if hit is not None:
                 return _Way(attempt, hit=hit)
         given = await self._with_memory(_replayed(turn, turn, replay), owner)
         if given is not turn:
-            attempt = first_attempt(given)
+            attempt = first_attempt(given, attempt.form)
         return _Way(attempt, opened=await self.agent.open(attempt.turn))
+
+    async def _first_attempt(self, turn: Turn) -> Attempt:
+        schema = turn.output_schema
+        return first_attempt(turn, None if schema is None else await self.checks.strict_form(bytes(schema)))
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
         """The turn with what is remembered of its earlier steps."""
@@ -216,7 +230,10 @@ class RunManager:
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def _seated(self, run: Run, opened: Opened) -> Seat:
-        return Seat(opened, run, asyncio.get_running_loop(), lambda settled: self._released(opened, settled))
+        given_back = outline(opened)
+        return Seat(
+            opened, run, asyncio.get_running_loop(), lambda settled: self._released(given_back, settled)
+        )
 
     def identity(self, turn: Turn) -> str:
         """Who reads the reasoning of this turn's model: nobody else can."""
@@ -234,12 +251,21 @@ class RunManager:
         opened = await self.agent.open(await self._with_memory(given, run.client))
         run.seated(self._seated(run, opened))
 
+    async def check(self, run: Run, attempt: Attempt, checks: Sequence[Check]) -> None:
+        async def checked() -> None:
+            run.checked(attempt, await self.checks.of_texts(checks))
+
+        await self._or_failed(run, checked)
+
     def rest(self, run: Run, seat: Seat) -> bool:
-        if self._draining:
+        if self.draining:
             return False
-        broker = run.attempt.broker
+        broker, check = run.attempt.broker, run.attempt.check
         calls = visible_calls(broker)
-        seen, _ = prints_of((*run.turn.history, *said_by(run.raw), *calls))
+        said = said_by(run.raw)
+        if check is not None:
+            said = check.as_shown(said)  # what the client will echo
+        seen, _ = prints_of((*run.turn.history, *said, *calls))
         parked = Parked(frozenset(call.call_id for call in calls), tuple(broker.hidden))
         self.kept.put(thread_key(run.client, run.attempt.turn), seat, seen, parked)
         return True
@@ -277,10 +303,16 @@ class RunManager:
     def heard_limits(self, json: bytes) -> None:
         self.agent.limits.heard(json)
 
+    def explained(self, run: Run, failure: Failure) -> Failure:
+        known, age = self.agent.limits.newest()
+        now = self._epoch()
+        failure = with_reset(failure, known, told_at=now - age, now=now)
+        return with_context_length(failure, run.turn.model, self.agent.models())
+
     def over(self, run: Run) -> None:
         started = self._runs.pop(run, None)
         if started is not None:
-            self._give_back(started.slot)
+            started.slot.give_back()
 
     def _released(self, opened: Opened, settled: bool) -> None:
         if not settled:
@@ -289,54 +321,20 @@ class RunManager:
 
     # --- slots ----------------------------------------------------------------------------------
 
-    async def _slot(self) -> _Slot:
-        if self._draining:
+    async def _slot(self, owner: str) -> Slot:
+        if self.draining:
             raise Fault(STOPPING)
-        if self._running < self._limits.running and not self._queue:
-            self._running += 1
-            self._idle.clear()
-            return _Slot()
-        if len(self._queue) >= self._limits.waiting:
-            raise Fault(
-                Failure(
-                    kind=FaultKind.CONCURRENCY_EXCEEDED,
-                    message=f"{self._running} turns run and {len(self._queue)} wait. Try again later.",
-                    retry_after=5,
-                )
-            )
-        turn_comes: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append(turn_comes)
+        slots = self._slots
+        slot = slots.take_now(owner)
+        if slot is not None:
+            return slot
+        waiting = slots.waiting_of(owner)
+        if waiting >= self._limits.waiting:
+            raise _no_room(f"{slots.running} turns run, and {waiting} wait before this one.")
         try:
-            async with asyncio.timeout(self._limits.wait):
-                await turn_comes
+            return await slots.take(owner, self._limits.wait)
         except TimeoutError:
-            if _was_given(turn_comes):  # in the very moment in which the time was up
-                return _Slot()
-            message = f"No place became free within {self._limits.wait:g} s. Try again later."
-            raise Fault(
-                Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message, retry_after=5)
-            ) from None
-        except asyncio.CancelledError:
-            if _was_given(turn_comes):
-                self._give_back(_Slot())
-            raise
-        finally:
-            if turn_comes in self._queue:
-                self._queue.remove(turn_comes)
-        return _Slot()
-
-    def _give_back(self, slot: _Slot) -> None:
-        if not slot.held:
-            return
-        slot.held = False
-        while self._queue:
-            waiter = self._queue.popleft()
-            if not waiter.done():
-                waiter.set_result(None)  # the slot goes on to who waited longest
-                return
-        self._running -= 1
-        if not self._running:
-            self._idle.set()
+            raise _no_room(f"No place became free within {self._limits.wait:g} s.") from None
 
     # --- the end of a run -----------------------------------------------------------------------
 
@@ -357,18 +355,21 @@ class RunManager:
         Not an interruption, which is whose client has left: a client that is there has to see that its answer
         is not whole.
         """
-        self._draining = True
-        while self._queue:
-            waiter = self._queue.popleft()
-            if not waiter.done():
-                waiter.set_exception(Fault(STOPPING))
+        self.begin_drain()
+        await self.checks.close()  # the end waits for turns, and for no check
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
-                await self._idle.wait()
+                await self._slots.idle()
         self._end_runs()
 
+    def begin_drain(self) -> None:
+        """Takes no new turn; those that wait for a slot fail."""
+        self._drain_begun.set()
+        self._slots.stop(Fault(STOPPING))
+
     def _end_runs(self) -> None:
-        self._draining = self._stopped = True
+        self._drain_begun.set()
+        self._stopped = True
         for run in list(self._runs):
             run.fail(STOPPING)
 
@@ -376,6 +377,7 @@ class RunManager:
         """Ends the agent's children and waits for every clean-up."""
         self._end_runs()
         self.kept.close()
+        await self.checks.close()
         await self.agent.close()
         if self._clean_ups:
             await asyncio.gather(*self._clean_ups, return_exceptions=True)
@@ -388,5 +390,7 @@ def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -
     return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))
 
 
-def _was_given(slot: asyncio.Future[None]) -> bool:
-    return slot.done() and not slot.cancelled() and slot.exception() is None
+def _no_room(message: str) -> Fault:
+    return Fault(
+        Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=f"{message} Try again later.", retry_after=5)
+    )

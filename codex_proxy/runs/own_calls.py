@@ -24,11 +24,8 @@ BROKEN = ToolOutput(
     "The tool could not be run: the server failed in an unforeseen way. Its log has the reason.",
     failed=True,
 )
-GONE = ToolOutput(
-    (TextPart("The tool is not offered any more, so the call was not made."),),
-    "The tool is not offered any more, so the call was not made.",
-    failed=True,
-)
+NOT_REGISTERED = "The tool is not a registered MCP tool of this server any more, so the call was not made."
+GONE = ToolOutput((TextPart(NOT_REGISTERED),), NOT_REGISTERED, failed=True)
 
 
 class ToolRunner(Protocol):
@@ -62,7 +59,7 @@ class OwnCalls:
         for call in calls:
             self._keep(self._spawn(self._one(caller, call)))
 
-    def begin_approved(self, work: Coroutine[Any, Any, None]) -> None:
+    def begin_work(self, work: Coroutine[Any, Any, None]) -> None:
         """Work that ends with the run, as calls do."""
         self._keep(self._spawn(work))
 

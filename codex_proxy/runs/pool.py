@@ -16,15 +16,13 @@ from typing import Any
 import msgspec
 import structlog
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
 from codex_proxy.process.plan import Limits, Refuse, Seat, State, Use, place, tend
 from codex_proxy.process.restarts import Restarts, is_steady
 from codex_proxy.runs.hub import Hub, HubLane
 
 log = structlog.get_logger(__name__)
-
-STOPPING = Failure(kind=FaultKind.UNAVAILABLE, message="The server is stopping.", retry_after=5)
 
 BROKEN_START = Failure(
     kind=FaultKind.INTERNAL, message="The agent could not be started. The server's log has the reason."
@@ -125,6 +123,7 @@ class Pool:
         finally:
             if future in self._waiting:
                 self._waiting.remove(future)
+            del future  # its exception holds this frame: no cycle stays behind
 
     async def release(self, lane: HubLane, *, settled: bool) -> None:
         """Gives a lane back."""
@@ -239,7 +238,7 @@ class Pool:
 
     def _crashed(self, place: _Place) -> None:
         now = self._clock.monotonic()
-        self._failed = self._failed.failed(now, now - place.ready)
+        self._failed = self._failed.failed(now, now - place.ready, at_work=place.hub.ended_at_work)
         how = place.hub.how_it_ended
         self._crash = Failure(kind=FaultKind.UNAVAILABLE, message=f"{KEEPS_ENDING}{how}")
         log.warning("agent_ended", reason=how.strip(" .()"), in_a_row=self._failed.failures)

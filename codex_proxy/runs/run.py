@@ -27,7 +27,7 @@ from codex_proxy.core.events import (
     Usage,
     UsageSeen,
 )
-from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.core.items import PastRaw
 from codex_proxy.core.limits import MOST_SIZE, MaxSize, MaxTokens, StopSequences
 from codex_proxy.core.rules import Rules
@@ -40,6 +40,7 @@ from codex_proxy.runs.seat import Seat
 from codex_proxy.runs.step_memory import clean_item, output_id
 from codex_proxy.tools.attempt import Attempt, first_attempt, second_attempt
 from codex_proxy.tools.broker import Brokered
+from codex_proxy.tools.checks import Check, Verdict
 from codex_proxy.tools.own_calls import ToolOutput
 
 log = structlog.get_logger(__name__)
@@ -52,10 +53,6 @@ OURS = frozenset({RawItem, UsageSeen, ApprovalAsked, InputAsked, RateLimits})
 TOO_SLOW = Failure(
     kind=FaultKind.TIMED_OUT,
     message=f"The client left {CUT_WATER >> 20} MiB of the answer unread. Read faster, or ask for less.",
-)
-OUR_FAULT = Failure(
-    kind=FaultKind.INTERNAL,
-    message="The server failed in an unforeseen way. Its log has the reason under this request's id.",
 )
 
 BeforeEnd = Callable[["Run", TurnEnded], Awaitable[Failure | None]]
@@ -73,12 +70,20 @@ class Owner(Protocol):
         """Keeps a resting seat for the client's next request; False: it is not wanted."""
         ...
 
+    def check(self, run: Run, attempt: Attempt, checks: Sequence[Check]) -> Coroutine[Any, Any, None]:
+        """Work that has texts checked under their schemas, and hands the verdicts to `run.checked`."""
+        ...
+
     def save(self, run: Run, ended: TurnEnded) -> None:
         """Sees to what has to be on disk, then calls `run.finish`."""
         ...
 
     def heard_limits(self, json: bytes) -> None:
         """The agent has told what its account may still use."""
+        ...
+
+    def explained(self, run: Run, failure: Failure) -> Failure:
+        """The failure of a turn with what is known of it beside the agent's words."""
         ...
 
     def over(self, run: Run) -> None:
@@ -114,6 +119,8 @@ class Run:
         self._saves = saves
         self._calls = calls
         self._calls_running = 0
+        self._checking = False
+        """Texts are being checked elsewhere: what the agent says meanwhile waits in the broker."""
         self._acted = False
         """Calls were made here, with whatever effects they have."""
         self._seat: Seat | None = None
@@ -156,7 +163,7 @@ class Run:
         """What has to be done before the turn can have a seat. The agent is not late meanwhile."""
         self._acted = True
         self._watch.hold()
-        self._calls.begin_approved(work)
+        self._calls.begin_work(work)
 
     def seated(self, seat: Seat) -> None:
         """A new seat, on which the turn begins."""
@@ -203,7 +210,7 @@ class Run:
     def stepped(self, seat: Seat, events: list[Event], size: int) -> None:
         if seat is not self._seat or self._rules.ended:
             return  # an earlier try that winds down
-        if seat.gone and self._replayable:
+        if seat.gone and self._replayable and not self._checking:
             self._replay()
             return
         if size and self._replayable == "unheard":
@@ -213,20 +220,39 @@ class Run:
     def ran(self, ask_id: str, output: ToolOutput) -> None:
         """A call that this server runs has its output."""
         self._calls_running -= 1
-        if not self._calls_running and not self._paused:
-            self._watch.go_on()
+        self._wait_for_agent()
         if self._seat is not None and not self._rules.ended:
             self._take(self.attempt.broker.ran(ask_id, output), self._seat, 0)
 
     def _take(self, brokered: Brokered, seat: Seat, size: int) -> None:
         """What the broker made of something: for the log, for the agent, and to be run."""
-        said = brokered.events
         check = self.attempt.check
-        if check is not None:
-            said = check.feed(said)
+        self._pass_on(brokered, brokered.events if check is None else check.feed(brokered.events), seat, size)
+
+    def checked(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
+        """What came of the checks of this attempt, which may be over by now."""
+        seat = self._seat
+        if attempt is not self.attempt or self._rules.ended or seat is None:
+            return
+        self._checking = False
+        self._wait_for_agent()
+        if attempt.check is not None and attempt.check.checks:
+            self._pass_on(Brokered([], []), attempt.check.judged(verdicts), seat, 0)
+        else:
+            self._take(attempt.broker.judged(verdicts), seat, 0)
+
+    def _pass_on(self, brokered: Brokered, said: list[Event], seat: Seat, size: int) -> None:
+        check = self.attempt.check
         self._log_events(said, size)
+        checks = brokered.checks or ([] if check is None else check.checks)
+        if checks and not self._rules.ended:
+            self._checking = True
+            self._watch.hold()
+            self._calls.begin_work(self._owner.check(self, self.attempt, checks))
         if brokered.again or (check is not None and check.wrong is not None):
-            self._begin_again(second_attempt(self._so_far(), None if check is None else check.wrong))
+            self._begin_again(
+                second_attempt(self._so_far(), self.attempt.form, None if check is None else check.wrong)
+            )
         if brokered.calls and not self._rules.ended:
             self._acted = True
             self._calls_running += len(brokered.calls)
@@ -248,7 +274,7 @@ class Run:
     def broke(self, seat: Seat) -> None:
         if seat is self._seat:
             self._seat = None
-            self.fail(OUR_FAULT)
+            self.fail(UNFORESEEN)
 
     # --- the way of an event --------------------------------------------------------------------
 
@@ -287,12 +313,14 @@ class Run:
                 stop = Stop.STOP if isinstance(limit, StopSequences) else Stop.LENGTH
         if stop is not None:
             self._rules.feed([TurnEnded(stop)])
-            events = [*events, TurnEnded(stop, "provider")]
+            events = [*events, TurnEnded(stop, "provider", cut=True)]
         if not events:
             return
         last = events[-1]
-        if self._acted and type(last) is TurnEnded and last.failure is not None:
-            failure = msgspec.structs.replace(last.failure, repeatable=False)
+        if type(last) is TurnEnded and last.failure is not None:
+            failure = self._owner.explained(self, last.failure)
+            if self._acted:
+                failure = msgspec.structs.replace(failure, repeatable=False)
             last = events[-1] = msgspec.structs.replace(last, failure=failure)
         if type(last) is not TurnEnded:
             self.log.append(events, size)
@@ -317,7 +345,7 @@ class Run:
     def _replay(self) -> None:
         """The process is gone, and nobody has seen anything of the turn: once, it goes to another one."""
         self._replayed = True
-        self._begin_again(first_attempt(self.turn))
+        self._begin_again(first_attempt(self.turn, self.attempt.form))
 
     def _begin_again(self, attempt: Attempt) -> None:
         """What came is thrown away, but for what it cost; the agent is asked once more, on a new thread."""
@@ -326,6 +354,7 @@ class Run:
         self._replayable = ""
         self.raw.clear()
         self.attempt = attempt
+        self._checking = False
         seat, self._seat = self._seat, None
         if seat is not None:
             seat.close()
@@ -376,6 +405,10 @@ class Run:
 
     def _resume(self, seat: Seat) -> None:
         self._paused = False
-        if not self._calls_running:
-            self._watch.go_on()
+        self._wait_for_agent()
         seat.resume()
+
+    def _wait_for_agent(self) -> None:
+        """The agent may be late again, unless it still waits for something of ours."""
+        if not (self._calls_running or self._checking or self._paused):
+            self._watch.go_on()

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from codex_proxy.core.faults import bad_request
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.turn import Turn
+from codex_proxy.runs.schema_checks import TOO_LONG, SchemaChecks
 
 
-def check_schemas(turn: Turn, *, answer: str, tool: str) -> None:
-    """Raises `Fault` INVALID_REQUEST. `answer` and `tool` name the fields, the latter with `{}` for its place.
+async def check_schemas(checks: SchemaChecks, turn: Turn, *, answer: str, tool: str) -> None:
+    """Raises `Fault`: INVALID_REQUEST, or UNAVAILABLE. `answer` and `tool` name the fields, the latter with `{}` for
+    its place.
 
     Only what is held to a schema here is looked at: the others are the provider's to judge.
     """
+    fields: list[tuple[bytes, str]] = []
     if turn.output_schema is not None:
-        _check(bytes(turn.output_schema), answer)
+        fields.append((bytes(turn.output_schema), answer))
     for place, each in enumerate(turn.tools):
         if each.strict and each.parameters is not None:
-            _check(bytes(each.parameters), tool.format(place))
-
-
-def _check(schema: bytes, field: str) -> None:
-    # It brings jsonschema, which most turns do without.
-    from codex_proxy.tools.schemas import NotASchemaError, check_schema
-
-    try:
-        check_schema(schema)
-    except NotASchemaError as wrong:
-        raise bad_request(f"Invalid schema in '{field}': {wrong}.", field, "invalid_json_schema") from None
+            fields.append((bytes(each.parameters), tool.format(place)))
+    if not fields:
+        return
+    verdicts = await checks.of_schemas([schema for schema, _ in fields])
+    for (_, field), verdict in zip(fields, verdicts, strict=True):
+        wrong = TOO_LONG.unchecked if verdict == TOO_LONG else verdict.wrong
+        if wrong is not None:
+            raise bad_request(f"Invalid schema in '{field}': {wrong}.", field, "invalid_json_schema")
+        if verdict.unchecked is not None:
+            message = f"The schema in '{field}' could not be checked: {verdict.unchecked}. Try again later."
+            raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, param=field, retry_after=5))

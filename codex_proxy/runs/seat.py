@@ -16,7 +16,7 @@ from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.agent import Opened
+from codex_proxy.runs.agent import Opened, outline
 from codex_proxy.runs.deadlines import Scheduler, TimerHandle
 
 log = structlog.get_logger(__name__)
@@ -62,7 +62,8 @@ class Seat:
     def begin(self) -> None:
         """Starts the turn that the seat was opened for."""
         self._lane.attach(self)
-        self._do(self._dialect.begin, self.opened.turn)
+        turn, self.opened = self.opened.turn, outline(self.opened)
+        self._do(self._dialect.begin, turn)
 
     def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> None:
         """Another turn on the same thread, which `fresh` is new to; or the outputs that it waits for."""
@@ -127,6 +128,8 @@ class Seat:
             step = act(*given)
             if step.writes:
                 self._lane.send(step.writes)
+            if step.close_stdin:
+                self._lane.close_stdin()
             if step.events or size:
                 self.listener.stepped(self, step.events, size)
         except Exception:

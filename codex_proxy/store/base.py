@@ -20,7 +20,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from codex_proxy.store.usage import UsageLedger
-from codex_proxy.store.webhooks import Outbox
+from codex_proxy.store.webhooks import Outbox, PendingWebhook
 
 Order = Literal["asc", "desc"]
 ToolMemory = Literal["disk", "ram", "off"]
@@ -43,6 +43,10 @@ class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
     """It cannot now: locked by another process, disk full, closed, too far behind. Later it may."""
 
 
+class StoreDamaged(StoreUnavailable):
+    """What is on the disk is not what was written. Nothing of it is shown; the rest of the store is as it was."""
+
+
 class StoreRefused(StoreError):  # noqa: N818
     """The file may not be used: damaged, made by a newer version, not ours. It was not touched."""
 
@@ -62,6 +66,16 @@ class StoreConflict(StoreError):  # noqa: N818
     def __init__(self, reason: Literal["id_taken", "version", "too_many_keys"], message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class ContextTooLarge(StoreError):  # noqa: N818
+    """A conversation, or a chain of responses, holds more than is read into one turn, or would with this write."""
+
+    def __init__(self, items: int, size: int, limits: ContextLimits) -> None:
+        super().__init__(
+            f"{items} items of {size} bytes; the limits are {limits.max_items or 'any number of'} items and"
+            f" {limits.max_bytes or 'any number of'} bytes"
+        )
 
 
 # --- settings -----------------------------------------------------------------------------------
@@ -87,6 +101,21 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """What a person will not miss on a disk; images make most of it."""
     spared: float = 3600.0
     """Seconds for which count and size spare an object: what is being worked on is never cut."""
+
+
+class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a conversation, or a chain of responses, may hold for a turn to go on from it; None is no limit."""
+
+    max_items: int | None = 20_000
+    """Twice what one request may bring."""
+    max_bytes: int | None = 64 << 20
+    """Twice the largest body: far more than any model reads, and what a turn has in memory of it."""
+
+    def check(self, items: int, size: int) -> None:
+        """Raises `ContextTooLarge`."""
+        too_many = self.max_items is not None and items > self.max_items
+        if too_many or (self.max_bytes is not None and size > self.max_bytes):
+            raise ContextTooLarge(items, size, self)
 
 
 class StepMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +155,10 @@ class StoredItem(msgspec.Struct, frozen=True):
     @property
     def visible(self) -> bool:
         return bool(self.json)
+
+    @property
+    def size(self) -> int:
+        return len(self.json) + len(self.raw)
 
 
 class ItemReference(msgspec.Struct, frozen=True):
@@ -218,6 +251,13 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """When the oldest response was made."""
 
 
+class Checked(msgspec.Struct, frozen=True):
+    """How many stored rows were compared with their checksums, and what is damaged of them."""
+
+    rows: int
+    damaged: tuple[str, ...]
+
+
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     """How many objects went."""
 
@@ -275,9 +315,10 @@ class Responses(Protocol):
         recovery: bytes | None = None,
         append: Append | None = None,
         only_from: Collection[str] | None = None,
+        webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
         """Replaces status and object, and where given the output items. The stored input and the output go to
-        the conversation where asked.
+        the conversation where asked, `webhooks` to the outbox: all of it or nothing.
 
         False, and nothing changed, when the response is gone or its status is not in `only_from`: what was
         cancelled never completes later.
@@ -298,12 +339,18 @@ class Responses(Protocol):
         """The chain that ends with this response, its root first. Raises `NotStored`."""
         ...
 
+    async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
+        """Calls `visit` with each item of the chain that ends with this response, oldest first; as
+        `scan_conversation`."""
+        ...
+
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
         """Visible items by id, in any response or conversation of the owner; the newest where there are several."""
         ...
 
     async def unfinished_responses(self) -> list[StoredResponse]:
-        """Every background response, of all owners, whose status is in `UNFINISHED`, oldest first."""
+        """Every background response, of all owners, whose status is in `UNFINISHED`, oldest first. Damaged ones are
+        left out: one of them must not keep the others from being taken up, and whoever asks for it is told."""
         ...
 
     async def append_frames(self, owner: str, response_id: str, frames: Sequence[Frame]) -> None:
@@ -339,12 +386,19 @@ class Conversations(Protocol):
         ...
 
     async def append_items(
-        self, owner: str, conversation_id: str, items: Sequence[NewItem], *, version: int | None = None
+        self,
+        owner: str,
+        conversation_id: str,
+        items: Sequence[NewItem],
+        *,
+        version: int | None = None,
+        limited: bool = True,
     ) -> tuple[StoredItem, ...]:
         """Appends all of them or none, and gives them with references resolved.
 
-        Raises `NotStored` (the conversation, or a referenced item) and `StoreConflict` (an id that the
-        conversation has; a version other than the one given).
+        Raises `NotStored` (the conversation, or a referenced item), `StoreConflict` (an id that the conversation has;
+        a version other than the one given) and, where `limited`, `ContextTooLarge`. What a turn has said is not
+        limited: it was answered already, and the next turn is refused.
         """
         ...
 
@@ -360,6 +414,12 @@ class Conversations(Protocol):
         """Takes it out of this conversation only. Raises `NotStored` for either of them."""
         ...
 
+    async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
+        """Calls `visit` with each item, hidden ones too, oldest first. It is called in a thread of the store's while
+        rows are read, so that the bytes of one item at a time are in memory. Raises `NotStored` and, before the first
+        call, `ContextTooLarge`."""
+        ...
+
     async def conversation_context(self, owner: str, id: str) -> ConversationContext:
         """What the model needs to see of it. Raises `NotStored`."""
         ...
@@ -370,12 +430,25 @@ class Maintenance(Protocol):
 
     async def stats(self) -> StoreStats: ...
 
+    async def check_writable(self) -> None:
+        """Writes something that needs room, and takes it away again. Raises `StoreUnavailable` where it cannot."""
+        ...
+
     async def prune(self, now: float | None = None) -> Pruned:
         """Removes what `Retention` and the step memory's age no longer keep, in small writes."""
         ...
 
+    async def sweep(self) -> None:
+        """Removes the rows of what was deleted, in small writes. A deletion begins it by itself; this is for what a
+        process that ended has left."""
+        ...
+
     async def export(self, write: Callable[[bytes], object]) -> int:
         """Calls `write` with one line of JSON (with its line feed) per response and conversation; their number."""
+        ...
+
+    async def check(self) -> Checked:
+        """Compares everything with its checksum, in small reads."""
         ...
 
     async def vacuum(self) -> int:

@@ -13,6 +13,7 @@ import fcntl
 import os
 from pathlib import Path
 
+from codex_proxy.files.private import make_folder, unfit
 from codex_proxy.store.base import StoreRefused
 
 WAIT_SECONDS, AGAIN_SECONDS = 1.0, 0.02
@@ -54,10 +55,15 @@ class _HeldError(Exception):
 
 def _locked(store: Path) -> int:
     """A descriptor with the lock. Raises `StoreRefused`, and `_HeldError`."""
-    path = store.with_name(store.name + ".lock")
+    # Beside the file itself, whatever links lead to it. A hard link is refused when the store is opened.
+    real = Path(os.path.realpath(store))
+    path = real.with_name(real.name + ".lock")
     try:
-        store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        make_folder(real.parent)
+        reason = unfit(path)
+        if reason:
+            raise StoreRefused(f"the lock {path} of the store {reason}")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreRefused(f"the store {store} cannot be opened: {error.strerror}") from error
     try:

@@ -12,6 +12,21 @@ from codex_proxy.core.ids import Clock
 from codex_proxy.store.base import StepEntry, StepMemory
 
 
+class StepsInRam:
+    """`store.base.Steps` of a server that has no store."""
+
+    def __init__(self, settings: StepMemory, clock: Clock) -> None:
+        self._kind = settings.kind
+        self._ram = RamSteps(settings, clock)
+
+    async def remember(self, owner: str, entries: Sequence[StepEntry], *, durable: bool = True) -> None:
+        if self._kind != "off":
+            self._ram.remember(owner, entries)
+
+    async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, StepEntry]:
+        return self._ram.recall(owner, keys)
+
+
 class RamSteps:
     """By owner and key, in the order of remembering."""
 

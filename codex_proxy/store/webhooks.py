@@ -18,10 +18,10 @@ class PendingWebhook(msgspec.Struct, frozen=True):
 
 
 class Outbox(Protocol):
-    """What is to be told, also after a restart."""
+    """What is to be told, also after a restart. `Responses.update_response` puts in what tells of an end."""
 
-    async def put_webhook(self, pending: PendingWebhook) -> None:
-        """Keeps it, or the new number of tries of one that is there."""
+    async def count_webhook_try(self, pending: PendingWebhook) -> None:
+        """Keeps the number of tries of one that is there."""
         ...
 
     async def drop_webhook(self, event_id: str, url: str) -> None:

@@ -10,11 +10,22 @@ here they are left out again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, LiteralString, TypeAlias, TypeVar
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
 
+from codex_proxy.core.excerpts import MAX_EXCERPT, excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 
 DEPTH: Final = 128
@@ -32,11 +43,14 @@ MOST_ITEMS: Final = 10_000
 """Messages or items of one request, unless the operator says otherwise. Clients send a long conversation as some
 hundreds; each is validated, told to the agent, and compared with threads that are kept."""
 
+MAX_STOP_CHARS: Final = 1_000
+"""Of one stop sequence: the end of an answer is compared with it at every delta."""
+
 _UNKNOWN_KIND: Final = "unknown_kind"
-_SHOWN: Final = 80  # letters of a client's own words in an answer
+_OWN: Final = "~"
 _EXPECTED: Final = {
     "int_type": "an integer",
-    "float_type": "a number",
+    "float_type": "a decimal",
     "string_type": "a string",
     "bool_type": "a boolean",
     "list_type": "an array",
@@ -44,10 +58,21 @@ _EXPECTED: Final = {
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
+_BOUNDS: Final = {
+    "less_than_equal": ("le", "above maximum", "<=", "above_max_value"),
+    "greater_than_equal": ("ge", "below minimum", ">=", "below_min_value"),
+}
+_LENGTHS: Final = {
+    "too_long": ("max_length", "long", "maximum", "above_max_length"),
+    "too_short": ("min_length", "short", "minimum", "below_min_length"),
+    "string_too_long": ("max_length", "long", "maximum", "above_max_length"),
+    "string_too_short": ("min_length", "short", "minimum", "below_min_length"),
+}
+_NOUNS: Final[dict[type, str]] = {str: "string", list: "array", dict: "object"}
 _GOT: Final[dict[type, str]] = {
     bool: "a boolean",
     int: "an integer",
-    float: "a number",
+    float: "a decimal",
     str: "a string",
     list: "an array",
     dict: "an object",
@@ -55,11 +80,30 @@ _GOT: Final[dict[type, str]] = {
 
 M = TypeVar("M", bound=BaseModel)
 
+StopSequence: TypeAlias = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
+
 
 class Wire(BaseModel):
     """A part of a request: unknown fields are ignored, types are what they say."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
+    kind = schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise wrong_value("invalid_function_parameters", "the schema has to be one of type 'object'")
+    return schema
+
+
+_AN_OBJECT_S: Final = {
+    "type": "object",
+    "properties": {
+        "type": {"anyOf": [{"const": "object"}, {"type": "array", "contains": {"const": "object"}}]}
+    },
+}
+Parameters: TypeAlias = Annotated[dict[str, Any], AfterValidator(_of_an_object), WithJsonSchema(_AN_OBJECT_S)]
+"""The schema of a tool's arguments, which are an object."""
 
 
 def by_kind(
@@ -104,6 +148,17 @@ def parse_as(model: type[M], body: bytes) -> M:
         raise _fault(error) from None
 
 
+T = TypeVar("T")
+
+
+def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
+    """A value of a request that is not a body of its own; `param` is where it stands. Raises `Fault`."""
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise _fault(error, param) from None
+
+
 def decoded(body: bytes) -> dict[str, Any]:
     """The object that the body is, not validated, but of a size and depth that can be. Raises `Fault`."""
     if len(body) > MOST_BRACKETS and body.count(b"[") + body.count(b"{") > MOST_BRACKETS:
@@ -142,7 +197,7 @@ def _too_many(body: dict[str, Any] | None) -> Fault:
     param = None
     if body is not None:
         sizes = {field: len(part) for field, part in body.items() if isinstance(part, dict | list)}
-        param = max(sizes, key=lambda field: sizes[field], default="")[:_SHOWN] or None
+        param = excerpt(max(sizes, key=lambda field: sizes[field], default="")) or None
     return Fault(
         Failure(
             kind=FaultKind.REQUEST_TOO_LARGE,
@@ -156,37 +211,81 @@ def most_elements(field: str, count: int, limit: int) -> None:
     """Raises `Fault` for an array of the request with more elements than the operator allows."""
     if count > limit:
         raise bad_request(
-            f"Invalid value for '{field}': expected at most {limit} elements, but got {count} "
-            "(PROXY_MAX_INPUT_ITEMS).",
+            f"Invalid '{field}': array too long. Expected an array with maximum length {limit}, but got an array with "
+            f"length {count} instead (PROXY_MAX_INPUT_ITEMS).",
             field,
             "array_above_max_length",
         )
 
 
-def _fault(error: ValidationError) -> Fault:
-    """The first thing that is wrong, in OpenAI's words and with OpenAI's codes."""
+def _fault(error: ValidationError, place: str = "") -> Fault:
+    """The first thing that is wrong, in OpenAI's words and with OpenAI's codes. `place`: where the value stands."""
     first = error.errors(include_url=False)[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
-    param = _path(first["loc"])
+    param = place + _path(first["loc"])
     if kind == _UNKNOWN_KIND:
         return _unknown_kind(param, value, first["msg"])
     if kind == "missing" or (value is None and kind in _EXPECTED):
         return _missing(param)
     if kind in _EXPECTED:
         return _wrong_type(param, value, _EXPECTED[kind])
-    number = "integer" if isinstance(value, int) else "decimal"
-    known = {
-        "literal_error": ("supported values are: {expected}", "invalid_value"),
-        "greater_than_equal": ("expected a value of at least {ge}", f"{number}_below_min_value"),
-        "less_than_equal": ("expected a value of at most {le}", f"{number}_above_max_value"),
-        "too_short": ("expected at least {min_length} element(s)", "empty_array"),
-        "too_long": ("expected at most {max_length} elements", "array_above_max_length"),
-        "string_too_short": ("expected at least {min_length} character(s)", "string_below_min_length"),
-        "string_too_long": ("expected at most {max_length} characters", "string_above_max_length"),
-        "string_pattern_mismatch": ("expected a text that matches {pattern}", "invalid_value"),
-    }
-    words, code = known.get(kind, (first["msg"].replace("{", "{{").replace("}", "}}"), "invalid_value"))
-    return bad_request(f"Invalid value for '{param}': {words.format(**context)}.", param, code)
+    if kind == "literal_error":
+        if not isinstance(value, str):
+            return _wrong_type(param, value, f"one of {context['expected']}")
+        return _none_of(param, value, context["expected"])
+    problem, code = _problem(kind, value, context)
+    if problem:
+        return bad_request(f"Invalid '{param}': {problem}", param, code)
+    code = kind.removeprefix(_OWN) if kind.startswith(_OWN) else "invalid_value"
+    return bad_request(f"Invalid value for '{param}': {first['msg']}.", param, code)
+
+
+def wrong_value(code: str, message: LiteralString) -> PydanticCustomError:
+    """For a validator to raise: what is wrong with the value, and OpenAI's code for that."""
+    return PydanticCustomError(f"{_OWN}{code}", message)
+
+
+def check_range(field: str, value: int, least: int, most: int) -> None:
+    """Raises `Fault` for an integer outside of a range that the operator has set."""
+    for kind, wrong, context in (
+        ("greater_than_equal", value < least, {"ge": least}),
+        ("less_than_equal", value > most, {"le": most}),
+    ):
+        if wrong:
+            problem, code = _problem(kind, value, context)
+            raise bad_request(f"Invalid '{field}': {problem}", field, code)
+
+
+def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
+    """What is wrong with a value of the right type, in OpenAI's words, and its code; empty where there are none."""
+    if kind in _BOUNDS:
+        bound, side, sign, code = _BOUNDS[kind]
+        number = "decimal" if isinstance(context[bound], float) else "integer"
+        expected = f"Expected a value {sign} {context[bound]:.16g}"
+        return f"{number} {side} value. {expected}, but got {_figure(value)} instead.", f"{number}_{code}"
+    if kind in _LENGTHS:
+        bound, side, extreme, code = _LENGTHS[kind]
+        bare = _NOUNS[type(value)]
+        article = "a" if bare == "string" else "an"
+        expected = f"Expected {article} {bare} with {extreme} length {context[bound]}, but got"
+        if not value:
+            return f"empty {bare}. {expected} an empty {bare} instead.", f"empty_{bare}"
+        length = f"{article} {bare} with length {len(value)}"
+        return f"{bare} too {side}. {expected} {length} instead.", f"{bare}_{code}"
+    if kind == "string_pattern_mismatch":
+        expected = f"Expected a string that matches the pattern '{context['pattern']}'."
+        return f"string does not match pattern. {expected}", "invalid_value"
+    return "", ""
+
+
+def _figure(value: Any) -> str:
+    """A number of the client's, which may have any number of digits."""
+    return excerpt(str(value)) if isinstance(value, float) or abs(value) < 10**MAX_EXCERPT else "a larger one"
+
+
+def _none_of(param: str, given: str, values: str) -> Fault:
+    message = f"Invalid value: '{excerpt(given)}'. Supported values are: {values}."
+    return bad_request(message, param, "invalid_value")
 
 
 def _unknown_kind(param: str, value: Any, message: str) -> Fault:
@@ -202,7 +301,7 @@ def _unknown_kind(param: str, value: Any, message: str) -> Fault:
         return _missing(inner)
     if not isinstance(kind, str):
         return _wrong_type(inner, kind, "a string")
-    return bad_request(f"Invalid value for '{inner}': supported values are: {kinds}.", inner, "invalid_value")
+    return _none_of(inner, kind, kinds)
 
 
 def _missing(param: str) -> Fault:
@@ -223,5 +322,6 @@ def _path(place: tuple[int | str, ...]) -> str:
         if isinstance(step, int):
             path += f"[{step}]"
         elif not step.startswith("~") and step != "[key]":
-            path += f".{step}" if path else step
+            name = excerpt(step)  # a key of the client's own, where it is none of ours
+            path += f".{name}" if path else name
     return path

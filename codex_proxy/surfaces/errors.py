@@ -57,21 +57,21 @@ TABLE: Final[dict[FaultKind, Row]] = {
     FaultKind.UPSTREAM_DISCONNECTED: Row(502, _SERVER, "upstream_disconnected"),
     FaultKind.UPSTREAM_UNREACHABLE: Row(502, _SERVER, "upstream_unreachable"),
     FaultKind.UNAVAILABLE: Row(503, _SERVER, "service_unavailable", wait=1),
+    FaultKind.STOPPING: Row(503, _SERVER, "service_unavailable", wait=1),
     FaultKind.UPSTREAM_TIMEOUT: Row(504, "timeout_error", "request_timeout"),
     FaultKind.TIMED_OUT: Row(504, "timeout_error", "request_timeout"),
 }
 
-CHAT_ROWS: Final[dict[FaultKind, Row]] = {
-    # Seed 001: tokens exceeded is 403 with a type of its own. OpenAI's Responses says 400.
-    FaultKind.CONTEXT_LENGTH_EXCEEDED: Row(403, "tokens_exceeded_error", "context_length_exceeded"),
-}
+RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
+"""Seed 002 names these types for `/responses`; seed 001 knows only `server_error` for chat. Clients go by status and
+code, which both surfaces share."""
 
 
 def row_of(failure: Failure, surface: Surface) -> Row:
     """The table's row for this failure, with the failure's own code where it has one."""
     row = TABLE[failure.kind]
-    if surface == "chat":
-        row = CHAT_ROWS.get(failure.kind, row)
+    if surface == "responses":
+        row = row._replace(type=RESPONSES_TYPES.get(row.status, row.type))
     return row if failure.code is None else row._replace(code=failure.code)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field, Tag
+from pydantic import AfterValidator, ConfigDict, Field, Tag
 
-from codex_proxy.surfaces.body import Wire, by_kind
+from codex_proxy.surfaces.body import Wire, by_kind, wrong_value
 
 CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
@@ -46,16 +46,25 @@ class ImagePart(Wire):
     detail: Literal["auto", "low", "high", "original"] | None = None
 
 
-class UnheardPart(Wire):
-    """A file or audio: known to the protocol, unknown to the agents."""
+class FilePart(Wire):
+    type: Literal["input_file"]
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
 
-    type: Literal["input_file", "input_audio"]
+
+class UnheardPart(Wire):
+    """Audio: known to the protocol, unknown to the agents."""
+
+    type: Literal["input_audio"]
 
 
 AnyPart: TypeAlias = Annotated[
     Annotated[TextPart, Tag("~text")]
     | Annotated[RefusalPart, Tag("~refusal")]
     | Annotated[ImagePart, Tag("~image")]
+    | Annotated[FilePart, Tag("~file")]
     | Annotated[UnheardPart, Tag("~unheard")],
     by_kind(
         "type",
@@ -65,7 +74,7 @@ AnyPart: TypeAlias = Annotated[
             "text": "~text",
             "refusal": "~refusal",
             "input_image": "~image",
-            "input_file": "~unheard",
+            "input_file": "~file",
             "input_audio": "~unheard",
         },
     ),
@@ -113,6 +122,7 @@ class FunctionCallItem(Item):
     type: Literal["function_call"]
     call_id: CallId
     name: PastName
+    namespace: str | None = None
     arguments: str
 
 
@@ -120,7 +130,34 @@ class CustomCallItem(Item):
     type: Literal["custom_tool_call"]
     call_id: CallId
     name: PastName
+    namespace: str | None = None
     input: str
+
+
+class ToolSearchCallItem(Item):
+    """The model has looked for tools that the client deferred. Without a `call_id` OpenAI's own servers did."""
+
+    type: Literal["tool_search_call"]
+    call_id: CallId | None = None
+    execution: Literal["client", "server"] | None = None
+    arguments: Any = None
+
+
+class ToolSearchOutputItem(Item):
+    """The tools that the client has found; what each of them is, is read where tools are offered."""
+
+    type: Literal["tool_search_output"]
+    call_id: CallId | None = None
+    execution: Literal["client", "server"] | None = None
+    tools: list[dict[str, Any]]
+
+
+class AdditionalToolsItem(Item):
+    """Further tools, in the place where a client brings them."""
+
+    type: Literal["additional_tools"]
+    role: Literal["developer", "system"] | None = None
+    tools: list[dict[str, Any]]
 
 
 class CallOutputItem(Item):
@@ -131,6 +168,23 @@ class CallOutputItem(Item):
     output: Content
     name: PastName | None = None
     arguments: str | None = None
+
+
+class AgentMessagePart(Wire):
+    """`encrypted_content` is the text itself where the model that wrote it was ours: nobody has encrypted it."""
+
+    type: Literal["input_text", "encrypted_content"]
+    text: str | None = None
+    encrypted_content: str | None = None
+
+
+class AgentMessageItem(Item):
+    """What one of Codex's sub-agents says to another."""
+
+    type: Literal["agent_message"]
+    author: str
+    recipient: str
+    content: list[AgentMessagePart]
 
 
 class McpListToolsItem(Item):
@@ -170,11 +224,44 @@ class CompactionItem(Item):
 
 
 class NativeItem(Item):
-    """What the model made with a tool of its provider's: it goes back as it came."""
+    """What the model made with a tool of its provider's: it goes back as it came, so it has to be one that the agent
+    can read."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
-    type: Literal["web_search_call", "image_generation_call", "local_shell_call"]
+    type: str
+
+
+class WebSearchCallItem(NativeItem):
+    type: Literal["web_search_call"]
+    status: str | None = None
+    action: dict[str, Any] | None = None
+
+
+class ImageCallItem(NativeItem):
+    type: Literal["image_generation_call"]
+    id: Annotated[str, Field(min_length=1)]
+    status: str
+    result: str
+
+
+def _is_a_command(action: dict[str, Any]) -> dict[str, Any]:
+    command = action.get("command")
+    if (
+        action.get("type") != "exec"
+        or not isinstance(command, list)
+        or not all(isinstance(w, str) for w in command)
+    ):
+        raise wrong_value(
+            "invalid_value", "it has to be of type 'exec', with a 'command' that is a list of words"
+        )
+    return action
+
+
+class ShellCallItem(NativeItem):
+    type: Literal["local_shell_call"]
+    status: Literal["completed", "in_progress", "incomplete"]
+    action: Annotated[dict[str, Any], AfterValidator(_is_a_command)]
 
 
 class ActivityItem(Item):
@@ -199,13 +286,19 @@ AnyItem: TypeAlias = Annotated[
     | Annotated[ReasoningItem, Tag("~reasoning")]
     | Annotated[FunctionCallItem, Tag("~call")]
     | Annotated[CustomCallItem, Tag("~custom_call")]
+    | Annotated[ToolSearchCallItem, Tag("~tool_search_call")]
+    | Annotated[ToolSearchOutputItem, Tag("~tool_search_output")]
+    | Annotated[AdditionalToolsItem, Tag("~additional_tools")]
+    | Annotated[AgentMessageItem, Tag("~agent_message")]
     | Annotated[CallOutputItem, Tag("~output")]
     | Annotated[McpListToolsItem, Tag("~mcp_tools")]
     | Annotated[McpCallItem, Tag("~mcp_call")]
     | Annotated[McpApprovalRequestItem, Tag("~mcp_request")]
     | Annotated[McpApprovalResponseItem, Tag("~mcp_response")]
     | Annotated[CompactionItem, Tag("~compaction")]
-    | Annotated[NativeItem, Tag("~native")]
+    | Annotated[WebSearchCallItem, Tag("~web_search_call")]
+    | Annotated[ImageCallItem, Tag("~image_call")]
+    | Annotated[ShellCallItem, Tag("~shell_call")]
     | Annotated[ActivityItem, Tag("~activity")],
     by_kind(
         "type",
@@ -216,15 +309,19 @@ AnyItem: TypeAlias = Annotated[
             "function_call": "~call",
             "function_call_output": "~output",
             "custom_tool_call": "~custom_call",
+            "tool_search_call": "~tool_search_call",
+            "tool_search_output": "~tool_search_output",
+            "additional_tools": "~additional_tools",
+            "agent_message": "~agent_message",
             "custom_tool_call_output": "~output",
             "mcp_list_tools": "~mcp_tools",
             "mcp_call": "~mcp_call",
             "mcp_approval_request": "~mcp_request",
             "mcp_approval_response": "~mcp_response",
             "compaction": "~compaction",
-            "web_search_call": "~native",
-            "image_generation_call": "~native",
-            "local_shell_call": "~native",
+            "web_search_call": "~web_search_call",
+            "image_generation_call": "~image_call",
+            "local_shell_call": "~shell_call",
             "codex:activity": "~activity",
         },
         untyped=_untyped,

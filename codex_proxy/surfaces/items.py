@@ -14,7 +14,8 @@ from typing import Any, Final, TypeAlias
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.ids import IdSource
 from codex_proxy.surfaces import item_wire as wire
-from codex_proxy.surfaces.images import image_part
+from codex_proxy.surfaces.files import file_text
+from codex_proxy.surfaces.images import image_url
 
 ItemDict: TypeAlias = dict[str, Any]
 
@@ -25,6 +26,10 @@ PREFIXES: Final = {
     "function_call_output": "fco_",
     "custom_tool_call": "ctc_",
     "custom_tool_call_output": "ctco_",
+    "tool_search_call": "tsc_",
+    "tool_search_output": "tso_",
+    "additional_tools": "at_",
+    "agent_message": "amsg_",
     "mcp_call": "mcp_",
     "mcp_list_tools": "mcpl_",
     "mcp_approval_request": "mcpr_",
@@ -53,6 +58,18 @@ def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
         item if item.get("id") else {"id": ids.new(PREFIXES.get(item["type"], "item_")), **item}
         for item in items
     ]
+
+
+def web_images(items: Iterable[ItemDict], field: str = "input") -> dict[str, str]:
+    """The images among the items of `field` that are named by a web address, and where each is named first."""
+    found: dict[str, str] = {}
+    for index, item in enumerate(items):
+        for key in ("content", "output"):
+            parts = item.get(key)
+            for number, part in enumerate(parts if isinstance(parts, list) else ()):
+                if part.get("type") == "input_image" and not part["image_url"].startswith("data:"):
+                    found.setdefault(part["image_url"], f"{field}[{index}].{key}[{number}].image_url")
+    return found
 
 
 def references_of(items: Iterable[ItemDict]) -> tuple[str, ...]:
@@ -121,15 +138,19 @@ def _part(part: wire.AnyPart, place: str, *, said: bool) -> ItemDict:
     if isinstance(part, wire.UnheardPart) or said:
         raise bad_request(
             f"The agent cannot take a part of type '{part.type}' here: accepted are "
-            + ("'output_text' and 'refusal'." if said else "'input_text' and 'input_image'."),
+            + ("'output_text' and 'refusal'." if said else "'input_text', 'input_image' and 'input_file'."),
             place,
         )
+    if isinstance(part, wire.FilePart):
+        # It is kept as the model gets it: nobody reads the file a second time.
+        text = file_text(place, name=part.filename, data=part.file_data, id=part.file_id, url=part.file_url)
+        return _text(text, said=False)
     if part.image_url is None:
         raise bad_request(
             "An image has to be given by 'image_url': files cannot be uploaded here.", f"{place}.image_url"
         )
-    image_part(part.image_url, part.detail, f"{place}.image_url")
-    return {"type": "input_image", "image_url": part.image_url, "detail": part.detail or "auto"}
+    url = image_url(part.image_url, f"{place}.image_url")
+    return {"type": "input_image", "image_url": url, "detail": part.detail or "auto"}
 
 
 def _reference_form(item: wire.ItemReference, place: str) -> ItemDict:
@@ -149,12 +170,32 @@ def _reasoning_form(item: wire.ReasoningItem, place: str) -> ItemDict:
 
 def _call_form(item: wire.FunctionCallItem, place: str) -> ItemDict:
     call = {"type": item.type, "call_id": item.call_id, "name": item.name, "arguments": item.arguments}
-    return _kept(call | {"status": _status(item)}, id=item.id)
+    return _kept(call | {"status": _status(item)}, id=item.id, namespace=item.namespace)
 
 
 def _custom_call_form(item: wire.CustomCallItem, place: str) -> ItemDict:
     call = {"type": item.type, "call_id": item.call_id, "name": item.name, "input": item.input}
-    return _kept(call | {"status": _status(item)}, id=item.id)
+    return _kept(call | {"status": _status(item)}, id=item.id, namespace=item.namespace)
+
+
+def _tool_search_call_form(item: wire.ToolSearchCallItem, place: str) -> ItemDict:
+    call = {"type": item.type, "execution": item.execution or "client", "arguments": item.arguments or {}}
+    return _kept(call | {"status": _status(item)}, id=item.id, call_id=item.call_id)
+
+
+def _tool_search_output_form(item: wire.ToolSearchOutputItem, place: str) -> ItemDict:
+    output = {"type": item.type, "execution": item.execution or "client", "tools": item.tools}
+    return _kept(output | {"status": _status(item)}, id=item.id, call_id=item.call_id)
+
+
+def _additional_tools_form(item: wire.AdditionalToolsItem, place: str) -> ItemDict:
+    return _kept({"type": item.type, "role": item.role or "developer", "tools": item.tools}, id=item.id)
+
+
+def _agent_message_form(item: wire.AgentMessageItem, place: str) -> ItemDict:
+    content = [part.model_dump(exclude_none=True) for part in item.content]
+    said = {"type": item.type, "author": item.author, "recipient": item.recipient, "content": content}
+    return _kept(said, id=item.id)
 
 
 def _output_form(item: wire.CallOutputItem, place: str) -> ItemDict:
@@ -203,8 +244,7 @@ def _compaction_form(item: wire.CompactionItem, place: str) -> ItemDict:
 
 
 def _native_form(item: wire.NativeItem, place: str) -> ItemDict:
-    own = {"type": item.type, "id": item.id, "status": item.status}
-    return _kept({}, **own, **(item.model_extra or {}))
+    return _kept({}, **item.model_dump())
 
 
 def _activity_form(item: wire.ActivityItem, place: str) -> ItemDict:
@@ -218,12 +258,18 @@ _FORMS: Final[dict[type, Callable[[Any, str], ItemDict]]] = {
     wire.ReasoningItem: _reasoning_form,
     wire.FunctionCallItem: _call_form,
     wire.CustomCallItem: _custom_call_form,
+    wire.ToolSearchCallItem: _tool_search_call_form,
+    wire.ToolSearchOutputItem: _tool_search_output_form,
+    wire.AdditionalToolsItem: _additional_tools_form,
+    wire.AgentMessageItem: _agent_message_form,
     wire.CallOutputItem: _output_form,
     wire.McpListToolsItem: _mcp_tools_form,
     wire.McpCallItem: _mcp_call_form,
     wire.McpApprovalRequestItem: _mcp_request_form,
     wire.McpApprovalResponseItem: _mcp_response_form,
     wire.CompactionItem: _compaction_form,
-    wire.NativeItem: _native_form,
+    wire.WebSearchCallItem: _native_form,
+    wire.ImageCallItem: _native_form,
+    wire.ShellCallItem: _native_form,
     wire.ActivityItem: _activity_form,
 }

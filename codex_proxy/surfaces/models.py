@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.excerpts import excerpt
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Mode
 
@@ -25,7 +26,6 @@ EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ALIAS_EFFORTS: Final = ("minimal", "low", "medium", "high")
 _MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
 _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends here
-_SHOWN: Final = 80  # letters of a client's own words in a message
 
 
 class ModelCatalog(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +36,8 @@ class ModelCatalog(msgspec.Struct, frozen=True, kw_only=True):
     any_model: bool = False
     default_model: str = ""
     """What `codex-5` means; empty: the agent's own default."""
+    advice: str = ""
+    """A further sentence for whoever asks for a model that does not exist."""
 
 
 class Resolved(msgspec.Struct, frozen=True):
@@ -95,6 +97,10 @@ def default_of(catalog: ModelCatalog) -> str:
 
 def resolve(name: str, catalog: ModelCatalog) -> Resolved:
     """What `name` means. Raises `Fault` MODEL_NOT_FOUND, whose message says where the names are listed."""
+    if name.isspace():
+        raise bad_request(
+            "Invalid 'model': blank string. GET /v1/models lists the names.", "model", "empty_string"
+        )
     names = _Names(catalog)
     found = names.find(name)
     if found is not None:
@@ -105,11 +111,11 @@ def resolve(name: str, catalog: ModelCatalog) -> Resolved:
         return msgspec.structs.replace(found, mode=mode)
     if catalog.any_model and base:
         return Resolved(base, mode=mode)
-    shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
     raise Fault(
         Failure(
             kind=FaultKind.MODEL_NOT_FOUND,
-            message=f"The model '{shown}' does not exist here. GET /v1/models lists the names that do.",
+            message=f"The model '{excerpt(name)}' does not exist here. GET /v1/models lists the names that do."
+            + catalog.advice,
             param="model",
         )
     )

@@ -1,4 +1,4 @@
-"""What is known of the tokens of one turn: counted by the agent, or estimated by the letters.
+"""What is known of the tokens of one turn: counted by the agent, or estimated.
 
 In: the usage events of a turn. Out: a `Usage`, and whether it is an estimate. Each surface spells it its way.
 """
@@ -10,22 +10,27 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.core.events import StepCompleted, Usage, UsageSeen
+from codex_proxy.core.events import StepCompleted, TurnEnded, Usage, UsageSeen
 from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, SaidMessage, TextPart
+from codex_proxy.core.tokens import estimate_tokens
 
-LETTERS_PER_TOKEN: Final = 4
 _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
 
 
-def letters_in(history: Iterable[HistoryItem]) -> int:
-    """Length of the history's text: what an estimate of its tokens goes by."""
-    return sum(map(_letters, history))
+def tokens_in(history: Iterable[HistoryItem]) -> int:
+    """An estimate of the tokens of the history's text."""
+    return sum(map(_tokens, history))
 
 
-def _letters(item: HistoryItem) -> int:
+def _tokens(item: HistoryItem) -> int:
     if isinstance(item, SaidMessage | PastOutput):
-        return sum(len(part.text) for part in item.parts if isinstance(part, TextPart))
-    return len(item.arguments) if isinstance(item, PastCall) else 0
+        return sum(estimate_tokens(part.text) for part in item.parts if isinstance(part, TextPart))
+    return estimate_tokens(item.arguments) if isinstance(item, PastCall) else 0
+
+
+def json_tokens(texts: Iterable[bytes]) -> int:
+    """An estimate of the tokens of texts that are JSON strings already."""
+    return sum(estimate_tokens(msgspec.json.decode(text, type=str)) for text in texts)
 
 
 class Spending(msgspec.Struct, frozen=True):
@@ -42,7 +47,14 @@ class Spent:
     def __init__(self) -> None:
         self.told: Usage | None = None
         self.trigger = "provider"
+        self.cut = False
+        """The turn was ended here, in the middle of a call of the model: nobody tells what that has cost."""
         self._total_told = False
+
+    @property
+    def estimated(self) -> bool:
+        """Whether what is said of the tokens is an estimate, at least of a part of them."""
+        return self.told is None or self.cut
 
     def seen(self, event: UsageSeen) -> None:
         """A total of the turn so far: it replaces all that was known."""
@@ -57,28 +69,24 @@ class Spent:
         self.told = event.usage if self.told is None else self.told + event.usage
         self.trigger = "token_count"
 
-    def ended(self, trigger: str) -> None:
+    def ended(self, event: TurnEnded) -> None:
         """Without usage of the agent's, the turn's end is what prompts the estimate."""
+        self.cut = event.cut
+        trigger = event.trigger
         if self.told is None:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
-    def tokens(self, *, prompt_letters: int, answer_letters: int) -> Usage:
-        """What was told, or else an estimate: at least one token each."""
-        if self.told is not None:
-            return self.told
-        return self._estimate(prompt_letters, answer_letters)
+    def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
+        """What was told, or else an estimate by the tokens of both sides: at least one token each."""
+        if self.told is None:
+            return Usage(input=max(1, prompt()), output=max(1, answer()))
+        if self.cut:  # what was told is of the calls before the last one
+            return msgspec.structs.replace(self.told, output=max(self.told.output, answer()))
+        return self.told
 
-    def spending(self, *, prompt_letters: int, answer_letters: Callable[[], int], failed: bool) -> Spending:
+    def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:
         """What the turn has cost up to now; an estimate where it said something and nobody counted."""
-        if self.told is not None:
-            return Spending(self.told, failed=failed)
-        letters = answer_letters()
-        if not letters:
+        if self.told is None and not answer():
             return Spending(failed=failed)
-        return Spending(self._estimate(prompt_letters, letters), estimated=True, failed=failed)
-
-    def _estimate(self, prompt_letters: int, answer_letters: int) -> Usage:
-        return Usage(
-            input=max(1, prompt_letters // LETTERS_PER_TOKEN),
-            output=max(1, answer_letters // LETTERS_PER_TOKEN),
-        )
+        tokens = self.tokens(prompt=prompt, answer=answer)
+        return Spending(tokens, estimated=self.estimated, failed=failed)

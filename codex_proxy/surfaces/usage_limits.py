@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from codex_proxy.core.account_limits import AccountLimits, LimitWindow
+from codex_proxy.core.told_faults import resets_at
 
 
 def limits_object(
@@ -36,14 +37,12 @@ def _limit(limit: AccountLimits, told_at: float, now: float) -> dict[str, Any]:
 
 
 def _window(window: LimitWindow, told_at: float, now: float) -> dict[str, Any]:
-    resets_at = window.resets_at
-    if resets_at is None and window.resets_in is not None:
-        resets_at = int(told_at + window.resets_in)
+    reset = resets_at(window, told_at)
     return {
         "name": window.name,
         "window_seconds": window.seconds,
         "used_percent": window.used_percent,
-        "resets_at": resets_at,
+        "resets_at": reset,
         # The agent tells the figure of its last call: a window that is over since then counts from nothing again.
-        "over": resets_at is not None and resets_at <= now,
+        "over": reset is not None and reset <= now,
     }

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from codex_proxy.core.excerpts import MAX_EXCERPT, excerpt
 from codex_proxy.core.faults import Fault, bad_request
 
 HOUR: Final = 3600
@@ -31,7 +32,6 @@ GROUPS: Final = ("key", "model")
 PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "group_by", "limit", "page")
 LATEST: Final = 253_402_300_799
 """The last second of the year 9999."""
-_SHOWN: Final = 80  # letters of a client's own words in a message
 _PAGE: Final = "page_"
 
 
@@ -145,8 +145,8 @@ def _parameters(query: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
         name = name.removesuffix("[]") if name == "group_by[]" else name
         if name not in PARAMETERS:
             raise bad_request(
-                f"Unknown parameter: '{name[:_SHOWN]}'. There are {', '.join(PARAMETERS)}.",
-                name[:_SHOWN],
+                f"Unknown parameter: '{excerpt(name)}'. There are {', '.join(PARAMETERS)}.",
+                name[:MAX_EXCERPT],
                 "unknown_parameter",
             )
         given.setdefault(name, []).append(value)

@@ -33,6 +33,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import PastOutput, TextPart, Tool, ToolCall
 from codex_proxy.core.turn import Turn
+from codex_proxy.tools.checks import Check, Verdict, not_checked
 from codex_proxy.tools.choice import must_call
 from codex_proxy.tools.own_calls import OwnCall, ToolOutput, call_events, output_events, output_of
 
@@ -86,6 +87,8 @@ class Brokered(msgspec.Struct):
     answers: list[Answered]
     calls: list[OwnCall] = msgspec.field(default_factory=list)
     """What is to be run; each output comes back by `ran`."""
+    checks: list[Check] = msgspec.field(default_factory=list)
+    """Arguments whose check may take long. All events wait, in order, until the verdicts come to `judged`."""
     again: bool = False
     """The turn is to be tried once more, with a reminder; nothing of this try's answer was let through."""
 
@@ -108,6 +111,12 @@ class Broker:
         """A call is required and none has come: words without a call would be thrown away."""
         self._second_try = second_try
         self._asks: list[ToolAsked] = []
+        self._judging: list[ToolAsked] = []
+        """Calls whose arguments are being checked elsewhere."""
+        self._verdicts: dict[str, Verdict] = {}
+        """Of those checks, by the agent's ask."""
+        self._later: list[Event] = []
+        """What has come meanwhile."""
         self._waiting: list[ToolAsked] = []
         """Calls of the step for the client, which hears of them once ours have run."""
         self._own_calls: list[OwnCall] = []
@@ -125,11 +134,17 @@ class Broker:
 
     def feed(self, events: Sequence[Event]) -> Brokered:
         """The events that go on; empty of calls until their step is complete."""
+        if self._judging:
+            self._later += events
+            return Brokered([], [])
         if not (self._over or self._waits_for_call) and DECISIVE.isdisjoint(map(type, events)):
             return Brokered(list(events), [])  # most batches are text alone
         done = Brokered([], [])
-        for event in events:
+        for place, event in enumerate(events):
             if self._over:
+                break
+            if self._judging:
+                self._later += events[place:]
                 break
             kind = type(event)
             if kind is ToolAsked:
@@ -139,13 +154,36 @@ class Broker:
             else:
                 self._pass(event, done)
                 if kind is StepCompleted:
-                    self._decide(done)
+                    self._completed(done)
                 elif kind is Retrying:  # the step comes anew, and its calls with it
                     self._asks.clear()
                     self._bad_call = False
                 elif kind is Noticed and event.code in MODEL_FAULTS:  # type: ignore[union-attr]
                     self._bad_call = True
         return done
+
+    def judged(self, verdicts: Sequence[Verdict]) -> Brokered:
+        """The verdicts on `checks`, in their order: the step is decided, and what came meanwhile is read."""
+        judging, self._judging = self._judging, []
+        self._verdicts.update(zip((ask.ask_id for ask in judging), verdicts, strict=True))
+        done = Brokered([], [])
+        unchecked = next((each.unchecked for each in verdicts if each.unchecked is not None), None)
+        if unchecked is None:
+            self._decide(done)
+        else:
+            self._over = True
+            self._held.clear()
+            failure = not_checked("The arguments of a strict tool", unchecked)
+            done.events.append(TurnEnded(Stop.FAILED, "provider", failure))
+        later, self._later = self._later, []
+        rest = self.feed(later)
+        return Brokered(
+            done.events + rest.events,
+            done.answers + rest.answers,
+            done.calls + rest.calls,
+            rest.checks,
+            done.again or rest.again,
+        )
 
     def _pass(self, event: Event, done: Brokered) -> None:
         """Lets an event through, or holds it until the call that is required."""
@@ -177,6 +215,15 @@ class Broker:
         if not self._running:
             self._hand_on(done)
         return done
+
+    def _completed(self, done: Brokered) -> None:
+        """The step is complete. It is decided at once, unless a check of its calls may take long."""
+        slow = [(ask, check) for ask in self._asks if (check := self._slow_check(ask)) is not None]
+        if slow:
+            self._judging = [ask for ask, _ in slow]
+            done.checks = [check for _, check in slow]
+        else:
+            self._decide(done)
 
     def _decide(self, done: Brokered) -> None:
         """The step is complete: who answers its calls. What they are is told behind its end, so that a step
@@ -262,13 +309,31 @@ class Broker:
         done.events.append(TurnEnded(Stop.TOOL_CALLS, "token_count"))
 
     def _violation(self, ask: ToolAsked) -> str | None:
+        check = self._check_of(ask)
+        if check is None:
+            return None
+        known = self._verdicts.get(ask.ask_id)
+        if known is not None:
+            return known.wrong
+        from codex_proxy.tools.schemas import violation  # brings the validator, which most turns do without
+
+        return violation(check.schema, check.text)
+
+    def _slow_check(self, ask: ToolAsked) -> Check | None:
+        """The check of this call, where it has one that may take long."""
+        check = self._check_of(ask)
+        if check is None:
+            return None
+        from codex_proxy.tools.schemas import is_quick
+
+        return None if is_quick(check.schema, check.text) else check
+
+    def _check_of(self, ask: ToolAsked) -> Check | None:
         tool = self._strict.get(ask.name)
         if tool is None or tool.parameters is None or ask.kind == "custom":
             return None
-        from codex_proxy.tools.schemas import violation  # brings jsonschema, which most turns do without
-
         # A call without arguments is one with none: agents and clients take the empty text so.
-        return violation(bytes(tool.parameters), ask.arguments if ask.arguments.strip() else "{}")
+        return Check(bytes(tool.parameters), ask.arguments if ask.arguments.strip() else "{}")
 
     def _ended(self, event: TurnEnded, done: Brokered) -> None:
         self._over = True

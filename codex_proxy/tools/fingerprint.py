@@ -79,7 +79,8 @@ def _digest(*parts: str) -> bytes:
     digest = hashlib.sha256()
     for part in parts:
         encoded = part.encode("utf-8", "surrogatepass")
-        digest.update(len(encoded).to_bytes(8, "big") + encoded)
+        digest.update(len(encoded).to_bytes(8, "big"))
+        digest.update(encoded)
     return digest.digest()
 
 

@@ -1,23 +1,36 @@
-"""Answers that must follow a schema the agent cannot be given: told in words, checked here, tried twice.
+"""Answers that must follow a schema: told in words where the agent cannot be given it, checked here, tried twice.
 
 The agent's own structured output takes OpenAI's strict schemas only. For the others, and for `json_object`, the
 model is told, its answer is held until it is complete, and one that does not fit is thrown away and asked for
-once more.
+once more. A strict schema is checked too, since not every provider keeps it. One that was made strict by allowing
+null for absent properties is undone in the answer before it is checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
-from codex_proxy.core.events import Event, ItemStarted, RawItem, RefusalDelta, Stop, TextDelta, TurnEnded
+from codex_proxy.core.events import (
+    Event,
+    ItemStarted,
+    RawItem,
+    RefusalDelta,
+    Stop,
+    TextDelta,
+    TextWhole,
+    TurnEnded,
+    TurnStarted,
+)
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import OURS, Message, SaidMessage, TextPart
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.broker import NEVER_HELD
+from codex_proxy.tools.checks import Check, Verdict, not_checked
+from codex_proxy.tools.replay import said_text
 
 ANY_OBJECT: Final = b'{"type":"object"}'
 
@@ -33,19 +46,44 @@ def told_of_schema(turn: Turn, schema: bytes, *, wrong: str | None = None) -> Tu
     return msgspec.structs.replace(turn, history=(*turn.history, said), output_schema=None)
 
 
+class _Text(msgspec.Struct, frozen=True):
+    """The text of one choice, and the messages that said it."""
+
+    text: str
+    ids: list[str]
+
+
 class OutputCheck:
     """Holds the answer of one turn until its end and checks it. `second_try`: it was told once already.
 
-    What comes after the end is dropped.
+    `as_it_comes`: the provider was given the schema, which is that of an object, and nearly always keeps it. An answer
+    that begins as an object then passes as it comes, and only its end waits for the check; there is no second try of
+    what the client has seen. One that begins otherwise is held like any other. What comes after the end is dropped.
+    `fitted`: the provider was given a form of the schema in which null stands for absent properties.
     """
 
-    def __init__(self, schema: bytes, *, second_try: bool = False) -> None:
+    def __init__(
+        self, schema: bytes, *, second_try: bool = False, as_it_comes: bool = False, fitted: bool = False
+    ) -> None:
         self._schema = schema
         self._second_try = second_try
+        self._fitted = fitted
+        self._as_it_comes = as_it_comes
+        """Until the answer begins otherwise."""
         self._held: list[Event] = []
+        self._shown: list[Event] = []
+        """What has passed of an answer that passes as it comes."""
         self._ours: set[str] = set()
         """Items of ours in this answer."""
         self._over = False
+        self._end: TurnEnded | None = None
+        """The end that waits for a verdict."""
+        self._texts: list[_Text] = []
+        """Of the answer, once it has ended; `checks` and their verdicts are in this order."""
+        self._rewritten: dict[str, str] = {}
+        """By the text that the model said, the one that the client gets."""
+        self.checks: list[Check] = []
+        """Of texts, which may take long: nothing of the answer passes until the verdicts come to `judged`."""
         self.wrong: str | None = None
         """What was the matter with the text, where it has to be asked for again."""
 
@@ -61,8 +99,16 @@ class OutputCheck:
                 out += self._ended(event)
             elif type(event) in NEVER_HELD or self._passes(event):
                 out.append(event)
+            elif self._shown:
+                self._shown.append(event)
+                out.append(event)
             else:
                 self._held.append(event)
+                if self._as_it_comes and isinstance(event, TextDelta | TextWhole) and event.text.strip():
+                    self._as_it_comes = event.text.lstrip().startswith("{")
+                    if self._as_it_comes:
+                        self._shown, self._held = self._held, []
+                        out += self._shown
         return out
 
     def _passes(self, event: Event) -> bool:
@@ -74,45 +120,102 @@ class OutputCheck:
             return True
         return getattr(event, "id", None) in self._ours
 
+    def judged(self, verdicts: Sequence[Verdict]) -> list[Event]:
+        """The verdicts on `checks`: what may pass now."""
+        end, self._end = self._end, None
+        assert end is not None
+        self.checks = []
+        return self._judged(end, verdicts)
+
+    def as_shown(self, said: tuple[SaidMessage, ...]) -> tuple[SaidMessage, ...]:
+        """The model's messages of this answer as the client got them."""
+        text = self._rewritten.get(said_text(said).strip())
+        return said if text is None else (SaidMessage("assistant", (TextPart(text),)),)
+
     def _ended(self, event: TurnEnded) -> list[Event]:
         """An answer that was cut off, filtered or refused, and one that calls, is nothing to be checked."""
         if event.stop == Stop.FAILED:
             return [event]
-        wrong = self._wrong(event) if event.stop == Stop.STOP else None
+        from codex_proxy.tools.schemas import (  # bring the validator, which most do without
+            is_quick,
+            verdict_on,
+        )
+
+        self._texts = self._texts_of(event) if event.stop == Stop.STOP else []
+        checks = [Check(self._schema, each.text, self._fitted) for each in self._texts]
+        if not all(is_quick(check.schema, check.text) for check in checks):
+            self._end = event
+            self.checks = checks
+            return []
+        return self._judged(event, [verdict_on(check) for check in checks])
+
+    def _judged(self, event: TurnEnded, verdicts: Sequence[Verdict]) -> list[Event]:
+        for verdict in verdicts:
+            if verdict.unchecked is not None:
+                return [TurnEnded(Stop.FAILED, event.trigger, not_checked("The answer", verdict.unchecked))]
+        for said, verdict in zip(self._texts, verdicts, strict=True):
+            if verdict.rewritten is not None:
+                self._rewritten[said.text] = verdict.rewritten
+        return self._decided(event, next((each.wrong for each in verdicts if each.wrong is not None), None))
+
+    def _decided(self, event: TurnEnded, wrong: str | None) -> list[Event]:
         if wrong is None:
-            return [*self._held, event]
-        if not self._second_try:
+            return [*(self._held_rewritten() if self._rewritten else self._held), event]
+        if not (self._second_try or self._shown):
             self.wrong = wrong
             return []
         failure = Failure(
             kind=FaultKind.UPSTREAM_ERROR,
             code="invalid_structured_output",
-            message=f"The model's answer did not follow the schema, twice: {wrong}.",
+            message=f"The model's answer did not follow the schema{', twice' if self._second_try else ''}: {wrong}.",
         )
         return [TurnEnded(Stop.FAILED, event.trigger, failure)]
 
-    def _wrong(self, event: TurnEnded) -> str | None:
-        """What is the matter with what the client would see: of each choice, its messages as they are joined."""
+    def _held_rewritten(self) -> list[Event]:
+        """What was held, with the text of each choice said at once, by the last message that said some of it."""
+        texts: dict[str, str] = {}
+        merged: set[str] = set()
+        """Messages whose text is said by another one now."""
+        for each in self._texts:
+            *others, last = each.ids
+            texts[last] = self._rewritten.get(each.text, each.text)
+            merged.update(others)
+        out: list[Event] = []
+        for event in self._repaired():
+            id = event.item.id if type(event) is ItemStarted else getattr(event, "id", None)
+            if id in merged or type(event) in (TurnStarted, TurnEnded):
+                continue
+            if type(event) is not TextDelta or id not in texts:
+                out.append(event)
+            elif texts[id]:
+                out.append(TextDelta(id, texts[id]))
+                texts[id] = ""
+        return out
+
+    def _repaired(self) -> list[Event]:
+        """The answer as the rules make it: they know what is said in the end, with all that is said twice, whole or
+        anew."""
+        return Rules().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
+
+    def _texts_of(self, event: TurnEnded) -> list[_Text]:
+        """What the client would see: of each choice, its messages as they are joined. None of a refusal."""
         said: dict[str, str] = {}
         of_choice: dict[int | None, list[str]] = {}
-        # The rules know what is said in the end, with all that is said twice, whole or anew.
-        for each in Rules().feed([*self._held, TurnEnded(Stop.STOP)]):
+        for each in self._repaired():
             if type(each) is RefusalDelta:
-                return None
+                return []
             if type(each) is ItemStarted and isinstance(each.item, Message):
                 said[each.item.id] = ""
                 of_choice.setdefault(each.item.choice, []).append(each.item.id)
             elif type(each) is TextDelta:
                 said[each.id] += each.text
             elif type(each) is TurnEnded and each.stop != Stop.STOP:
-                return None  # a repetition that said something else: the rules end the turn for it
-        from codex_proxy.tools.schemas import violation  # brings jsonschema, which most turns do without
-
+                return []  # a repetition that said something else: the rules end the turn for it
         for_all = of_choice.pop(None, [])
-        for choice, own in (of_choice or {0: []}).items():
-            ended_otherwise = (event.choice_stops or {}).get(choice or 0, Stop.STOP) != Stop.STOP
-            text = "\n\n".join(said[id] for id in (*for_all, *own) if said[id])
-            wrong = None if ended_otherwise else violation(self._schema, text.strip())
-            if wrong is not None:
-                return wrong
-        return None
+        stops = event.choice_stops or {}
+        return [
+            _Text("\n\n".join(said[id] for id in ids).strip(), ids)
+            for choice, own in (of_choice or {0: []}).items()
+            if stops.get(choice or 0, Stop.STOP) == Stop.STOP
+            for ids in [[id for id in (*for_all, *own) if said[id]]]
+        ]

@@ -1,59 +1,76 @@
-"""JSON schemas: whether one is one, what breaks it, and which the agent's strict output takes.
+"""JSON schemas: whether one is one, and what breaks it.
 
-The agent thins the schemas of tools and checks no arguments, so `strict` is kept here. It sends every output
-schema as strict, which the provider refuses for schemas outside of OpenAI's subset; those are kept here too.
+The agent thins the schemas of tools and checks no arguments, so `strict` is kept here. What it sends as the schema of
+an answer is in `strict_schemas.py`; not every provider keeps that, so answers are checked here too.
 
-A schema is the client's and a text the model's, and both are checked on the event loop that serves everybody:
-nothing is fetched, and size and work are bounded (`tools/keywords.py`).
+Nothing is fetched, and no regular expression backtracks. A schema is the client's and a text the model's, and some
+pairs of them take years to check: ask `is_quick` first, and give what is not quick to `runs/schema_checks.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import OrderedDict
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 
+import jsonschema_rs
 import msgspec
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
-from jsonschema.protocols import Validator
-from jsonschema.validators import extend, validator_for
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012, specification_with
+from jsonschema_rs import Draft202012Validator, ValidationErrorKind, Validator
 
-from codex_proxy.tools.keywords import Work, bounded
+from codex_proxy.tools.checks import Check, Verdict
+from codex_proxy.tools.schema_work import schema_work
+from codex_proxy.tools.strict_schemas import without_nulls
 
 LONGEST_VALUE = 200
 """Characters of an offending value that a message repeats: the model has to see what was wrong, not all of it."""
 
 LARGEST_SCHEMA = 128 * 1024
-"""Bytes of a schema: to see that one is a schema takes up to 7 µs per byte, in which nobody else is served.
-OpenAI takes 120,000 characters of names."""
-
-MOST_SCHEMAS = 64
-"""Schemas that are kept ready for the next request: some 80 MiB if all of them were as large as can be."""
+"""Bytes of a schema. OpenAI takes 120,000 characters of names."""
 
 LONGEST_TEXT = 1024 * 1024
-"""Characters of a text that is checked: nobody else is served while it is parsed. The files that a model writes
-in a call are a tenth of it."""
+"""Characters of a text that is checked. The files that a model writes in a call are a tenth of it."""
 
-MOST_ERRORS = 50
-"""Of a text, of which the most telling one is told: a long list can have one in each of its members."""
+QUICK_SCHEMA = 16 * 1024
+"""Bytes of a schema that may be looked at on the event loop: reading it and making it ready take up to 2 ms."""
+
+MAX_QUICK_WORK = 400_000
+"""Of a check on the event loop: places of the schema times characters of the text; up to 3 ms."""
+
+MAX_READY_BYTES = 4 * 1024 * 1024
+"""Schemas, by their text, that are kept ready for the next check; they take up to some twenty times as much."""
+
+_PATTERNS = jsonschema_rs.RegexOptions()
+"""An engine whose time is linear in the text: it knows neither lookaround nor back references."""
 
 
 class NotASchemaError(ValueError):
     """What was given as a JSON schema is none; the text says where and why."""
 
 
-class _Ready(msgspec.Struct, frozen=True):
-    validator: Validator
-    work: Work
+class _ReadyValidators:
+    """Validators by their schema, those that were used last; bounded by the size of the schemas."""
+
+    def __init__(self) -> None:
+        self._validators: OrderedDict[bytes, Validator] = OrderedDict()
+        self._bytes = 0
+
+    def of(self, schema: bytes) -> Validator:
+        """Raises `NotASchemaError`."""
+        found = self._validators.get(schema)
+        if found is None:
+            found = self._validators[schema] = _validator(schema)
+            self._bytes += len(schema)
+            while self._bytes > MAX_READY_BYTES:
+                self._bytes -= len(self._validators.popitem(last=False)[0])
+        else:
+            self._validators.move_to_end(schema)
+        return found
 
 
-@lru_cache(maxsize=MOST_SCHEMAS)
-def _ready(schema: bytes) -> _Ready:
+_ready = _ReadyValidators()
+
+
+def _validator(schema: bytes) -> Validator:
     if len(schema) > LARGEST_SCHEMA:
         raise NotASchemaError(f"it is larger than {LARGEST_SCHEMA >> 10} KiB")
     try:
@@ -62,54 +79,67 @@ def _ready(schema: bytes) -> _Ready:
         raise NotASchemaError(f"it is not JSON: {error}") from error
     if not isinstance(value, dict | bool):
         raise NotASchemaError("it is neither an object nor a boolean")
-    if isinstance(value, dict) and not isinstance(value.get("$schema", ""), str):
-        raise NotASchemaError("$.$schema: it is no string")
-    draft: Any = validator_for(value, default=Draft202012Validator)
     try:
-        # No formats: what Python takes for a regular expression is not what JSON schema takes for one.
-        draft.check_schema(value, format_checker=None)
-        _refuse_distant_references(value)
-    except SchemaError as error:
-        raise NotASchemaError(f"{_path(error.absolute_path)}: {_shortened(error.message)}") from error
-    except RecursionError as error:
+        return _compiled(value)
+    except jsonschema_rs.ValidationError as error:
+        if not _is_unreadable_pattern(error):
+            raise _not_a_schema(error) from error
+    try:
+        return _compiled(_without_unreadable_patterns(value))
+    except jsonschema_rs.ValidationError as error:
+        raise _not_a_schema(error) from error
+
+
+def _compiled(value: dict[str, Any] | bool) -> Validator:
+    try:
+        # No formats: they are annotations, and a provider knows others.
+        return _draft(value)(value, validate_formats=False, pattern_options=_PATTERNS, offline=True)
+    except jsonschema_rs.ValidationError:
+        raise
+    except ValueError as error:  # the engine takes 255 levels; everything else in it is JSON
         raise NotASchemaError("it is nested too deeply") from error
-    work = Work()
-    # An empty registry: nothing is ever fetched.
-    validator: Any = extend(draft, bounded(draft.VALIDATORS, value, work))  # type: ignore[no-untyped-call]
-    return _Ready(validator(value, registry=Registry()), work)
 
 
-def _refuse_distant_references(value: Any) -> None:
-    """Raises `NotASchemaError` for a reference that leads out of the schema, or nowhere in it."""
-    if not isinstance(value, dict):
-        return
-    specification = specification_with(value.get("$schema", ""), default=DRAFT202012)
-    root = specification.create_resource(value)
-    waiting = [(root, Registry().resolver_with_root(root))]
-    while waiting:
-        resource, resolver = waiting.pop()
-        if not isinstance(resource.contents, dict):
-            continue
-        for keyword in ("$ref", "$dynamicRef"):
-            reference = resource.contents.get(keyword)
-            if not isinstance(reference, str):
-                continue
-            try:
-                resolver.lookup(reference)
-            except Unresolvable as error:
-                shown = _shortened(repr(reference))
-                raise NotASchemaError(
-                    f"the {keyword} {shown} is not in it, and nothing is fetched"
-                ) from error
-        waiting += [(inner, resolver.in_subresource(inner)) for inner in resource.subresources()]
+def _draft(value: dict[str, Any] | bool) -> type[Validator]:
+    """The draft that its `$schema` names; 2020-12 where that is another or none."""
+    try:
+        return jsonschema_rs.validator_cls_for(value)
+    except (ValueError, TypeError):
+        return Draft202012Validator
+
+
+def _not_a_schema(error: jsonschema_rs.ValidationError) -> NotASchemaError:
+    if isinstance(error.kind, ValidationErrorKind.Referencing):
+        return NotASchemaError(f"a reference leads nowhere in it, and nothing is fetched: {_message(error)}")
+    return NotASchemaError(f"{_path(error.instance_path)}: {_message(error)}")
 
 
 def check_schema(schema: bytes) -> None:
     """Raises `NotASchemaError` where `schema` (JSON) is no JSON schema.
 
-    Its draft is the one that its `$schema` names, else 2020-12. Every `$ref` has to lead to a place inside of it.
+    Its draft is the one that its `$schema` names, else 2020-12. Every `$ref` has to lead to a place inside of it,
+    or to the metaschema of a draft.
     """
-    _ready(schema)
+    _ready.of(schema)
+
+
+def is_quick(schema: bytes, text: str = "") -> bool:
+    """Whether to look at this schema, and at this text under it, takes a few milliseconds at most."""
+    if len(schema) > QUICK_SCHEMA:
+        return False
+    work = _known_work(schema)
+    return work is not None and work * max(len(text), 1) <= MAX_QUICK_WORK
+
+
+_known_work = lru_cache(maxsize=256)(schema_work)
+
+
+def verdict_on(check: Check) -> Verdict:
+    """What comes of a check, made here and now."""
+    text = check.text
+    if check.fitted and len(text) <= LONGEST_TEXT:
+        text = without_nulls(check.schema, text)
+    return Verdict(violation(check.schema, text), rewritten=None if text == check.text else text)
 
 
 def violation(schema: bytes, text: str) -> str | None:
@@ -124,14 +154,16 @@ def violation(schema: bytes, text: str) -> str | None:
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         return f"it is not valid JSON: {error}"
     try:
-        ready = _ready(schema)
-        ready.work.start()
-        broken = best_match(islice(ready.validator.iter_errors(value), MOST_ERRORS))
-    except Exception as fault:  # noqa: BLE001 - whatever a client's schema can make a validator raise
+        _ready.of(schema).validate(value)
+    except jsonschema_rs.ValidationError as error:
+        return f"at {_path(error.instance_path)}: {_message(error)}"
+    except ValueError as fault:  # no schema, or a text with more levels than the engine takes
         return f"the schema cannot be applied: {_shortened(str(fault))}"
-    if broken is None:
-        return None
-    return f"at {_path(broken.absolute_path)}: {_shortened(broken.message)}"
+    return None
+
+
+def _message(error: jsonschema_rs.ValidationError) -> str:
+    return _shortened(error.message)
 
 
 def _path(parts: Any) -> str:
@@ -145,76 +177,62 @@ def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "…"
 
 
-# --- OpenAI's subset ------------------------------------------------------------------------------
+# --- patterns that the engine does not read -------------------------------------------------------
 
-STRICT_KEYWORDS = frozenset(
-    {
-        *("$schema", "$id", "$defs", "definitions", "$ref", "$comment", "title", "description"),
-        *("type", "enum", "const", "anyOf", "properties", "required", "additionalProperties", "items"),
-        *("pattern", "format", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-        *("minItems", "maxItems"),
-    }
-)
-"""What OpenAI's structured outputs are documented to take. A list of what they refuse would have to be complete;
-a keyword that is missing here only means that the schema is kept by us."""
-
-STRICT_FORMATS = frozenset(
-    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
-)
-STRICT_DEPTH, STRICT_PROPERTIES, STRICT_ENUM = 10, 5_000, 1_000
-"""OpenAI's limits: levels of nesting, and properties and enum values in the whole schema."""
+_NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_DATA = frozenset({"const", "enum", "default", "examples"})
 
 
-def is_strict_schema(schema: bytes) -> bool:
-    """Whether OpenAI's structured outputs take it: closed objects whose properties are all required."""
+def _is_unreadable_pattern(error: jsonschema_rs.ValidationError) -> bool:
+    return isinstance(error.kind, ValidationErrorKind.Format) and error.kind.format == "regex"
+
+
+def _without_unreadable_patterns(schema: Any) -> Any:
+    """The schema without the patterns that the engine does not read, and without what depends on those.
+
+    Lookaround and back references need an engine that backtracks, which thirty characters can keep busy for years.
+    """
+    readable = lru_cache(maxsize=None)(_is_readable)
+    dropped = False
+
+    def cut(value: Any) -> Any:
+        nonlocal dropped
+        if isinstance(value, list):
+            return [cut(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        kept = {}
+        for key, inner in value.items():
+            if key == "pattern" and isinstance(inner, str) and not readable(inner):
+                continue
+            if key in _NAMED_SCHEMAS and isinstance(inner, dict):
+                kept[key] = {name: cut(each) for name, each in inner.items()}
+            else:
+                kept[key] = inner if key in _DATA else cut(inner)
+        by_pattern = kept.get("patternProperties")
+        if isinstance(by_pattern, dict) and not all(map(readable, by_pattern)):
+            dropped = True
+            kept["patternProperties"] = {name: each for name, each in by_pattern.items() if readable(name)}
+            kept.pop(
+                "additionalProperties", None
+            )  # a pattern that is not checked may be one that allows a name
+        return kept
+
+    cut_schema = cut(schema)
+    return _without_key(cut_schema, "unevaluatedProperties") if dropped else cut_schema
+
+
+def _is_readable(pattern: str) -> bool:
     try:
-        root = msgspec.json.decode(schema)
-    except (msgspec.DecodeError, RecursionError):
+        Draft202012Validator({"pattern": pattern}, pattern_options=_PATTERNS)
+    except jsonschema_rs.ValidationError:
         return False
-    if not isinstance(root, dict) or root.get("type") != "object" or "anyOf" in root:
-        return False
-    properties = values = 0
-    waiting: list[tuple[Any, int]] = [(root, 1)]
-    while waiting:
-        each, depth = waiting.pop()
-        if not isinstance(each, dict) or depth > STRICT_DEPTH or not _fits(each):
-            return False
-        properties += len(each.get("properties", ()))
-        values += len(each.get("enum", ()))
-        waiting += [(inner, depth + deeper) for inner, deeper in _inside(each)]
-    return properties <= STRICT_PROPERTIES and values <= STRICT_ENUM
+    return True
 
 
-def _fits(schema: dict[str, Any]) -> bool:
-    """Whether one schema, without those inside of it, is as the subset wants it."""
-    if not schema.keys() <= STRICT_KEYWORDS or str(schema.get("format", "date")) not in STRICT_FORMATS:
-        return False
-    if not isinstance(schema.get("enum", []), list):
-        return False
-    if "$ref" in schema:
-        return len(schema) == 1 and str(schema["$ref"]).startswith("#")
-    if not schema.keys() & {"type", "enum", "const", "anyOf"}:
-        return False
-    named = schema.get("type", ())
-    kinds = named if isinstance(named, list) else [named]
-    if "array" in kinds and "items" not in schema:
-        return False
-    if "object" not in kinds and "properties" not in schema:
-        return True
-    properties, required = schema.get("properties", {}), schema.get("required", [])
-    if not isinstance(properties, dict) or not isinstance(required, list):
-        return False
-    closed = schema.get("additionalProperties") is False
-    return closed and len(required) == len(properties) and all(name in required for name in properties)
-
-
-def _inside(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
-    """The schemas directly inside of one, and by how much each is nested deeper."""
-    for key in ("properties", "$defs", "definitions"):
-        inner = schema.get(key, {})
-        if isinstance(inner, dict):
-            yield from ((each, int(key == "properties")) for each in inner.values())
-    if isinstance(schema.get("anyOf"), list):
-        yield from ((each, 0) for each in schema["anyOf"])
-    if "items" in schema:
-        yield schema["items"], 1
+def _without_key(value: Any, name: str) -> Any:
+    if isinstance(value, list):
+        return [_without_key(each, name) for each in value]
+    if isinstance(value, dict):
+        return {key: _without_key(each, name) for key, each in value.items() if key != name}
+    return value

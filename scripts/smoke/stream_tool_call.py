@@ -21,6 +21,8 @@ from typing import Any
 import aiohttp
 import click
 
+from codex_proxy.files.private import make_folder, replacing
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 OUTPUT = ROOT / "test-results" / "smoke"
 PROMPT = "What is the weather in Nashville? Call the tool."
@@ -129,12 +131,14 @@ def is_json(text: str) -> bool:
 
 def keep(raw: bytes, output: Path) -> dict[str, Any]:
     """Writes the raw stream and its digest beside each other."""
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     log = output / f"stream-tool-call-{moment}.sse"
     digest = hashlib.sha256(raw).hexdigest()
-    log.write_bytes(raw)
-    log.with_suffix(".sha256").write_text(f"{digest}  {log.name}\n")
+    with replacing(log) as file:
+        file.write(raw)
+    with replacing(log.with_suffix(".sha256")) as file:
+        file.write(f"{digest}  {log.name}\n".encode())
     return {"log": str(log), "sha256": digest, "bytes": len(raw)}
 
 

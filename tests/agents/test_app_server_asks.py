@@ -17,7 +17,17 @@ from tests.agents.app_server_dialogue import Dialogue
 def test_usage_is_the_sum_of_the_model_calls_of_the_turn() -> None:
     talk = Dialogue().start()
     talk.completes()
-    assert talk.completes()[0] == ev.UsageSeen(ev.Usage(20, 8, 4, 2))
+    assert talk.completes()[0] == ev.UsageSeen(ev.Usage(20, 8, 4, 2), "provider")
+
+
+def test_the_agents_own_count_confirms_the_providers_once() -> None:
+    talk = Dialogue().start()
+    counted = talk.completes()[0]
+    total = {"inputTokens": 10, "cachedInputTokens": 4, "outputTokens": 2, "reasoningOutputTokens": 1}
+    confirmed = talk.tells("thread/tokenUsage/updated", tokenUsage={"total": total})
+    usage = ev.Usage(10, 4, 2, 1)
+    assert [counted, *confirmed] == [ev.UsageSeen(usage, "provider"), ev.UsageSeen(usage, "token_count")]
+    assert talk.tells("thread/tokenUsage/updated", tokenUsage={"total": total}) == []
 
 
 def test_a_model_call_that_broke_off_is_counted_by_the_threads_own_sum() -> None:

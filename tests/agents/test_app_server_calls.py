@@ -32,7 +32,7 @@ def test_the_calls_of_a_response_are_asked_for_together_when_it_is_over() -> Non
     events = talk.completes()
     assert [event.type for event in events if isinstance(event, ev.RawItem)] == ["function_call"] * 2
     assert [event for event in events if not isinstance(event, ev.RawItem)] == [
-        ev.UsageSeen(ev.Usage(10, 4, 2, 1)),
+        ev.UsageSeen(ev.Usage(10, 4, 2, 1), "provider"),
         ev.ToolAsked("call_1", "call_1", "get_weather", exact, "fc_1"),
         ev.ToolAsked("call_2", "call_2", "get_weather", "{}", "fc_2"),
         ev.StepCompleted(ev.Usage(10, 4, 2, 1)),

@@ -239,6 +239,21 @@ def test_a_completed_turn_is_only_forgotten() -> None:
     assert talk.turn.settled
 
 
+def test_a_completed_turn_that_ran_commands_has_them_ended_and_its_thread_rests_at_once() -> None:
+    """One that the agent has not waited for goes on otherwise, for as long as the thread is kept."""
+    talk = Dialogue(mode="agent", kept=True).start()
+    command = {"type": "commandExecution", "id": "call_1", "command": "sleep 1000", "status": "inProgress"}
+    talk.tells("item/started", item=command)
+    talk.ends()
+    assert talk.asked[-1] == "thread/backgroundTerminals/clean"
+    assert talk.turn.resting
+    talk.refuses("thread/backgroundTerminals/clean", "Invalid request: unknown variant")
+    assert talk.turn.resting
+    talk.proceeds(HISTORY[-1])
+    talk.ends()
+    assert talk.asked.count("thread/backgroundTerminals/clean") == 1
+
+
 def test_a_turn_that_is_over_before_its_start_is_answered_is_not_interrupted() -> None:
     talk = Dialogue()
     talk.start_thread()

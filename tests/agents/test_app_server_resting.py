@@ -196,7 +196,7 @@ def test_a_second_turn_ends_and_rests_as_the_first() -> None:
     talk.ends(id=SECOND)
     assert talk.events[said_before:] == [
         ev.TextDelta("msg_2", "Yes"),
-        ev.UsageSeen(SPENT),
+        ev.UsageSeen(SPENT, "provider"),
         ev.StepCompleted(SPENT),
         TurnEnded(Stop.STOP),
     ]
@@ -209,7 +209,7 @@ def test_a_second_turn_is_told_its_own_tokens_only() -> None:
     talk = second_turn(idle())
     total = {"inputTokens": 20, "cachedInputTokens": 8, "outputTokens": 4, "reasoningOutputTokens": 2}
     assert usages(talk.completes(turn=SECOND)) == [SPENT]
-    assert talk.tells("thread/tokenUsage/updated", tokenUsage={"total": total}) == []
+    assert usages(talk.tells("thread/tokenUsage/updated", tokenUsage={"total": total})) == [SPENT]
     more = total | {"inputTokens": 50}
     assert usages(talk.tells("thread/tokenUsage/updated", tokenUsage={"total": more})) == [
         ev.Usage(40, 4, 2, 1)

@@ -7,13 +7,17 @@ import io
 import os
 import signal
 import sys
+import unicodedata
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from codex_proxy.commands.chat.conversation import ChatError, Conversation, Piece
@@ -247,3 +251,23 @@ def test_thoughts_are_dim_activity_is_coloured_and_each_kind_has_its_own_lines()
     assert "\x1b[2mI see [now] \x1b[0m\x1b[2mwhat\x1b[0m\n\x1b[36m[command] ls\x1b[0m\n" in shown
     assert shown.endswith("It is [this]]0;owned[2J.\n")
     assert "\x07" not in shown
+
+
+@given(st.lists(st.tuples(st.sampled_from(["text", "thought"]), st.text())))
+def test_no_answer_sends_a_terminal_anything_but_text_lines_and_tabs(
+    pieces: list[tuple[Literal["text", "thought"], str]],
+) -> None:
+    out = io.StringIO()
+    screen = Screen(Console(file=out, force_terminal=True, color_system=None, width=200))
+    for kind, text in pieces:
+        screen.show(Piece(kind, text))
+    screen.end()
+    shown = set(out.getvalue()) - set("\n\t\u200c\u200d")
+    assert not [char for char in shown if not char.isprintable() and unicodedata.category(char) != "Zs"]
+
+
+async def test_the_words_of_a_fault_send_a_terminal_nothing_either(tmp_path: Path) -> None:
+    async with other_server(b'{"error": {"message": "No.\\u001b]0;owned\\u0007\\u202e"}}', 400) as url:
+        for name in ("chat", "usage"):
+            done = await command(tmp_path, name, "--base-url", url, stdin=b"hi")
+            assert done.err == "codex-proxy: No.\\x1b]0;owned\\x07\\u202e\n"

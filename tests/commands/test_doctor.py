@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import socket
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from codex_proxy.commands import agent_checks
+from codex_proxy.agent_specs import codex_checks
 from codex_proxy.commands import doctor as doctor_module
 from codex_proxy.commands.doctor import examine
 from codex_proxy.config import Origin, Settings, load, origins, variables_of
@@ -75,7 +76,7 @@ async def test_its_json_has_the_keys_that_are_documented(tmp_path: Path) -> None
 async def test_without_a_codex_it_fails_and_says_how_to_get_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_checks, "find_codex", lambda named, search_path: None)
+    monkeypatch.setattr(codex_checks, "find_codex", lambda named, search_path: None)
     checkup = await examine(
         {"port": 0, "state_dir": tmp_path / "s", "workdir": tmp_path}, None, environment(tmp_path)
     )
@@ -148,7 +149,7 @@ async def test_a_sandbox_that_does_not_work_is_a_warning(tmp_path: Path) -> None
 
 
 async def test_a_codex_that_hangs_does_not_hang_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_checks, "START_SECONDS", 0.3)
+    monkeypatch.setattr(codex_checks, "START_SECONDS", 0.3)
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     environ = environment(tmp_path, {"FAKE_CODEX_MISBEHAVE": "hang_start,ignore_sigterm"})
     flags = {"port": 0, "codex_bin": str(codex(tmp_path)), "workdir": tmp_path, "state_dir": tmp_path / "s"}
@@ -283,6 +284,8 @@ TRIED = (
         "json",
         "never",
         "sample",
+        "codex-completions-api",
+        "ignore",
         "rerun",
         "fake",
     ),
@@ -381,3 +384,20 @@ async def test_mcp_servers_are_looked_for_and_not_started(
     assert (check["status"], says in check["message"]) == (status, True), check
     assert done.status == (1 if status == "failed" else 0)
     assert not (tmp_path / "started").exists()
+
+
+async def test_a_path_s_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    """Neither as text nor as JSON, which a terminal shows as well; the JSON means the same."""
+    folder = tmp_path / "a\x1b]0;owned\x07\u202e"
+    folder.mkdir()
+    for arguments in ((), ("--json",)):
+        done = await command(tmp_path, "doctor", "--workdir", str(folder), *arguments)
+        assert done.out.replace("\n", "").isprintable()
+        assert "owned" in done.out
+    assert str(folder) in [each["value"] for each in json.loads(done.out)["settings"]]
+
+
+async def test_nor_do_those_of_what_connect_is_given(tmp_path: Path) -> None:
+    done = await command(tmp_path, "connect", "aider", "--model", "m\x1b]0;owned\x07")
+    assert done.out.replace("\n", "").isprintable()
+    assert "owned" in done.out

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tests.commands.codexes import Done, command
 from tests.http.serving import Proxy, fake_proxy, user
+
+ANY_MODEL = {"FAKE_CODEX_MODELS": "any"}
 
 
 async def usage(proxy: Proxy, home: Path, *arguments: str, **more: str) -> Done:
@@ -15,7 +18,8 @@ async def usage(proxy: Proxy, home: Path, *arguments: str, **more: str) -> Done:
 
 
 async def test_it_shows_days_models_and_the_account(tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path, api_key="a-key", store="off", fake_dialect="app-server") as proxy:
+    settings: dict[str, Any] = {"api_key": "a-key", "store": "off", "fake_dialect": "app-server"}
+    async with fake_proxy(tmp_path, ANY_MODEL, **settings) as proxy:
         key = {"Authorization": "Bearer a-key"}
         await proxy.ask(user("[[fake:text in=12345 out=67 limits=43]]", model="some-model"), headers=key)
         done = await usage(proxy, tmp_path, PROXY_API_KEY="a-key")
@@ -41,9 +45,9 @@ async def test_for_programs_it_is_the_servers_own_answer(tmp_path: Path) -> None
 
 async def test_the_operator_sees_every_key_out_of_the_store(tmp_path: Path) -> None:
     store = {"PROXY_STATE_DIR": str(tmp_path / "state")}
-    async with fake_proxy(tmp_path) as proxy:
+    async with fake_proxy(tmp_path, ANY_MODEL) as proxy:
         await proxy.ask(user("[[fake:text in=1000 out=7]]", model="some-model"))
-    async with fake_proxy(tmp_path, api_key="a-key") as proxy:
+    async with fake_proxy(tmp_path, ANY_MODEL, api_key="a-key") as proxy:
         await proxy.ask(user("[[fake:text out=8]]", model="other"), headers={"Authorization": "Bearer a-key"})
         await proxy.send("GET", "/v1/usage", headers={"Authorization": "Bearer a-key"})  # writes what waits
         done = await command(tmp_path, "usage", "--all-keys", more=store)

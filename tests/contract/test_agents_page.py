@@ -1,4 +1,4 @@
-"""docs/agents.md says what the agents declare, and which releases of Codex are taken."""
+"""docs/agents.md and the table of the README say what the agents declare, and which releases of Codex are taken."""
 
 from __future__ import annotations
 
@@ -8,33 +8,72 @@ from typing import get_args
 
 import pytest
 
-from codex_proxy.agent_choice import FAKE_CAPABILITIES, PROTO_CAPABILITIES
+from codex_proxy.agent_specs.registry import specs
 from codex_proxy.agents.base import Capability
 from codex_proxy.agents.codex_app_server.launch import Dialect, Version, refusal
 from codex_proxy.runs.app_server_agent import AppServerAgent
 
-PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "agents.md").read_text("utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
+SPECS = specs()
+
+IN_README: dict[str, Capability] = {
+    "images (data URLs)": "images",
+    "tools of the client": "client_tools",
+    "tools of MCP servers, run here": "tool_replies",
+    "`response_format` with a schema": "structured_output",
+}
+"""Rows of the README's table that are about a capability."""
 
 
-def rows(title: str) -> list[list[str]]:
-    """The cells of a section's table, without its head."""
-    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    lines = [line for line in section.split("\n") if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+def rows(title: str, page: str = PAGE, *, head: bool = False) -> list[list[str]]:
+    """The cells of a section's first table, without its head unless that is wanted."""
+    section = f"\n{page}".partition(f"\n{title}\n")[2]
+    lines = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert lines is not None
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[0].splitlines()]
+    return [cells[0], *cells[2:]] if head else cells[2:]
+
+
+def test_the_table_of_agents_is_what_they_say_of_themselves() -> None:
+    assert rows("# Agents and what they can do") == [
+        [f"`{spec.name}`", spec.summary, spec.processes] for spec in SPECS
+    ]
 
 
 def test_the_table_of_capabilities_is_what_agents_declare() -> None:
-    app_server = AppServerAgent.capabilities
-    declared = (app_server, PROTO_CAPABILITIES, FAKE_CAPABILITIES, app_server)
-    found = {row[0].strip("`"): row[2:] for row in rows("Capabilities")}
-    assert found == {
-        name: ["yes" if name in able else "no" for able in declared] for name in get_args(Capability)
+    declared = {
+        f"`{spec.name}`" + (f" ({variant})" if variant else ""): able
+        for spec in SPECS
+        for variant, able in (spec.variants or {"": spec.capabilities}).items()
     }
+    head, *found = rows("## Capabilities", head=True)
+    assert head[2:] == list(declared)
+    assert {row[0].strip("`"): row[2:] for row in found} == {
+        name: ["yes" if name in able else "no" for able in declared.values()] for name in get_args(Capability)
+    }
+
+
+def test_the_table_of_the_readme_has_every_agent_and_what_it_declares() -> None:
+    head, *found = rows("## What works with which agent", README, head=True)
+    assert head[1:] == [f"`{spec.name}`" for spec in SPECS]
+    cells = {row[0]: row[1:] for row in found}
+    for row, capability in IN_README.items():
+        for spec, cell in zip(SPECS, cells[row], strict=True):
+            assert cell.startswith("no") == (capability not in spec.capabilities) or cell.startswith(
+                "only"
+            ), row
+
+
+def test_the_app_server_agent_can_do_what_its_spec_declares() -> None:
+    [spec] = [spec for spec in SPECS if spec.name == "codex-app-server"]
+    assert spec.capabilities == AppServerAgent.capabilities
 
 
 @pytest.mark.parametrize("dialect", get_args(Dialect))
 def test_the_releases_on_the_page_are_those_that_are_taken(dialect: Dialect) -> None:
-    (taken,) = [row[1] for row in rows("Releases") if row[0] == f"`{dialect}`"]
+    (taken,) = [row[1] for row in rows("## Releases") if row[0] == f"`{dialect}`"]
     first, end = (Version(*map(int, each.split("."))) for each in re.findall(r"\d+\.\d+\.\d+", taken))
     assert refusal(dialect, first) is None
     assert refusal(dialect, first._replace(minor=first.minor - 1)) is not None

@@ -16,23 +16,34 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from scripts.generate_chat_transcripts import (
     OUTPUT,
+    PROFILE,
+    PROFILE_SCENARIOS,
     SCENARIOS,
     Scenario,
     answer_to,
     includes_usage,
+    served,
     transcripts,
 )
-from scripts.golden import DYNAMIC_ID, MANIFEST, TIMESTAMP, digest, server, write_all
+from scripts.golden import DYNAMIC_ID, MANIFEST, TIMESTAMP, digest, write_all
 
 NAMES = (
     *("nonstream-minimal", "nonstream-truncation", "nonstream-tool-calls", "nonstream-function-call"),
     *("nonstream-content-filter", "nonstream-invalid-request", "streaming-usage", "streaming-usage-length"),
     *("streaming-tool-calls", "streaming-tool-calls-sequential", "streaming-function-call"),
-    *("streaming-content-filter", "streaming-multi-choice", "streaming-error"),
+    *("streaming-content-filter", "streaming-multi-choice", "streaming-error", "streaming-minimal"),
+    *("gt-3-nonstream-tool-call", "gt-4-streaming-text"),
+    f"{PROFILE}/streaming-minimal",
+    f"{PROFILE}/streaming-usage",
+    f"{PROFILE}/streaming-multi-choice",
+    f"{PROFILE}/streaming-tool-calls",
+    f"{PROFILE}/streaming-tool-calls-sequential",
+    f"{PROFILE}/streaming-error",
 )
 METADATA = {"captured_at", "commit", "codex_bin", "cli_version", "scenario", "include_usage", "status"}
 
-EACH_SCENARIO = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+ALL = (*SCENARIOS, *PROFILE_SCENARIOS)
+EACH_SCENARIO = pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
 
 
 def committed(name: str, folder: Path = OUTPUT) -> dict[str, Any]:
@@ -58,8 +69,9 @@ def deltas_of(name: str, index: int = 0) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-async def live() -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
-    async with server() as url, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
+async def live(scenario: Scenario) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    timeout = aiohttp.ClientTimeout(total=20)
+    async with served(scenario.profile) as url, aiohttp.ClientSession(timeout=timeout) as session:
         yield session, url
 
 
@@ -100,13 +112,13 @@ def test_ids_and_times_are_replaced_and_the_rest_are_the_sdks_own_types(scenario
 
 
 def test_the_transcripts_that_the_contract_names_are_all_there_and_no_others() -> None:
-    assert {scenario.name for scenario in SCENARIOS} == set(NAMES)
-    assert {path.name for path in OUTPUT.iterdir()} == {MANIFEST, *(f"{name}.json" for name in NAMES)}
+    assert {scenario.name for scenario in ALL} == set(NAMES)
+    assert set(fingerprints()) == {MANIFEST, *(f"{name}.json" for name in NAMES)}
 
 
 def test_the_manifest_names_every_transcript_with_the_digest_of_its_content() -> None:
     manifest = json.loads((OUTPUT / MANIFEST).read_text())
-    assert [entry["file"] for entry in manifest["transcripts"]] == [f"{each.name}.json" for each in SCENARIOS]
+    assert [entry["file"] for entry in manifest["transcripts"]] == [f"{each.name}.json" for each in ALL]
     for entry in manifest["transcripts"]:
         assert entry["sha256"] == digest(content(committed(entry["file"].removesuffix(".json"))))
 
@@ -124,7 +136,8 @@ async def test_regenerating_gives_no_difference_except_metadata_and_touches_noth
 
 
 def fingerprints() -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in OUTPUT.iterdir()}
+    files = (path for path in OUTPUT.rglob("*") if path.is_file())
+    return {str(path.relative_to(OUTPUT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 # --- what the contract says of the single transcripts ---------------------------------------------
@@ -182,10 +195,52 @@ def test_streaming_multi_choice_broadcasts_to_each_index_and_sums_the_completion
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (11, 14, 25)
 
 
+def test_the_other_profile_has_usage_null_and_every_choice_in_each_chunk() -> None:
+    assert all(chunk["usage"] is None for chunk in chunks_of(f"{PROFILE}/streaming-minimal"))
+    *chunks, usage = chunks_of(f"{PROFILE}/streaming-multi-choice")
+    assert all([choice["index"] for choice in chunk["choices"]] == [0, 1] for chunk in chunks)
+    assert usage["choices"] == []
+    assert all("usage" not in chunk for chunk in chunks_of("streaming-minimal"))
+
+
 def test_streaming_error_ends_with_one_error_frame_that_is_no_chunk() -> None:
     *chunks, failed = chunks_of("streaming-error")
     assert list(failed) == ["error"]
     assert not any("error" in chunk for chunk in chunks)
+
+
+def test_gt_3_is_the_example_of_seed_000() -> None:
+    response = committed("gt-3-nonstream-tool-call")["response"]
+    [choice] = response["choices"]
+    [call] = choice["message"]["tool_calls"]
+    assert (choice["finish_reason"], choice["message"]["role"]) == ("tool_calls", "assistant")
+    assert call["function"] == {
+        "name": "get_weather",
+        "arguments": '{"city":"Nashville","unit":"F"}',
+    }
+    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+    assert [response["usage"][name] for name in counts] == [37, 12, 49]
+
+
+def test_gt_4_is_the_example_of_seed_000_with_a_role_and_a_finalizer_of_their_own() -> None:
+    role, first, second, end = deltas_of("gt-4-streaming-text")
+    assert (role, first, second, end) == (
+        {"role": "assistant"},
+        {"content": "Thi"},
+        {"content": "s is a test."},
+        {},
+    )
+
+
+def test_no_transcript_tells_of_more_cached_or_reasoning_tokens_than_there_are() -> None:
+    for name in NAMES:
+        transcript = committed(name)
+        for frame in transcript.get("stream") or [transcript["response"]]:
+            if frame != "[DONE]" and frame.get("usage"):
+                usage = frame["usage"]
+                assert usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"], name
+                details = usage["completion_tokens_details"]
+                assert details["reasoning_tokens"] <= usage["completion_tokens"], name
 
 
 @pytest.mark.parametrize(

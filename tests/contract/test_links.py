@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "fake_proto" / "README.md"])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("examples/*/*.md"),
+        ROOT / "fake_proto" / "README.md",
+    ]
+)
 
 
 def anchors(page: Path) -> set[str]:
@@ -28,3 +35,12 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             dead.append(link)
     assert dead == []
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/adding-an-agent.md"])
+def test_the_files_that_a_guide_names_are_there(page: str) -> None:
+    named = re.findall(
+        r"`((?:codex_proxy|docs|examples|fake_proto|scripts|tests)/[\w./-]+)`", (ROOT / page).read_text()
+    )
+    assert len(named) > 5
+    assert [path for path in named if "NAME" not in path and not (ROOT / path).exists()] == []

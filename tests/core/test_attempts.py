@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from codex_proxy.core.attempts import FORGIVEN_SECONDS, FREE, LONGEST_SECONDS, MOST_ADDRESSES, FailedAttempts
+from codex_proxy.core.attempts import (
+    FORGIVEN_SECONDS,
+    FREE,
+    LONGEST_SECONDS,
+    MAX_KNOWN,
+    MOST_ADDRESSES,
+    FailedAttempts,
+    TooManyWaitError,
+)
 from tests.core.test_rate import Hands
 
 ADDRESS = "192.0.2.1"
@@ -34,6 +44,43 @@ def test_many_at_once_are_answered_one_after_the_other() -> None:
     attempts = FailedAttempts(clock)
     one_after_another(attempts, clock, FREE)
     assert [attempts.delay(ADDRESS) for _ in range(4)] == [0.25, 0.75, 1.75, 3.75]
+
+
+def test_trying_many_at_once_is_no_faster_than_one_after_the_other() -> None:
+    """Both for an hour: the one waits for each, the other has more of them waiting than there may be."""
+    clock, end = Hands(), Hands().now + 3600
+    attempts, one_by_one = FailedAttempts(clock), 0
+    while clock.now < end:
+        clock.now += attempts.delay(ADDRESS)
+        one_by_one += 1
+    clock = Hands()
+    attempts, at_once = FailedAttempts(clock), 0
+    while clock.now < end:
+        with contextlib.suppress(TooManyWaitError):
+            while True:
+                at_once += clock.now + attempts.delay(ADDRESS) < end
+        clock.now += 1
+    assert at_once <= one_by_one
+
+
+def test_a_key_that_was_right_is_known_at_its_address_and_is_no_failure() -> None:
+    attempts = FailedAttempts(Hands())
+    for _ in range(20):
+        assert attempts.delay(ADDRESS) == 0.0
+        attempts.take_back(ADDRESS)
+    attempts.was_right(ADDRESS, "digest")
+    assert attempts.is_known(ADDRESS, "digest")
+    assert not attempts.is_known("192.0.2.2", "digest")
+    attempts.was_wrong(ADDRESS, "digest")
+    assert not attempts.is_known(ADDRESS, "digest")
+
+
+def test_any_number_of_right_keys_takes_bounded_memory() -> None:
+    attempts = FailedAttempts(Hands())
+    for number in range(MAX_KNOWN + 10):
+        attempts.was_right(ADDRESS, str(number))
+    assert not attempts.is_known(ADDRESS, "9")
+    assert attempts.is_known(ADDRESS, "10")
 
 
 def test_other_addresses_are_not_held_back() -> None:
@@ -73,6 +120,6 @@ def test_any_number_of_addresses_takes_bounded_memory_and_those_that_go_on_are_r
     for number in range(3 * MOST_ADDRESSES):
         attempts.delay(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
         if number % 1000 == 0:
-            attempts.delay(ADDRESS)
+            clock.now += attempts.delay(ADDRESS)
     assert len(attempts) == MOST_ADDRESSES
     assert attempts.delay(ADDRESS) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -25,7 +26,6 @@ from codex_proxy.core.items import Message, Reasoning, ToolCall
 from codex_proxy.core.limits import (
     DELTA_SIZE,
     ITEM_SIZE,
-    LETTERS_PER_TOKEN,
     MaxSize,
     MaxTokens,
     StopSequences,
@@ -63,6 +63,16 @@ def test_a_message_is_cut_exactly_before_the_stop_sequence_that_is_complete_firs
 ) -> None:
     events, hit = StopSequences(stops).feed(told(text, cuts))
     assert (text_of(events), hit) == expected(text, stops)
+
+
+def test_long_stop_sequences_that_nearly_come_are_looked_for_in_no_time() -> None:
+    """As long as a request may bring them: an answer of their beginnings, in pieces."""
+    limit = StopSequences(["a" * 999 + "b", "ab" * 500, "a" * 500 + "b" * 500, "b" + "a" * 999])
+    began = time.thread_time()
+    limit.feed([ItemStarted(Message("m"))])
+    for _ in range(200):
+        limit.feed([TextDelta("m", "a" * 900), TextDelta("m", "ab" * 40)])
+    assert time.thread_time() - began < 0.5
 
 
 @settings(deadline=None)
@@ -129,28 +139,29 @@ def test_a_hit_closes_every_open_item_and_lets_nothing_more_pass() -> None:
     assert limit.feed([ItemStarted(Message("n"))]) == ([], "STOP")
 
 
-ROOM = 2 * LETTERS_PER_TOKEN
+ROOM = 6
+"""Digits that two tokens hold."""
 
 
 @pytest.mark.parametrize("over", [1, 100])
 def test_what_goes_beyond_the_limit_is_cut_exactly_there(over: int) -> None:
     limit = MaxTokens(2)
     events, hit = limit.feed(
-        [ItemStarted(Message("m")), TextDelta("m", "x" * (ROOM + over)), StepCompleted()]
+        [ItemStarted(Message("m")), TextDelta("m", "1" * (ROOM + over)), StepCompleted()]
     )
     assert hit == "length"
-    assert events[1:] == [TextDelta("m", "x" * ROOM), ItemEnded("m", "incomplete")]
+    assert events[1:] == [TextDelta("m", "1" * ROOM), ItemEnded("m", "incomplete")]
     assert limit.feed([ItemStarted(Message("n"))]) == ([], "length")
 
 
 def test_what_just_fits_is_not_cut() -> None:
-    events = told("x" * ROOM, [3])
+    events = told("1" * ROOM, [3])
     assert MaxTokens(2).feed(events) == (events, None)
 
 
 def test_a_delta_that_finds_no_room_at_all_is_left_out() -> None:
     events, hit = MaxTokens(2).feed(
-        [ItemStarted(Message("m")), TextDelta("m", "x" * ROOM), TextDelta("m", "y")]
+        [ItemStarted(Message("m")), TextDelta("m", "1" * ROOM), TextDelta("m", "2")]
     )
     assert hit == "length"
     assert events[2:] == [ItemEnded("m", "incomplete")]
@@ -159,23 +170,23 @@ def test_a_delta_that_finds_no_room_at_all_is_left_out() -> None:
 def test_a_refusal_counts_and_arguments_do_not() -> None:
     call: list[Event] = [
         ItemStarted(ToolCall("t", "call_1", "f")),
-        ArgumentsDelta("t", "x" * 99),
+        ArgumentsDelta("t", "1" * 99),
         ItemEnded("t"),
     ]
     assert MaxTokens(2).feed(call) == (call, None)
-    assert MaxTokens(2).feed([ItemStarted(Message("m")), RefusalDelta("m", "x" * 99)])[1] == "length"
+    assert MaxTokens(2).feed([ItemStarted(Message("m")), RefusalDelta("m", "1" * 99)])[1] == "length"
 
 
 def test_every_choice_has_room_of_its_own() -> None:
     events: list[Event] = []
     for choice in (0, 1):
         id = str(choice)
-        events += [ItemStarted(Message(id, choice)), TextDelta(id, "x" * ROOM), ItemEnded(id)]
+        events += [ItemStarted(Message(id, choice)), TextDelta(id, "1" * ROOM), ItemEnded(id)]
     assert MaxTokens(2).feed(events) == (events, None)
 
 
 def test_several_messages_share_the_room_of_their_choice() -> None:
-    assert MaxTokens(2).feed([*told("x" * ROOM, [], "a"), *told("y", [], "b")])[1] == "length"
+    assert MaxTokens(2).feed([*told("1" * ROOM, [], "a"), *told("2", [], "b")])[1] == "length"
 
 
 # --- a size -------------------------------------------------------------------------------------

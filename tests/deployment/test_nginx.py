@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.deployment.examples import example, replaced
 from tests.http.serving import PATIENCE, Proxy, fake_proxy, until, user
+from tests.waiting import polled
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian: nginx-light)")
@@ -133,13 +134,14 @@ async def fronted(behind: Proxy, folder: Path) -> AsyncIterator[Front]:
 
 
 async def answering(front: Front) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            with contextlib.suppress(aiohttp.ClientConnectorError):
-                async with front.session.get(f"{front.url}/livez") as reply:
-                    assert reply.status in (200, 403)
-                    return
-            await asyncio.sleep(0.01)
+    async def answers() -> bool:
+        with contextlib.suppress(aiohttp.ClientConnectorError):
+            async with front.session.get(f"{front.url}/livez") as reply:
+                assert reply.status in (200, 403)
+                return True
+        return False
+
+    await polled(answers, within=PATIENCE)
 
 
 @pytest.fixture

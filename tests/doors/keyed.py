@@ -52,8 +52,9 @@ async def keyed_proxy(
     environment: Mapping[str, str] | None = None,
     **more: Any,
 ) -> AsyncIterator[Proxy]:
-    """A proxy with these keys."""
+    """A proxy with these keys, whose agent takes any model."""
     write_keys(folder, **keys)
+    environment = {"FAKE_CODEX_MODELS": "any", **(environment or {})}
     async with fake_proxy(folder, environment, **more) as proxy:
         yield proxy
 

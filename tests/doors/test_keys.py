@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import structlog
 
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.wrong_keys import MOST_HELD, WrongKeys
 from tests.doors.keyed import bearing, keyed_proxy, look_now, refused, write_keys, write_text
 from tests.http.serving import WEATHER, Hands, Proxy, fake_proxy, until, user
+from tests.waiting import polled
 
 
 @pytest.fixture
@@ -99,6 +101,7 @@ def with_sleeper(proxy: Proxy) -> Sleeper:
 
 
 async def test_wrong_keys_wait_longer_and_longer_and_hold_no_right_one_up(two: Proxy) -> None:
+    assert (await two.ask(user(), headers=bearing("one"))).status == 200
     sleeper = with_sleeper(two)
     guesses = [asyncio.ensure_future(two.ask(user(), headers=bearing(f"guess{n}"))) for n in range(6)]
     await until(lambda: len(sleeper.slept) == 3 and sum(guess.done() for guess in guesses) == 3)
@@ -108,30 +111,68 @@ async def test_wrong_keys_wait_longer_and_longer_and_hold_no_right_one_up(two: P
     assert {(await guess).status for guess in guesses} == {401}
 
 
+async def test_a_right_key_that_is_new_at_an_address_that_guesses_waits_as_a_wrong_one_does(
+    two: Proxy,
+) -> None:
+    """Else whoever tries many at once sees by the time that it takes which one is right. Then it is known there."""
+    sleeper = with_sleeper(two)
+    for n in range(3):
+        await two.ask(user(), headers=bearing(f"guess{n}"))
+    wrong = asyncio.ensure_future(two.ask(user(), headers=bearing("guess")))
+    await until(lambda: len(sleeper.slept) == 1)
+    right = asyncio.ensure_future(two.ask(user(), headers=bearing("one")))
+    await until(lambda: len(sleeper.slept) == 2)
+    assert not right.done()
+    sleeper.wake.set()
+    assert ((await wrong).status, (await right).status) == (401, 200)
+    sleeper.wake.clear()
+    assert (await two.ask(user(), headers=bearing("one"))).status == 200
+
+
 async def test_a_request_without_a_key_is_no_guess(two: Proxy) -> None:
     sleeper = with_sleeper(two)
     assert {(await two.ask(user())).status for _ in range(10)} == {401}
     assert sleeper.slept == []
 
 
-async def test_only_so_many_answers_are_held_back_at_once() -> None:
+async def looked_at(wrong_keys: WrongKeys, address: str) -> bool:
+    """Whether a wrong key of this address was looked at."""
+    looked = False
+    with contextlib.suppress(Fault):
+        async with wrong_keys.looking(address, "a digest"):
+            looked = True
+            raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message="It is wrong."))
+    return looked
+
+
+async def test_only_so_many_keys_of_one_address_and_of_all_wait_at_once() -> None:
     sleeper = Sleeper()
     wrong_keys = WrongKeys(Hands(), sleeper)
-    held = [asyncio.ensure_future(wrong_keys.hold_back("192.0.2.1")) for _ in range(MOST_HELD + 10)]
-    await until(lambda: sum(each.done() for each in held) == 10)
-    assert [each.result() for each in held if each.done()] == [True] * 3 + [False] * 7
+    of_one = [asyncio.ensure_future(looked_at(wrong_keys, "192.0.2.1")) for _ in range(20)]
+    await until(lambda: sum(each.done() for each in of_one) == 20 - len(sleeper.slept))
+    assert sleeper.slept == [0.25, 0.75, 1.75, 3.75, 7.75, 12.75, 17.75]
+    assert [each.result() for each in of_one if each.done()] == [True] * 3 + [False] * 10
+    for number in range(MOST_HELD):
+        of_one += [asyncio.ensure_future(looked_at(wrong_keys, f"198.51.{number}.1")) for _ in range(4)]
+    await until(
+        lambda: len(sleeper.slept) == MOST_HELD and sum(not each.done() for each in of_one) == MOST_HELD
+    )
+    assert await looked_at(wrong_keys, "203.0.113.1"), "an address without wrong keys does not wait"
     sleeper.wake.set()
-    assert all(await asyncio.gather(*held[3 : MOST_HELD + 3]))
+    await asyncio.gather(*of_one)
 
 
-async def test_past_that_a_wrong_key_gets_no_answer_and_a_right_one_does(two: Proxy) -> None:
+async def test_past_that_no_key_is_looked_at_but_those_that_are_known(two: Proxy) -> None:
+    assert (await two.ask(user(), headers=bearing("one"))).status == 200
     sleeper = with_sleeper(two)
     sleeper.wake.set()
     assert {(await two.ask(user(), headers=bearing("wrong"))).status for _ in range(4)} == {401}
     assert two.server.service is not None
     two.server.service.wrong_keys._held = MOST_HELD
-    with pytest.raises(aiohttp.ServerDisconnectedError):
-        await two.ask(user(), headers=bearing("wrong"))
+    for name in ("wrong", "two"):
+        answer = await two.ask(user(), headers=bearing(name))
+        assert refused(answer) == (429, "rate_limit_exceeded", None)
+        assert int(answer.headers["Retry-After"]) > 0
     assert (await two.ask(user(), headers=bearing("one"))).status == 200
 
 
@@ -356,10 +397,12 @@ async def test_a_key_that_goes_while_its_turn_waits_in_the_background_is_not_run
         look_now(proxy.server)
         (tmp_path / "go").write_text("go")
         store = proxy.server.keeping.store  # type: ignore[union-attr]
-        async with asyncio.timeout(20):
-            while (found := await store.response("one", waits.body["id"])).status != "failed":  # type: ignore[union-attr]
-                await asyncio.sleep(0.01)
-        assert b"key" in found.json  # type: ignore[union-attr]
+
+        async def failed() -> bytes:
+            found = await store.response("one", waits.body["id"])
+            return found.json if found is not None and found.status == "failed" else b""
+
+        assert b"key" in await polled(failed)
 
 
 async def test_what_a_restart_cut_off_is_not_run_again_for_a_key_that_is_gone(tmp_path: Path) -> None:

@@ -140,7 +140,29 @@ async def test_no_route_takes_a_body_that_a_form_can_send(
     listing: Proxy, method: str, path: str, kind: str
 ) -> None:
     headers = {"Authorization": "Bearer right", "Content-Type": kind}
-    assert (await listing.send(method, path, b"{}", headers=headers)).status == 415
+    for body in (b"{}", b""):  # an empty form has a type, and a cancellation needs no body
+        refused = 404 if path == "/nowhere" else 415
+        assert (await listing.send(method, path, body, headers=headers)).status == refused
+
+
+async def test_a_program_that_sends_nothing_says_nothing_of_its_type(listing: Proxy) -> None:
+    answer = await listing.send(
+        "POST", "/v1/responses/resp_1/cancel", headers={"Authorization": "Bearer right"}
+    )
+    assert (answer.status, answer.error["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+async def test_a_page_that_sends_neither_body_nor_type_cancels_and_deletes_nothing(
+    listing: Proxy, headers: dict[str, str]
+) -> None:
+    key = {"Authorization": "Bearer right"}
+    held = {"model": "codex-5", "input": "[[fake:text hold=1]]", "background": True}
+    id = (await listing.send("POST", "/v1/responses", held, headers=key)).body["id"]
+    for method, path in (("POST", f"/v1/responses/{id}/cancel"), ("DELETE", f"/v1/responses/{id}")):
+        assert (await listing.send(method, path, headers=headers | key)).status == 403
+    kept = (await listing.send("GET", f"/v1/responses/{id}", headers=key)).body
+    assert kept["status"] in ("queued", "in_progress")
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/conversations", "/v1/responses/resp_1/cancel"])

@@ -16,16 +16,17 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 
-from codex_proxy.agent_choice import FAKE_CAPABILITIES
+from codex_proxy.agent_specs.fake import PROTO_CAPABILITIES
 from codex_proxy.agents.codex_proto import CodexProto
 from codex_proxy.app import SystemClock
 from codex_proxy.process.child import Command
 from codex_proxy.process.plan import Limits
 from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.app_server_agent import AppServerAgent, AppServerProcesses
-from codex_proxy.runs.proto_agent import ProtoAgent, ProtoChildren
+from codex_proxy.runs.child_per_turn import ChildPerTurnAgent, ChildSpec
 from tests.http.serving import ENVIRONMENT, PATIENCE, Answer, Proxy, proxy_of, until
 from tests.process.children import gone, open_descriptors
+from tests.waiting import eventually
 
 Dialect = Literal["proto", "app-server"]
 Surface = Literal["chat", "responses"]
@@ -86,11 +87,15 @@ class Scene:
         for mode in MODES:
             await self.ask(mode, "[[fake:text]]")
         same = 0
-        while same < 10:
-            await asyncio.sleep(0.01)
+
+        def at_rest() -> bool:
+            nonlocal same
             now = self.things()
             same = same + 1 if now == self._rest else 0
             self._rest = now
+            return same > 10
+
+        await eventually(at_rest)
 
     async def at_rest(self) -> None:
         """Slots, streams, lanes, tasks, descriptors and processes are as before; waits for that, bounded."""
@@ -165,13 +170,13 @@ def agent_of(dialect: Dialect, program: Path, environment: dict[str, str]) -> Ag
             any_model=True,
         )
         return AppServerAgent(processes, Limits(max_processes=1), SystemClock(), warm_plain=True)
-    return ProtoAgent(
-        ProtoChildren(
+    return ChildPerTurnAgent(
+        ChildSpec(
             name="fake",
             version="test",
             command=lambda turn: command("proto"),
             dialect=lambda: CodexProto(extended=True),
-            capabilities=FAKE_CAPABILITIES,
+            capabilities=PROTO_CAPABILITIES,
             models=(),
             any_model=True,
         )

@@ -24,6 +24,7 @@ from tests.faults.answers import is_broken_stream, is_good, is_status
 from tests.faults.scene import MODES, Mode, Scene, write_program
 from tests.faults.test_clients import line
 from tests.http.serving import Answer, until
+from tests.waiting import polled
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -253,3 +254,38 @@ async def test_a_store_that_takes_nothing_fails_what_was_to_be_stored_and_nothin
     for mode in RESPONSES:
         is_good(await there.ask(mode, prompt), mode, "Stored?")
     await there.at_rest()
+
+
+@pytest.mark.parametrize("trouble", [locked, full])
+async def test_a_server_whose_store_takes_nothing_is_not_ready_until_it_does(
+    there: Scene, trouble: Callable[[Scene], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.store.write_check.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("codex_proxy.store.write_check.FRESH_TROUBLE_SECONDS", 0.0)
+    mode = RESPONSES[1]
+    before = (await there.ask(mode, "[[fake:text say=Stored.]]")).body["id"]
+    no_room_left(there)
+    with trouble(there):
+        await polled(lambda: unready(there))  # somebody may have asked a moment ago
+        ready = await there.proxy.send("GET", "/readyz")
+        assert (ready.status, ready.body["status"]) == (503, "unready")
+        assert "store takes no writes" in ready.body["reason"]
+        assert str(there.proxy.server.settings.store_file) not in ready.text
+        assert (await there.proxy.send("GET", "/healthz")).body["status"] == "degraded"
+        assert (await there.proxy.send("GET", "/livez")).status == 200
+    assert (await there.proxy.send("GET", "/readyz")).status == 200
+    assert (await there.proxy.send("GET", "/healthz")).body["status"] == "ok"
+    after = (await there.ask(mode, "[[fake:text say=Stored.]]")).body["id"]
+    for id in (before, after):
+        assert (await there.proxy.send("GET", f"/v1/responses/{id}")).body["status"] == "completed"
+    await there.at_rest()
+
+
+async def unready(there: Scene) -> bool:
+    return (await there.proxy.send("GET", "/readyz")).status == 503
+
+
+def no_room_left(there: Scene) -> None:
+    """The store's file has no empty pages, which a disk that is full would not keep it from filling."""
+    mine = [each for each in there.opened if file_of(each) == str(there.proxy.server.settings.store_file)]
+    mine[0].execute("PRAGMA incremental_vacuum").fetchall()

@@ -50,7 +50,6 @@ CHAT: Final[dict[str, Any]] = {
     "n": 2,
     "stream": False,
     "stop": ["END", "STOP"],
-    "max_tokens": 100,
     "max_completion_tokens": 100,
     "tools": [
         {
@@ -138,7 +137,7 @@ RESPONSE: Final[dict[str, Any]] = {
         },
         {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."},
-        {"type": "custom_tool_call", "call_id": "call_2", "name": "shell", "input": "ls"},
+        {"type": "custom_tool_call", "call_id": "call_2", "name": "shell", "input": "ls", "namespace": "x"},
         {
             "type": "custom_tool_call_output",
             "call_id": "call_2",
@@ -213,6 +212,9 @@ ITEMS: Final[dict[str, Any]] = {
         {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "a", "name": "b", "arguments": "{}"},
         {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True, "reason": "x"},
         {"type": "compaction", "encrypted_content": "x"},
+        {"type": "additional_tools", "role": "developer", "tools": [{"type": "custom", "name": "exec"}]},
+        {"type": "tool_search_call", "call_id": "call_9", "execution": "client", "arguments": {"query": "x"}},
+        {"type": "tool_search_output", "call_id": "call_9", "execution": "client", "tools": []},
         {"type": "web_search_call", "id": "ws_1", "action": {"type": "search"}},
         {"type": "codex:activity", "kind": "command", "text": "ls", "output": ""},
     ],
@@ -226,7 +228,8 @@ ITEMS: Final[dict[str, Any]] = {
             "allowed_tools": ["b"],
             "require_approval": {"never": {"tool_names": ["b"]}},
         },
-        {"type": "namespace"},
+        {"type": "namespace", "name": "files", "tools": [{"type": "function", "name": "read"}]},
+        {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}},
     ],
     "tool_choice": "auto",
 }

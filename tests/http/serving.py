@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,15 @@ from typing import Any, TypeAlias
 
 import aiohttp
 
-from codex_proxy.agent_choice import FAKE_CAPABILITIES
+from codex_proxy.agent_specs.fake import PROTO_CAPABILITIES
 from codex_proxy.agents.codex_proto import CodexProto
 from codex_proxy.app import Server, make_server
 from codex_proxy.config import Settings
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 from codex_proxy.runs.agent import Agent
-from codex_proxy.runs.proto_agent import ProtoAgent, ProtoChildren
+from codex_proxy.runs.child_per_turn import ChildPerTurnAgent, ChildSpec
+from tests.waiting import eventually
 
 PATIENCE = 20.0
 """Seconds for what takes milliseconds on an idle machine."""
@@ -105,11 +105,8 @@ class Proxy:
         return self.server.service.guard.active
 
 
-async def until(true: Callable[[], bool]) -> None:
-    """Waits, bounded, for what becomes true by itself."""
-    async with asyncio.timeout(PATIENCE):
-        while not true():
-            await asyncio.sleep(0.005)
+until = eventually
+"""By the name that most tests of servers use."""
 
 
 def settings_of(folder: Path, **more: Any) -> Settings:
@@ -157,7 +154,9 @@ Mode: TypeAlias = str | dict[str, str]
 """A scenario's name, or variables for the child."""
 
 
-def fake_agent(*modes: Mode, program: tuple[str, ...] = (sys.executable, "-m", "fake_proto")) -> ProtoAgent:
+def fake_agent(
+    *modes: Mode, program: tuple[str, ...] = (sys.executable, "-m", "fake_proto")
+) -> ChildPerTurnAgent:
     """The fake agent, whose children behave by turns as these modes say, where no marker says otherwise."""
     modes_in_turn = itertools.cycle(modes or ("text",))
 
@@ -166,13 +165,13 @@ def fake_agent(*modes: Mode, program: tuple[str, ...] = (sys.executable, "-m", "
         environment = {**ENVIRONMENT, **({"FAKE_CODEX_MODE": mode} if isinstance(mode, str) else mode)}
         return Command((*program, "proto"), environment, turn.workdir)
 
-    return ProtoAgent(
-        ProtoChildren(
+    return ChildPerTurnAgent(
+        ChildSpec(
             name="fake",
             version="test",
             command=command,
             dialect=lambda: CodexProto(extended=True),
-            capabilities=FAKE_CAPABILITIES,
+            capabilities=PROTO_CAPABILITIES,
             models=(),
             any_model=True,
         )

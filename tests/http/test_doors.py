@@ -6,11 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.http.middleware.doors import host_name
+from tests.fuzz.raw import answers_in, said_to
 from tests.http.serving import Proxy, fake_proxy, user
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "evil.example:80"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "",
+            "evil.example:80",
+            "[::1]evil.com",
+            "[::1]evil.com:80",
+        ),
+        *("localhost:80evil.com", "localhost:evil.com", "[::1]:evil.com", "user@localhost", "[localhost]"),
+    ],
+)
 async def test_a_page_that_rebinds_its_name_to_us_is_turned_away(proxy: Proxy, host: str) -> None:
     answer = await proxy.ask(user(), headers={"Host": host})
     assert (answer.status, answer.error["type"]) == (403, "permission_error")
@@ -41,9 +56,55 @@ async def test_health_says_that_the_agent_is_the_fake_one_and_what_runs(proxy: P
     assert "fake" in body["warning"]
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_a_stranger_is_told_neither_versions_nor_load_nor_words_that_may_name_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    async with fake_proxy(tmp_path, api_key="key") as proxy:
+        trouble = Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=f"There is no {tmp_path}.")
+        monkeypatch.setattr(proxy.server.agent, "trouble", lambda: trouble)
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            stranger = await proxy.send("GET", path, headers=headers)
+            assert str(tmp_path) not in stranger.text
+            assert not {"version", "turns"} & (set(stranger.body) | set(stranger.body.get("agent", {})))
+        known = await proxy.send("GET", path, headers={"Authorization": "Bearer key"})
+        assert str(tmp_path) in known.text
+        assert (stranger.status, stranger.body["status"]) == (known.status, known.body["status"])
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/livez"), ("GET", "/nowhere"), ("BREW", "/v1/models")])
+async def test_no_reply_names_the_programs_below(proxy: Proxy, method: str, path: str) -> None:
+    assert (await proxy.send(method, path)).headers["Server"] == "codex-proxy"
+    assert b"Server: codex-proxy" in await said_to(proxy.server.port, b"nonsense\r\n\r\n")
+
+
+async def test_a_websocket_s_handshake_names_them_neither(proxy: Proxy) -> None:
+    async with proxy.session.ws_connect(proxy.url + "/v1/responses") as socket:
+        assert socket._response.headers["Server"] == "codex-proxy"
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin", "Sec-Fetch-Site", "Authorization"])
+async def test_a_header_that_says_who_asks_is_there_once(proxy: Proxy, name: str) -> None:
+    """Of two, a proxy in front and this server might read one each."""
+    good = {"Host": "localhost", "Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}
+    lines = [f"{each}: {value}" for each, value in (good | {"Authorization": "Bearer a"}).items()]
+    for last in ("evil.example", (good | {"Authorization": "Bearer a"})[name]):
+        head = "\r\n".join(
+            ["GET /v1/models HTTP/1.1", *lines, f"{name}: {last}", "Connection: close", "", ""]
+        )
+        (answer,) = answers_in(await said_to(proxy.server.port, head.encode()))
+        assert answer.status == 400
+    head = "\r\n".join(["GET /v1/models HTTP/1.1", *lines, "Connection: close", "", ""])
+    (answer,) = answers_in(await said_to(proxy.server.port, head.encode()))
+    assert answer.status == 200
+
+
 @pytest.mark.parametrize(
     ("header", "name"),
-    [("a:80", "a"), ("A", "a"), ("[::1]:80", "::1"), ("[::1]", "::1"), ("::1", "::1"), ("", "")],
+    [
+        *(("a:80", "a"), ("A", "a"), ("[::1]:80", "::1"), ("[::1]", "::1"), ("::1", "::1"), ("", "")),
+        *(("a:", "a"), ("[::1]a", ""), ("a:b", ""), ("[a", ""), ("a]", ""), ("a b", "")),
+    ],
 )
 def test_the_name_in_a_host_header(header: str, name: str) -> None:
     assert host_name(header) == name

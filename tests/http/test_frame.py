@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.http import chat
 from codex_proxy.surfaces.chat.render import ChatRenderer
-from tests.http.serving import Answer, Proxy, fake_proxy, until, user
+from tests.http.serving import PATIENCE, Answer, Proxy, fake_proxy, until, user
 
 SECRET = "the secret of the prompt"
 
@@ -119,6 +122,40 @@ async def test_a_packed_body_is_unpacked(proxy: Proxy) -> None:
 async def test_a_body_that_is_not_what_its_encoding_says_is_400(proxy: Proxy) -> None:
     answer = await proxy.ask(b"this is no gzip", headers={"Content-Encoding": "gzip"})
     assert answer.status == 400
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "compress", "gzip, gzip", "gzip, br", "x" * 5000])
+async def test_a_coding_that_is_not_taken_is_a_415_that_names_those_that_are(
+    proxy: Proxy, coding: str
+) -> None:
+    answer = await proxy.ask(user(), headers={"Content-Encoding": coding})
+    assert (answer.status, answer.error["code"]) == (415, "unsupported_media_type")
+    assert "gzip" in answer.error["message"]
+    assert len(answer.error["message"]) < 200
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+async def test_a_packed_body_without_its_end_is_a_400(proxy: Proxy, coding: str) -> None:
+    """Even where the JSON in it is whole: what is missing might have said more."""
+    body = json.dumps(user()).encode()
+    packed = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
+    for cut in (1, 4, 8, len(packed) // 2):
+        answer = await proxy.ask(packed[:-cut], headers={"Content-Encoding": coding})
+        assert answer.status == 400
+    assert (await proxy.ask(packed, headers={"Content-Encoding": coding})).status == 200
+
+
+async def test_a_bomb_is_unpacked_up_to_the_limit_and_no_further(proxy: Proxy) -> None:
+    bomb = gzip.compress(bytes(200 << 20), compresslevel=1)
+    async with asyncio.timeout(PATIENCE):
+        tracemalloc.start()
+        try:
+            answer = await proxy.ask(bomb, headers={"Content-Encoding": "gzip"})
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+    assert peak < 100 << 20
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
@@ -295,3 +332,15 @@ async def test_a_connection_that_breaks_under_a_write_is_a_client_that_left_and_
     await until(lambda: bool(request_lines(logged)))
     assert request_lines(logged)[0]["status"] == 499
     assert not [line for line in logged if line["event"] == "internal_error"]
+
+
+async def test_every_reply_says_how_long_it_took(proxy: Proxy) -> None:
+    for answer in (await proxy.ask(user()), await proxy.ask({}), await proxy.ask(user(stream=True))):
+        assert 0 <= int(answer.headers["openai-processing-ms"]) < PATIENCE * 1000
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("DELETE", "/v1/models/")])
+async def test_a_path_is_repeated_up_to_eighty_letters(proxy: Proxy, method: str, path: str) -> None:
+    answer = await proxy.send(method, path + "x" * 5000)
+    assert len(answer.error["message"]) < 250
+    assert "..." in answer.error["message"]

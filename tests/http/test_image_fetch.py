@@ -27,16 +27,11 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.image_fetch import SETTING, ImageFetcher, ImageLimits, inlined
+from tests.pictures import PICTURES, PNG
 
 pytestmark = pytest.mark.filterwarnings("error")
 
-PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 32
-IMAGES = {
-    "image/png": PNG,
-    "image/jpeg": b"\xff\xd8\xff\xe0" + b"\0" * 32,
-    "image/gif": b"GIF89a" + b"\0" * 32,
-    "image/webp": b"RIFF\0\0\0\x0aWEBPVP8 ",
-}
+IMAGES = PICTURES
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -467,24 +462,53 @@ async def test_a_host_that_drips_or_is_silent_is_left_when_the_time_is_up(
     never.set()
 
 
-@pytest.mark.parametrize("kind", ["text/html", "image/svg+xml", "application/octet-stream", "image/bmp"])
-async def test_another_type_is_refused(serve: Serve, fetcher: Fetch, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["text/html", "image/jpeg", "application/octet-stream", "image/bmp"])
+async def test_the_type_is_that_of_the_bytes_whatever_the_host_declares(
+    serve: Serve, fetcher: Fetch, kind: str
+) -> None:
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.Response(body=PNG, content_type=kind)
 
     host = await serve(answer)
-    assert "is not declared as image/png" in await refusal(fetcher(host.entry).fetch(host.url()))
+    assert await fetcher(host.entry).fetch(host.url()) == data_url(PNG)
 
 
-@pytest.mark.parametrize("body", [b"", b"<svg/>", b"{}", IMAGES["image/jpeg"], PNG[:7], b" " + PNG])
-async def test_a_body_that_is_not_what_it_is_declared_as_is_refused(
-    serve: Serve, fetcher: Fetch, body: bytes
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "is empty"),
+        (b"<svg/>", "is not a PNG, JPEG, WebP or GIF"),
+        (b"{}", "is not a PNG"),
+        (PNG[:7], "is not a PNG"),
+        (b" " + PNG, "is not a PNG"),
+        (PNG[:-1], "is torn"),
+        (IMAGES["image/jpeg"][:-2], "is torn"),
+    ],
+)
+async def test_a_body_that_is_no_image_is_refused(
+    serve: Serve, fetcher: Fetch, body: bytes, why: str
 ) -> None:
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.Response(body=body, content_type="image/png")
 
     host = await serve(answer)
-    assert "is declared as image/png and is none" in await refusal(fetcher(host.entry).fetch(host.url()))
+    assert f"The image on '127.0.0.1' {why}" in await refusal(fetcher(host.entry).fetch(host.url()))
+
+
+async def test_the_field_that_names_an_image_is_named_by_its_fault(serve: Serve, fetcher: Fetch) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=PNG if request.path == "/good" else PNG[:-1])
+
+    host = await serve(answer)
+    places = {
+        host.url("/good"): "input[0].content[1].image_url",
+        host.url("/bad"): "input[3].output[0].image_url",
+    }
+    for images in (fetcher(host.entry), None):
+        urls = (host.url("/good"), host.url("/bad")) if images else (host.url("/bad"),)
+        with pytest.raises(Fault) as caught:
+            await inlined(turn(showing(*urls)), images, places, "input")
+        assert caught.value.failure.param == "input[3].output[0].image_url"
 
 
 async def test_a_packed_body_is_not_unpacked(serve: Serve, fetcher: Fetch) -> None:
@@ -494,7 +518,7 @@ async def test_a_packed_body_is_not_unpacked(serve: Serve, fetcher: Fetch) -> No
         return response
 
     host = await serve(answer)
-    assert "and is none" in await refusal(fetcher(host.entry).fetch(host.url()))
+    assert "is not a PNG" in await refusal(fetcher(host.entry).fetch(host.url()))
 
 
 @pytest.mark.parametrize("status", [204, 206, 304, 401, 404, 500])
@@ -542,7 +566,7 @@ async def test_after_its_end_nothing_is_fetched(serve: Serve) -> None:
     await images.close()
     with pytest.raises(Fault) as caught:
         await images.fetch(host.url())
-    assert caught.value.failure.kind == FaultKind.UNAVAILABLE
+    assert caught.value.failure.kind == FaultKind.STOPPING
     assert host.asked == []
 
 

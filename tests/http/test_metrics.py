@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from codex_proxy.core.events import OutputDelta, TextDelta, TurnEnded, Usage, UsageSeen
 from codex_proxy.http.observed import TALLY, Observed, Tally
 from tests.http.serving import Hands, Proxy, fake_agent, fake_proxy, proxy_of, until, user
+from tests.waiting import hold_up_the_loop, polled
 
 CHAT = "/v1/chat/completions"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -21,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture
 async def measured(tmp_path: Path) -> AsyncIterator[Proxy]:
-    async with fake_proxy(tmp_path, metrics=True) as proxy:
+    async with fake_proxy(tmp_path, {"FAKE_CODEX_MODELS": "any"}, metrics=True) as proxy:
         yield proxy
 
 
@@ -43,6 +44,28 @@ async def value(proxy: Proxy, name: str, **labels: str) -> float:
 
 async def test_without_the_setting_there_is_no_such_path(proxy: Proxy) -> None:
     assert (await proxy.send("GET", "/metrics")).status == 404
+
+
+async def test_choice_counts_and_finish_reasons_are_counted(measured: Proxy) -> None:
+    await measured.ask(user())
+    await measured.ask(user("[[fake:length]]", stream=True, n=3))
+    await measured.ask(user("[[fake:future_finish_reason]]"))
+    await measured.ask(user("[[fake:error_500]]"))
+    responses = "/v1/responses"
+    await measured.send("POST", responses, json={"model": "codex-5", "input": "Hello"})
+    assert await value(measured, "choice_count_sum") == 1 + 3 + 1 + 1
+    assert await value(measured, "choice_count_count") == 4
+    reasons = {
+        (labels["route"], labels["reason"]): count
+        for (name, pairs), count in (await samples(measured)).items()
+        if name == "codex_proxy_finish_reasons_total" and (labels := dict(pairs))
+    }
+    assert reasons == {
+        (CHAT, "stop"): 1,
+        (CHAT, "length"): 1,
+        (CHAT, "other"): 1,
+        (responses, "completed"): 1,
+    }
 
 
 async def test_requests_are_counted_by_route_template_status_and_error(measured: Proxy) -> None:
@@ -233,3 +256,11 @@ def test_an_exchange_counts_into_the_tally_of_its_request_only() -> None:
     for observed in (counted, Observed(Hands())):
         observed.see([TextDelta("a", "x")])
     assert tally.deltas == 1
+
+
+async def test_a_loop_that_was_held_up_shows_it(measured: Proxy) -> None:
+    hold_up_the_loop(0.2)
+    await polled(lambda: value(measured, "event_loop_delay_seconds_count"))
+    assert await value(measured, "event_loop_delay_max_seconds") >= 0.1
+    within = await value(measured, "event_loop_delay_seconds_bucket", le="0.1")
+    assert await value(measured, "event_loop_delay_seconds_count") > within

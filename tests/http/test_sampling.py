@@ -134,7 +134,9 @@ async def test_a_client_that_leaves_ends_every_choice(tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_may_write_is_not_sampled(tmp_path: Path) -> None:
-    async with sampling(tmp_path, sandbox="workspace-write") as proxy:
+    workdir = tmp_path / "work"
+    workdir.mkdir()
+    async with sampling(tmp_path, sandbox="workspace-write", workdir=workdir) as proxy:
         answer = await proxy.ask(user(n=2))
         assert (answer.status, answer.error["param"]) == (400, "n")
         assert (await proxy.ask(user(n=1))).status == 200

@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 import pytest
+from langchain_core.exceptions import ContextOverflowError
 from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam
@@ -154,7 +155,7 @@ async def test_a_tool_loop_comes_back_with_the_output(client: AsyncOpenAI) -> No
     [
         ({"n": 99}, openai.BadRequestError),
         ({"messages": said("[[fake:error_rate_limit]]")}, openai.RateLimitError),
-        ({"messages": said("[[fake:context_length]]")}, openai.PermissionDeniedError),
+        ({"messages": said("[[fake:context_length]]")}, openai.BadRequestError),
         ({"messages": said("[[fake:error_500]]")}, openai.InternalServerError),
     ],
 )
@@ -222,3 +223,18 @@ async def test_langchain_calls_tools_streamed_and_whole(proxy: Proxy) -> None:
     expected = [("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Rome"})]
     for message in (whole, folded):
         assert [(call["name"], call["args"]) for call in message.tool_calls] == expected
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_langchain_knows_a_context_that_is_too_long(proxy: Proxy, stream: bool) -> None:
+    """So that what is built on it can leave something out, or sum it up, and go on."""
+    model = langchain(proxy, streaming=stream)
+    with pytest.raises(ContextOverflowError, match="This model's maximum context length is"):
+        await model.ainvoke("[[fake:context_length]]")
+
+
+async def test_the_sdk_is_told_when_a_usage_limit_is_none_any_more(proxy: Proxy, client: AsyncOpenAI) -> None:
+    await client.chat.completions.create(model="codex-5", messages=said("[[fake:text limits=100]]"))
+    with pytest.raises(openai.RateLimitError) as refused:
+        await client.chat.completions.create(model="codex-5", messages=said("[[fake:usage_limit]]"))
+    assert int(refused.value.response.headers["Retry-After"]) > 0

@@ -83,7 +83,7 @@ async def test_a_stream_that_is_not_read_is_bounded_and_cut_and_others_go_on_mea
 @pytest.mark.skipif(stalled.BOUND is None, reason="the system has no such bound")
 async def test_a_whole_answer_that_is_not_read_is_cut_too(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy, stalled_client(proxy, user(FLOOD)) as client:
-        runner = proxy.server._runner
+        runner = proxy.server.runner
         assert runner is not None
         assert runner.server is not None
         server = runner.server

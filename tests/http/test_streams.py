@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.http.serving import Proxy, fake_agent, fake_proxy, proxy_of, user
+from tests.http.serving import Proxy, fake_agent, fake_proxy, frames_of, proxy_of, user
+from tests.waiting import out_of_patience
 
 SLOW = user("[[fake:text first=150]]", stream=True)
 """Silent for 150 ms, then a short text."""
@@ -74,11 +75,27 @@ async def test_a_keepalive_interval_of_0_is_none(tmp_path: Path) -> None:
         assert not COMMENT.search((await proxy.ask(SLOW)).text)
 
 
+async def timed_out_behind(
+    proxy: Proxy, prompt: str, said: bytes, *, visible: bool
+) -> tuple[int, bytes, bytes]:
+    """A stream whose time is up as soon as this was said in it: its status, what came before, and the rest."""
+    async with proxy.open(user(prompt, stream=True)) as reply:
+        head = b""
+        while said not in head:
+            head += await reply.content.readany()
+            assert not reply.content.at_eof(), head
+        out_of_patience(proxy.server.manager, visible=visible)
+        return reply.status, head, await reply.content.read()
+
+
 async def test_after_a_keepalive_a_failure_is_a_frame(tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path, sse_keepalive_ms=20, first_event_timeout=0.15) as proxy:
-        answer = await proxy.ask(user("[[fake:text misbehave=hang at=1]]", stream=True))
-    assert answer.status == 200
-    assert answer.frames[-2]["error"]["code"] == "request_timeout"
+    async with fake_proxy(tmp_path, sse_keepalive_ms=20) as proxy:
+        status, head, rest = await timed_out_behind(
+            proxy, "[[fake:text misbehave=hang at=1]]", b": ", visible=False
+        )
+    assert status == 200
+    assert b"error" not in head
+    assert frames_of(rest.decode())[-2]["error"]["code"] == "request_timeout"
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -94,10 +111,12 @@ async def test_a_time_out_before_the_first_byte_is_504_timeout_error(
 
 
 async def test_a_time_out_in_the_middle_is_a_timeout_error_frame_and_done(tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path, idle_timeout=0.2) as proxy:
-        answer = await proxy.ask(user("[[fake:text misbehave=hang at=4]]", stream=True))
-        assert answer.status == 200
-        *chunks, failed, done = answer.frames
+    async with fake_proxy(tmp_path) as proxy:
+        status, head, rest = await timed_out_behind(
+            proxy, "[[fake:text misbehave=hang at=4]]", b'"content"', visible=True
+        )
+        assert status == 200
+        *chunks, failed, done = frames_of((head + rest).decode())
         assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
         assert failed["error"]["type"] == "timeout_error"
         assert failed["error"]["code"] == "request_timeout"
@@ -126,7 +145,7 @@ async def test_an_error_in_mid_stream_is_a_single_error_frame_then_done(proxy: P
         ("error_rate_limit", 429, "rate_limit_error", "rate_limit_exceeded"),
         ("quota", 429, "rate_limit_error", None),
         ("usage_limit", 429, "rate_limit_error", "usage_limit_reached"),
-        ("context_length", 403, "tokens_exceeded_error", "context_length_exceeded"),
+        ("context_length", 400, "invalid_request_error", "context_length_exceeded"),
         ("model_not_found", 404, "invalid_request_error", "model_not_found"),
         ("invalid_prompt", 400, "invalid_request_error", "invalid_prompt"),
         ("auth_401", 502, "server_error", "upstream_unauthorized"),

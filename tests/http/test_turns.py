@@ -111,3 +111,24 @@ async def test_an_agent_with_a_history_gets_the_roles_as_they_are(proxy: Proxy) 
     assert "x-codex-history" not in answer.headers
     heard = json.loads(answer.body["choices"][0]["message"]["content"])
     assert [item["role"] for item in heard["history"]][-3:] == ["user", "assistant", "user"]
+
+
+async def test_a_service_tier_that_was_asked_for_is_answered_streamed_and_whole(proxy: Proxy) -> None:
+    whole = (await proxy.ask(user(service_tier="auto"))).body
+    assert whole["service_tier"] == "default"
+    streamed = await proxy.ask(user(service_tier="flex", stream=True, stream_options={"include_usage": True}))
+    assert {frame["service_tier"] for frame in streamed.frames[:-1]} == {"flex"}
+    assert "service_tier" not in (await proxy.ask(user())).body
+
+
+async def test_a_search_that_the_agent_does_not_have_is_named(proxy: Proxy) -> None:
+    answer = await proxy.ask(user(web_search_options={}))
+    assert (answer.status, answer.headers["x-codex-ignored-params"]) == (200, "web_search_options")
+
+
+async def test_a_verbosity_that_the_agent_does_not_take_is_named(proxy: Proxy) -> None:
+    answer = await proxy.ask(user(verbosity="low"))
+    assert (answer.status, answer.headers["x-codex-ignored-params"]) == (200, "verbosity")
+    body = {"model": "codex-5", "input": "Hello.", "text": {"verbosity": "low"}}
+    answer = await proxy.send("POST", "/v1/responses", body)
+    assert (answer.status, answer.headers["x-codex-ignored-params"]) == (200, "text.verbosity")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.http.serving import Proxy, fake_proxy, until, user
+from tests.waiting import polled
 
 KEY = {"Authorization": "Bearer a-key"}
 
@@ -31,14 +31,14 @@ async def result(proxy: Proxy, query: str = "", **more: Any) -> dict[str, Any]:
 
 async def counted(proxy: Proxy, turns: int) -> dict[str, Any]:
     """The sum of today, once it has so many turns."""
-    async with asyncio.timeout(10):
-        while True:
-            answer = await proxy.send("GET", "/usage")
-            results = answer.body["data"][-1]["results"]
-            if results and results[0]["num_model_requests"] >= turns:
-                assert results[0]["num_model_requests"] == turns
-                return dict(results[0])
-            await asyncio.sleep(0.005)
+
+    async def summed() -> dict[str, Any]:
+        results = (await proxy.send("GET", "/usage")).body["data"][-1]["results"]
+        return dict(results[0]) if results and results[0]["num_model_requests"] >= turns else {}
+
+    sum = await polled(summed)
+    assert sum["num_model_requests"] == turns
+    return sum
 
 
 async def test_turns_of_both_surfaces_are_summed_as_their_answers_say(kept: Proxy) -> None:
@@ -113,11 +113,12 @@ async def test_an_answer_told_to_several_choices_was_paid_for_once(proxy: Proxy)
     assert (await result(proxy))["output_tokens"] * 3 == usage["completion_tokens"]
 
 
-async def test_models_are_told_apart_by_the_agents_own_names(proxy: Proxy) -> None:
-    await proxy.ask(user())
-    await proxy.ask(user(model="another"))
-    await proxy.ask(user(model="codex-5-high"))
-    answer = await proxy.send("GET", "/v1/usage?group_by=model")
+async def test_models_are_told_apart_by_the_agents_own_names(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, {"FAKE_CODEX_MODELS": "any"}) as proxy:
+        await proxy.ask(user())
+        await proxy.ask(user(model="another"))
+        await proxy.ask(user(model="codex-5-high"))
+        answer = await proxy.send("GET", "/v1/usage?group_by=model")
     results = answer.body["data"][-1]["results"]
     assert {each["model"]: each["num_model_requests"] for each in results} == {"another": 1, "fake-model": 2}
 

@@ -15,9 +15,12 @@ from openai import AsyncOpenAI, NotFoundError
 from codex_proxy.core.faults import Fault
 from codex_proxy.http.responses import live_run
 from codex_proxy.http.responses.background_runs import BackgroundRuns
+from codex_proxy.runs.app_server_agent import AppServerAgent
 from codex_proxy.store.base import StoredResponse
-from tests.http.serving import PATIENCE, Proxy, until
+from tests.faults.scene import agent_of, write_program
+from tests.http.serving import ENVIRONMENT, PATIENCE, Proxy, proxy_of, until
 from tests.http_responses.asking import ask, blocks_of, checked, events_of, said, serving, types_of
+from tests.waiting import polled
 
 HELD = '[[fake:text say="one two three" hold=1]]'
 
@@ -32,12 +35,12 @@ async def holding(folder: Path, **settings: Any) -> AsyncIterator[tuple[Proxy, A
 
 async def ended(client: AsyncOpenAI, id: str) -> Any:
     """The response, once it has ended: as a client polls."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            response = await client.responses.retrieve(id)
-            if response.status not in ("queued", "in_progress"):
-                return response
-            await asyncio.sleep(0.01)
+
+    async def over() -> Any:
+        response = await client.responses.retrieve(id)
+        return None if response.status in ("queued", "in_progress") else response
+
+    return await polled(over, within=PATIENCE)
 
 
 async def stream_of(proxy: Proxy, id: str, after: int | None = None) -> list[dict[str, Any]]:
@@ -273,6 +276,22 @@ async def test_a_turn_of_the_plain_model_is_run_again_where_the_operator_wants_i
     async with holding(tmp_path, background_recovery="rerun") as (_, client, _):
         response = await ended(client, id)
     assert (response.status, response.output_text) == ("completed", "one two three")
+
+
+async def test_a_turn_that_waits_for_a_process_when_the_server_stops_is_run_again_too(tmp_path: Path) -> None:
+    write_program(program := tmp_path / "agent")
+    agent = agent_of("app-server", program, ENVIRONMENT)
+    assert isinstance(agent, AppServerAgent)
+    async with proxy_of(agent, tmp_path, background_recovery="rerun") as proxy:
+        program.write_text("#!/bin/sh\nexec sleep 600\n")
+        [process] = agent.pools[0].hubs
+        process.kill()
+        await until(lambda: not agent.pools[0].hubs)
+        created = await ask(proxy, said("Hello."), background=True, instructions="Be brief.")
+        await until(lambda: proxy.server.manager.running == 1)
+    async with serving(tmp_path, background_recovery="rerun") as (_, client):
+        response = await ended(client, created.body["id"])
+    assert (response.status, response.output_text) == ("completed", "Hello.")
 
 
 async def test_a_response_that_a_kill_cut_off_is_failed_with_the_reason(tmp_path: Path) -> None:

@@ -97,14 +97,12 @@ async def test_a_failure_behind_the_first_event_is_an_error_and_a_failed_respons
 
 
 async def test_what_is_accepted_and_changes_nothing_is_named_in_a_header(proxy: Proxy) -> None:
-    namespace = {"type": "namespace", "name": "agents", "description": "", "tools": []}
-    answer = await ask(
-        proxy, said("Hi."), tools=[namespace, {"type": "web_search"}], top_k=4, min_p=0.1, temperature=0.2
-    )
+    tools = [{"type": "tool_search"}, {"type": "web_search"}]
+    answer = await ask(proxy, said("Hi."), tools=tools, top_k=4, min_p=0.1, temperature=0.2)
     assert answer.status == 200
     named = answer.headers["x-codex-ignored-params"].split(", ")
-    assert named == ["temperature", "top_k", "min_p", "tools[namespace]", "tools[web_search]"]
-    assert [tool["type"] for tool in answer.body["tools"]] == ["web_search"]
+    assert named == ["temperature", "top_k", "min_p", "tools[tool_search]", "tools[web_search]"]
+    assert [tool["type"] for tool in answer.body["tools"]] == ["tool_search", "web_search"]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import os
 import random
 import re
 import signal
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +20,7 @@ from codex_proxy.app import StartError
 from codex_proxy.store.base import StoreUnavailable
 from tests.http.serving import PATIENCE, Proxy, fake_proxy, until
 from tests.http_responses.asking import ask, events_of, said, serving
-
-ADDRESS = re.compile(r"serves on (http://\S+)/v1")
-
-
-@asynccontextmanager
-async def killed_server(folder: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """A server that is a process of its own, and its address."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "codex_proxy", "serve", "--agent", "fake", "--port", "0"),
-        *("--workdir", str(folder)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={"PATH": os.defpath, "HOME": str(folder), "PROXY_STATE_DIR": str(folder / "state")},
-        cwd=Path(__file__).parents[2],
-    )
-    assert process.stdout is not None
-    reading = None
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not (found := ADDRESS.search((await process.stdout.readline()).decode())):
-                assert process.returncode is None
-        reading = asyncio.create_task(process.stdout.read())
-        yield found[1], process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        if reading is not None:
-            await reading
+from tests.http_responses.killing import server_process
 
 
 async def ask_until_it_dies(url: str, stream: bool, acknowledged: list[str]) -> None:
@@ -91,7 +62,7 @@ async def test_every_acknowledged_response_survives_a_kill(tmp_path: Path, kills
     acknowledged: list[str] = []
     for _ in range(kills):
         before = len(acknowledged)
-        async with killed_server(tmp_path) as (url, process):
+        async with server_process(tmp_path) as (url, process):
             asking = [
                 asyncio.create_task(ask_until_it_dies(url, stream, acknowledged))
                 for stream in (False, True) * 2
@@ -182,7 +153,7 @@ async def test_a_store_that_cannot_be_read_is_a_503(proxy: Proxy, method: str, p
     names = ("response", "delete_response", "input_items", "conversation", "items")
     with failing(proxy, *names):
         answer = await proxy.send(method, path)
-    assert (answer.status, answer.error["type"]) == (503, "server_error")
+    assert (answer.status, answer.error["type"]) == (503, "service_unavailable")
 
 
 async def test_a_background_end_that_cannot_be_written_is_written_when_it_can(

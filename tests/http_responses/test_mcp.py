@@ -19,9 +19,10 @@ import pytest
 from tests.http.serving import Proxy, fake_proxy
 from tests.http_responses.asking import ask, events_of, types_of
 from tests.http_responses.test_websocket import answer_to, open_socket
-from tests.mcp.serving import PROGRAM, eventually, web_server
+from tests.mcp.serving import PROGRAM, web_server
+from tests.waiting import eventually
 
-CALLS = {"FAKE_CODEX_MODE": "tool_call"}
+CALLS = {"FAKE_CODEX_MODE": "tool_call", "FAKE_CODEX_MODELS": "any"}
 """The agent calls the first tool that it is offered, and then says what the tool said."""
 
 WORKFLOW = """
@@ -231,12 +232,22 @@ async def test_the_profile_of_open_responses_server_tells_a_call_as_that_server_
     text = answer.text.removesuffix("event: done\ndata: [DONE]\n\n").removesuffix("data: [DONE]\n\n")
     frames = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
     types = [frame["type"] for frame in frames]
-    assert not [type for type in types if "mcp" in type]
+    assert list(dict.fromkeys(types)) == [
+        "response.created",
+        "response.in_progress",  # once more when the call's name is known
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_text.delta",
+        "response.completed",
+    ]
+    called = next(frame["response"]["output"] for frame in frames[2:] if "response" in frame)
+    assert [(item["type"], item["status"]) for item in called] == [("function_call", "in_progress")]
     done = types.index("response.function_call_arguments.done")
     assert frames[done + 1]["type"] == "response.output_text.delta"
     assert frames[done + 1]["delta"] == '["Sunny in Paris."]'
     kinds = [item["type"] for item in frames[-1]["response"]["output"]]
-    assert kinds[:2] == ["function_call", "function_call_output"]
+    assert kinds == ["function_call", "function_call_output", "message"]
+    assert frames[-1]["response"]["output"][2]["content"][0]["text"] == "The tool said: Sunny in Paris."
 
 
 async def test_a_chat_hears_of_the_operator_s_tools_as_thoughts_only(tmp_path: Path) -> None:

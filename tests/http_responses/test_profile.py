@@ -73,6 +73,18 @@ async def test_scenario_5_an_error_is_a_completed_event_with_the_error(proxy: Pr
     assert events[-1]["response"]["error"]["message"]
 
 
+@pytest.mark.parametrize("scenario", ["error_500", "quota", "text misbehave=crash at=1"])
+async def test_a_fault_before_the_first_word_is_a_completed_event_too(proxy: Proxy, scenario: str) -> None:
+    types, events = await stream_of(proxy, f"[[fake:{scenario}]]")
+    assert types == [*BEGIN, "response.completed"]
+    assert events[-1]["response"]["error"]["message"]
+
+
+async def test_a_whole_answer_and_a_context_that_is_too_long_still_have_a_status(proxy: Proxy) -> None:
+    assert (await ask(proxy, "[[fake:error_500]]")).status == 502
+    assert (await ask(proxy, "[[fake:context_length]]", stream=True)).status == 400
+
+
 async def test_the_output_of_a_ready_call_is_taken_in_the_next_request(proxy: Proxy) -> None:
     prompt = """[[fake:tool_call name=get_weather say="{outputs}"]]"""
     first = (await ask(proxy, prompt, tools=[WEATHER])).body

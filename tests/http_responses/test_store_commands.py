@@ -42,6 +42,42 @@ async def test_stats_and_export_tell_what_a_server_has_stored(tmp_path: Path) ->
     assert conversation.id in json.dumps(lines[1])
 
 
+async def test_an_exported_file_is_for_its_owner_alone_also_in_the_place_of_an_open_one(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as (proxy, _):
+        await ask(proxy, said("Hello."))
+    before = os.umask(0)
+    try:
+        for name in ("new", "open"):
+            (tmp_path / "open").touch(0o666)
+            done = store_command(tmp_path, "export", "--output", str(tmp_path / name))
+            assert "1 objects" in done.stderr
+            assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+            assert len((tmp_path / name).read_text().splitlines()) == 1
+        failed = store_command(tmp_path, "export", "--output", str(tmp_path / "nowhere" / "file"))
+        assert (failed.returncode, "cannot be written" in failed.stderr) == (1, True)
+    finally:
+        os.umask(before)
+
+
+async def test_what_is_damaged_on_the_disk_is_a_500_and_the_operator_finds_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (proxy, _):
+        first, second = [(await ask(proxy, said(text))).body["id"] for text in ("One.", "Two.")]
+        assert "rows are as they were written" in store_command(tmp_path, "check").stdout
+        database = sqlite3.connect(tmp_path / "state" / "store.sqlite3")
+        database.execute("UPDATE response_bodies SET json = x'7b7d' WHERE response = 1")
+        database.commit()
+        database.close()
+        answer = await proxy.send("GET", f"/v1/responses/{first}")
+        assert (answer.status, answer.error["code"]) == (500, "store_damaged")
+        assert "codex-proxy store check" in answer.error["message"]
+        assert (await proxy.send("GET", f"/v1/responses/{second}")).status == 200
+        checked = store_command(tmp_path, "check")
+    assert checked.returncode == 1
+    assert f"the response {first}" in checked.stderr
+
+
 async def test_prune_removes_what_is_too_old(tmp_path: Path) -> None:
     async with serving(tmp_path) as (proxy, _):
         await ask(proxy)
@@ -54,7 +90,7 @@ async def test_prune_removes_what_is_too_old(tmp_path: Path) -> None:
 
 
 def test_without_a_store_every_command_says_where_it_looked(tmp_path: Path) -> None:
-    for command in ("stats", "prune", "export"):
+    for command in ("stats", "prune", "check", "export"):
         done = store_command(tmp_path, command)
         assert done.returncode == 1
         assert str(tmp_path / "state" / "store.sqlite3") in done.stderr

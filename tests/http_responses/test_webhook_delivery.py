@@ -2,62 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from openai import OpenAI
 
 from codex_proxy.app import StartError, make_server
 from codex_proxy.store.base import Store
 from tests.http.serving import PATIENCE, settings_of
 from tests.http_responses.asking import ask, said, serving
-
-SECRET = "whsec_c2VjcmV0IGZvciB0ZXN0cw=="
-
-
-@dataclass
-class Receiver:
-    """Answers with these statuses in turn, then with 200."""
-
-    statuses: list[int]
-    url: str = ""
-    elsewhere: str = ""
-    """Where a redirect leads."""
-    got: list[tuple[str, dict[str, str]]] = field(default_factory=list)
-    arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
-
-    async def take(self, request: web.Request) -> web.Response:
-        async with self.arrived:
-            self.got.append((await request.text(), dict(request.headers)))
-            self.arrived.notify_all()
-        status = self.statuses.pop(0) if self.statuses else 200
-        return web.Response(status=status, headers={"Location": self.elsewhere} if self.elsewhere else {})
-
-    async def deliveries(self, count: int) -> list[tuple[str, dict[str, str]]]:
-        async with asyncio.timeout(PATIENCE), self.arrived:
-            await self.arrived.wait_for(lambda: len(self.got) >= count)
-        return self.got
-
-
-@asynccontextmanager
-async def receiver(*statuses: int) -> AsyncIterator[Receiver]:
-    receiving = Receiver(list(statuses))
-    application = web.Application()
-    application.router.add_post("/hook", receiving.take)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    receiving.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    try:
-        yield receiving
-    finally:
-        await runner.cleanup()
+from tests.http_responses.receiving import SECRET, receiver
+from tests.waiting import polled
 
 
 @pytest.mark.parametrize(
@@ -147,14 +104,15 @@ async def test_what_was_to_be_told_to_a_target_that_is_none_any_more_is_dropped(
             await gone.deliveries(1)
         async with serving(tmp_path, webhook_urls=target.url, **settings) as (proxy, _):
             assert proxy.server.keeping is not None
-            assert await proxy.server.keeping.store.webhooks(10) == []
+            await until_none_is_left(proxy.server.keeping.store)
     assert (len(gone.got), target.got) == (1, [])
 
 
 async def until_none_is_left(store: Store) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while await store.webhooks(10):
-            await asyncio.sleep(0.005)
+    async def none() -> bool:
+        return not await store.webhooks(10)
+
+    await polled(none, within=PATIENCE)
 
 
 async def test_a_response_in_front_of_its_client_is_told_to_nobody(tmp_path: Path) -> None:
@@ -179,3 +137,30 @@ async def test_targets_without_a_good_secret_are_refused_at_the_start(
             await server.start()
     finally:
         await server.stop()
+
+
+async def test_a_response_that_is_cancelled_when_nobody_runs_it_any_more_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its recovery at the start could not be written."""
+    environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    async with receiver() as target:
+        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        async with serving(tmp_path, environment, **settings) as (proxy, client):
+            created = await ask(proxy, '[[fake:text say="one two" hold=1]]', background=True)
+            monkeypatch.setattr(proxy.server.background, "find", lambda owner, id: None)
+            await client.responses.cancel(created.body["id"])
+            ((body, _),) = await target.deliveries(1)
+    assert '"response.cancelled"' in body
+
+
+async def test_more_webhooks_than_may_wait_stay_in_the_outbox_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.http.webhook_sender.MAX_WAITING", 1)
+    async with receiver() as target:
+        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        async with serving(tmp_path, **settings) as (proxy, _):
+            created = [(await ask(proxy, background=True)).body["id"] for _ in range(4)]
+            got = await target.deliveries(4)
+    assert sorted(json.loads(body)["data"]["id"] for body, _ in got) == sorted(created)

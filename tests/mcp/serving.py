@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -100,11 +98,3 @@ def arguments(**given: object) -> str:
 
 def texts(result: McpResult) -> list[str]:
     return [part.text for part in result.parts if isinstance(part, TextPart)]
-
-
-async def eventually(condition: Callable[[], bool], *, within: float = LONG) -> None:
-    """Return as soon as the condition holds; fail when it does not within these seconds."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within} s"
-        await asyncio.sleep(0.005)

@@ -16,16 +16,8 @@ from codex_proxy.mcp.places import SETTING
 from codex_proxy.mcp.remote import NamedServer, RemoteServers
 from codex_proxy.mcp.servers import McpServers
 from codex_proxy.mcp.values import McpFaultKind, McpLimits, McpListing
-from tests.mcp.serving import (
-    LONG,
-    HandClock,
-    arguments,
-    certificate,
-    eventually,
-    start_child,
-    texts,
-    web_server,
-)
+from tests.mcp.serving import LONG, HandClock, arguments, certificate, start_child, texts, web_server
+from tests.waiting import eventually, polled
 
 Make = Callable[..., RemoteServers]
 
@@ -357,9 +349,11 @@ async def test_a_server_of_the_operator_may_be_anywhere_and_has_its_headers(stre
     try:
         assert texts(await servers.call("own", "header", arguments(text="x-key"), LONG)) == ["k2"]
         assert texts(await servers.call("own", "change", "{}", LONG)) == ["changed"]
-        async with asyncio.timeout(LONG):
-            while "new" not in names(await servers.tools()):  # it is told on a stream of its own
-                await asyncio.sleep(0.005)
+
+        async def told_of_the_new_one() -> bool:
+            return "new" in names(await servers.tools())
+
+        await polled(told_of_the_new_one)  # it comes on a stream of its own
     finally:
         await servers.close()
 

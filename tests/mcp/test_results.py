@@ -13,8 +13,11 @@ from codex_proxy.mcp.redaction import redacted
 from codex_proxy.mcp.results import result_of
 from codex_proxy.mcp.values import McpLimits, McpResult
 from tests.mcp.serving import texts
+from tests.pictures import PNG
 
-IMAGE = base64.b64encode(b"\x89PNG").decode()
+IMAGE = base64.b64encode(PNG).decode()
+TORN = base64.b64encode(PNG[:-1]).decode()
+TIFF = base64.b64encode(b"II*\0").decode()
 
 
 def result(*content: dict[str, Any], limits: McpLimits | None = None, **more: Any) -> McpResult:
@@ -49,7 +52,9 @@ def test_the_text_of_a_resource_is_text_and_its_image_an_image() -> None:
         {"type": "resource", "resource": {"uri": "file:///b", "blob": IMAGE, "mimeType": "image/webp"}},
     )
     assert texts(given) == ["inside"]
-    assert given.parts[1] == ImagePart(f"data:image/webp;base64,{IMAGE}")
+    assert given.parts[1] == ImagePart(f"data:image/png;base64,{IMAGE}"), (
+        "by its bytes, whatever it is called"
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,8 +69,9 @@ def test_the_text_of_a_resource_is_text_and_its_image_an_image() -> None:
             },
             "[a file that cannot be shown: application/zip, file:///z]",
         ),
-        (image(type="image/tiff"), "[an image that is no PNG, JPEG, GIF or WebP: image/tiff]"),
-        (image(data="no base64!"), "[an image that is no PNG, JPEG, GIF or WebP: image/png]"),
+        (image(TIFF, "image/tiff"), "[an image that is not a PNG, JPEG, WebP or GIF: image/tiff]"),
+        (image(data="no base64!"), "[an image that is no valid base64: image/png]"),
+        (image(data=TORN), "[an image that is torn: its end is missing: image/png]"),
     ],
 )
 def test_what_a_model_cannot_take_is_named(block: dict[str, Any], line: str) -> None:

@@ -15,8 +15,9 @@ from codex_proxy.core.items import ImagePart, TextPart
 from codex_proxy.mcp.config import Definition, StdioServer
 from codex_proxy.mcp.servers import McpServers
 from codex_proxy.mcp.values import McpFaultKind, McpLimits
-from tests.mcp.serving import LONG, HandClock, arguments, eventually, start_child, stdio, texts
+from tests.mcp.serving import LONG, HandClock, arguments, start_child, stdio, texts
 from tests.process.children import gone
+from tests.waiting import eventually
 
 Make = Callable[..., McpServers]
 

@@ -3,19 +3,10 @@
 import asyncio
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from codex_proxy.process.child import Command, Exit
-
-
-async def eventually(condition: Callable[[], bool], *, within: float) -> None:
-    """Return as soon as the condition holds; fail when it does not within these seconds."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within} s"
-        await asyncio.sleep(0.005)
+from tests.waiting import eventually
 
 
 def gone(pids: list[int]) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from codex_proxy.process.child import Child, Command, spawn
-from tests.process.children import Recorder, eventually, open_descriptors
+from tests.process.children import Recorder, open_descriptors
+from tests.waiting import eventually
 
 Start = Callable[[Command], Awaitable[tuple[Child, Recorder]]]
 

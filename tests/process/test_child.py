@@ -9,8 +9,9 @@ import pytest
 
 from codex_proxy.process import child as child_module
 from codex_proxy.process.child import Exit, spawn
-from tests.process.children import Recorder, eventually, gone, open_descriptors, pid_in, python, shell
+from tests.process.children import Recorder, gone, open_descriptors, pid_in, python, shell
 from tests.process.conftest import Start
+from tests.waiting import eventually
 
 IGNORES_TERM = "trap '' TERM; echo $$; while :; do sleep 100; done"
 

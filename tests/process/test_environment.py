@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.process.environment import child_environment
+from codex_proxy.process.environment import child_environment, credential_names
 
 
 def test_a_child_gets_what_it_needs_to_run_and_to_reach_its_provider() -> None:
@@ -40,8 +40,32 @@ def test_the_settings_of_the_proxy_never_reach_a_child_even_when_named() -> None
     assert child_environment(source, extra=source, env_keys=source) == {}
 
 
+SIGN_IN = {
+    "CODEX_API_KEY": "k",
+    "CODEX_ACCESS_TOKEN": "t",
+    "CODEX_GITHUB_PERSONAL_ACCESS_TOKEN": "g",
+    "HTTPS_PROXY": "http://user:password@proxy:3128",
+    "all_proxy": "socks5h://token@proxy",
+}
+
+
+def test_only_the_agent_itself_gets_what_it_signs_in_with() -> None:
+    harmless = {"CODEX_HOME": "/home", "HTTP_PROXY": "http://proxy:3128"}
+    assert child_environment(harmless | SIGN_IN) == harmless
+    assert child_environment(harmless | SIGN_IN, credentials=True) == harmless | SIGN_IN
+
+
+def test_what_the_agent_signs_in_with_is_hidden_from_its_shells_unless_the_user_names_it() -> None:
+    environment = {"CODEX_HOME": "/home", "HTTP_PROXY": "http://proxy:3128", "PATH": "/a@b", **SIGN_IN}
+    assert set(credential_names(environment)) == set(SIGN_IN)
+    assert set(credential_names(environment, extra=["HTTPS_PROXY"])) == set(SIGN_IN) - {"HTTPS_PROXY"}
+    assert child_environment(environment, extra=["HTTPS_PROXY"])["HTTPS_PROXY"] == SIGN_IN["HTTPS_PROXY"]
+
+
 NAMES = st.one_of(
-    st.sampled_from(["PROXY_API_KEY", "Proxy_Host", "PATH", "CODEX_HOME", "HTTP_PROXY", "LC_ALL"]),
+    st.sampled_from(
+        ["CODEX_API_KEY", "PROXY_API_KEY", "Proxy_Host", "PATH", "CODEX_HOME", "HTTP_PROXY", "LC_ALL"]
+    ),
     st.text(max_size=12),
 )
 

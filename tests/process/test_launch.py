@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.process.child import Command, Exit, SpawnError, spawn
-from tests.process.children import Recorder, command, eventually, open_descriptors, shell
+from tests.process.children import Recorder, command, open_descriptors, shell
 from tests.process.conftest import Start
+from tests.waiting import eventually
 
 
 async def refusal(what: Command) -> SpawnError:

@@ -4,7 +4,7 @@ import asyncio
 import os
 
 from codex_proxy.process.pipes import PipeReader, PipeWriter
-from tests.process.children import eventually
+from tests.waiting import eventually
 
 
 async def test_a_writer_that_has_sent_everything_no_longer_wakes_the_loop() -> None:

@@ -31,8 +31,8 @@ def test_a_pause_passes() -> None:
 
 
 def test_a_process_that_was_steady_ends_as_the_first_one() -> None:
-    assert after(5).failed(100.0, lived=STEADY_SECONDS) == Restarts(1, 100.0)
-    assert after(5).failed(100.0, lived=STEADY_SECONDS - 0.1) == Restarts(6, 100.0)
+    assert after(5).failed(100.0, lived=STEADY_SECONDS) == Restarts(1, 100.0, 1)
+    assert after(5).failed(100.0, lived=STEADY_SECONDS - 0.1) == Restarts(6, 100.0, 6)
 
 
 def test_a_turn_that_went_well_counts_for_a_process_that_was_started_since_the_last_failure() -> None:
@@ -45,3 +45,23 @@ def test_a_loop_is_more_than_a_client_brings_about_that_tries_again_twice() -> N
     assert LOOP > 3
     assert not after(LOOP - 1).looping
     assert after(LOOP).looping
+
+
+def test_processes_that_end_at_work_make_nobody_wait_longer_than_the_first_pause() -> None:
+    """It may be one client's turn that ends them, and everybody else waits too."""
+    failed = Restarts()
+    for _ in range(50):
+        failed = failed.failed(100.0, at_work=True)
+    assert failed.pause(100.0) == FIRST_PAUSE
+    assert failed.looping, "it is told all the same"
+
+
+def test_only_failures_that_were_no_turns_make_the_pause_grow() -> None:
+    mixed = Restarts()
+    for at_work in (True, False, True, False, True, False, False):
+        mixed = mixed.failed(100.0, at_work=at_work)
+    assert mixed.pause(100.0) == after(4, 100.0).pause(100.0)
+
+
+def test_a_process_that_was_steady_and_ended_at_work_is_the_first_failure_and_no_idle_one() -> None:
+    assert after(5).failed(100.0, lived=STEADY_SECONDS, at_work=True) == Restarts(1, 100.0, 0)

@@ -11,8 +11,9 @@ from types import ModuleType
 import pytest
 
 from codex_proxy.process.launch import WARDEN
-from tests.process.children import eventually, gone, pid_in, shell
+from tests.process.children import gone, pid_in, shell
 from tests.process.conftest import Start
+from tests.waiting import eventually
 
 # A child with a shell in a session of its own, and a command that has left everything: orphaned, in another
 # session, without any of our pipes, deaf to signals. Each writes down its pid.
@@ -40,7 +41,7 @@ async def main():
     command = Command(argv=tuple(sys.argv[1:]), env={"PATH": "/usr/bin:/bin"}, cwd="/", term_grace=0.2)
     child = await spawn(command, Sink())
     print(child.pid, flush=True)
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
 
 asyncio.run(main())
 """

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.process.children import eventually, gone
+from tests.process.children import gone
 from tests.process_left.talk import Talk, talk
 from tests.real.codex_home import CodexHome
 from tests.real.proxy import PATIENCE, ProxyProcess, ask, proxy_process
+from tests.waiting import eventually
 
 DIALECTS = pytest.mark.parametrize("dialect", ["proto", "app-server"])
 FAULTS = pytest.mark.parametrize(
@@ -41,11 +43,7 @@ class Scene:
 async def misbehaving(home: CodexHome, dialect: str, faults: str, drain: int = 0) -> AsyncIterator[Scene]:
     """A stream has begun, and the child and its grandchild have written down their pids."""
     pids = home.user / "pids"
-    environment = {
-        "FAKE_CODEX_PID_FILE": str(pids),
-        "PROXY_FAKE_DIALECT": dialect,
-        "PROXY_DRAIN_MS": str(drain),
-    }
+    environment = fake_environment(pids, dialect) | {"PROXY_DRAIN_MS": str(drain)}
     at = 5 if dialect == "proto" else 6
     prompt = f"[[fake:count n=50 misbehave={faults} at={at}]]"
     async with (
@@ -58,6 +56,24 @@ async def misbehaving(home: CodexHome, dialect: str, faults: str, drain: int = 0
         family = sorted({*proxy.family(), *written})
         assert not any(gone([pid]) for pid in written)
         yield Scene(proxy, client, child, family)
+
+
+def uncollected(parent: int) -> list[psutil.Process]:
+    """Children of the process that have ended, and that it has not waited for."""
+    found = []
+    for child in psutil.Process(parent).children():
+        with suppress(psutil.NoSuchProcess):  # it was waited for just now
+            found += [child] if child.status() == psutil.STATUS_ZOMBIE else []
+    return found
+
+
+def fake_environment(pids: Path, dialect: str) -> dict[str, str]:
+    """What a fake agent is told that writes its process ids there, and takes the model names of the real one."""
+    return {
+        "FAKE_CODEX_PID_FILE": str(pids),
+        "FAKE_CODEX_MODELS": "any",
+        "PROXY_FAKE_DIALECT": dialect,
+    }
 
 
 def noted(file: Path) -> list[int]:
@@ -104,12 +120,28 @@ async def test_a_child_that_is_killed_ends_its_stream_with_an_error_and_leaves_n
 
 
 @DIALECTS
+async def test_a_warden_that_is_killed_takes_everything_along_and_the_server_goes_on(
+    codex_home: CodexHome, dialect: str
+) -> None:
+    async with misbehaving(codex_home, dialect, "grandchild,hang") as scene:
+        warden = psutil.Process(scene.child).ppid()
+        os.kill(warden, signal.SIGKILL)
+        await scene.talk.end()
+        assert scene.talk.error_code == "agent_crashed"
+        await eventually(lambda: gone(scene.family), within=PATIENCE)
+        await eventually(lambda: not uncollected(scene.proxy.pid), within=PATIENCE)
+        async with talk(scene.proxy.url, ask("[[fake:text]]")) as next_one:
+            await next_one.end()
+            assert next_one.status == 200
+
+
+@DIALECTS
 async def test_a_child_that_crashes_ends_its_stream_with_an_error_and_leaves_nothing(
     codex_home: CodexHome, dialect: str
 ) -> None:
     """The stranger holds the child's pipes, so their end never comes by itself."""
     pids = codex_home.user / "pids"
-    environment = {"FAKE_CODEX_PID_FILE": str(pids), "PROXY_FAKE_DIALECT": dialect}
+    environment = fake_environment(pids, dialect)
     async with proxy_process(codex_home, "--agent", "fake", environment=environment) as proxy:
         prompt = "[[fake:count n=50 misbehave=grandchild,crash at=6]]"
         async with talk(proxy.url, ask(prompt)) as client:
@@ -158,7 +190,7 @@ async def test_a_child_that_closes_its_output_and_lives_on_is_ended(
     codex_home: CodexHome, dialect: str
 ) -> None:
     pids = codex_home.user / "pids"
-    environment = {"FAKE_CODEX_PID_FILE": str(pids), "PROXY_FAKE_DIALECT": dialect}
+    environment = fake_environment(pids, dialect)
     async with proxy_process(codex_home, "--agent", "fake", environment=environment) as proxy:
         prompt = "[[fake:count n=50 misbehave=close_stdout,ignore_sigterm at=6]]"
         async with talk(proxy.url, ask(prompt)) as client:

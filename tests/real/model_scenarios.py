@@ -12,7 +12,7 @@ tool         ``n`` parallel calls of ``name=a,b`` with ``args``, ``rounds``, ``p
              ``kind=custom``, ``ns`` (namespace), ``chunk`` (size of an argument delta)
 plan         ``plan``: JSON, a list of responses, each a list of what it puts out (``model_plans``); ``again``:
              one such response for a model that is told its answer was thrown away
-shell        the offered shell tool with ``cmd``
+shell        the offered shell tool with ``cmd``, waited for ``yield`` ms
 json         ``body`` as text
 refusal      a refusal part with ``say``
 incomplete   text, then ``why=max_output_tokens|content_filter``; ``finish=0`` leaves the item open
@@ -215,8 +215,9 @@ def _plan(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
 
 def _shell(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
     command = reply.options.get("cmd", "echo hi")
+    patience = {"yield_time_ms": reply.count("yield", 0)} if "yield" in reply.options else {}
     forms = {
-        "exec_command": {"cmd": command},
+        "exec_command": {"cmd": command, **patience},
         "shell_command": {"command": command},
         "shell": {"command": ["bash", "-lc", command]},
     }

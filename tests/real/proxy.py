@@ -25,6 +25,7 @@ from codex_proxy.runs.app_server_agent import AppServerAgent
 from codex_proxy.runs.hub import Hub
 from codex_proxy.runs.pool import Pool
 from tests.real.codex_home import MODEL, CodexHome, codex_path
+from tests.waiting import eventually
 
 PATIENCE = 20.0
 """Seconds for whatever takes milliseconds: a start of the real binary on a busy machine is the longest."""
@@ -112,9 +113,8 @@ class ProxyProcess:
 
     async def exit(self, within: float = PATIENCE) -> int:
         """Its exit status, as soon as there is one."""
-        async with asyncio.timeout(within):
-            while self.process.returncode is None:
-                await asyncio.sleep(0.005)
+        await eventually(lambda: self.process.returncode is not None, within=within)
+        assert self.process.returncode is not None
         return self.process.returncode
 
 

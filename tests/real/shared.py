@@ -6,7 +6,6 @@ server starts to count anew. A test that changes the home, or harms a process, m
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
@@ -21,6 +20,7 @@ import pytest_asyncio
 from codex_proxy.runs.step_memory import StepMemory
 from tests.real.codex_home import CodexHome
 from tests.real.proxy import PATIENCE, Proxy, proxy
+from tests.waiting import eventually
 
 living_on = partial(pytest_asyncio.fixture, loop_scope="session")
 """A fixture in the event loop of all tests here."""
@@ -31,6 +31,10 @@ MOST = 4
 WAYS = ("kept", "replayed", pytest.param("restarted", marks=pytest.mark.exhaustive))
 """What happens to a conversation between its requests. A new proxy for each is slow, and seldom says more."""
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
+
+
+def _idle(running: Proxy) -> bool:
+    return running.idle
 
 
 class OwnSteps:
@@ -90,10 +94,8 @@ class Proxies:
         for key, (running, _, _) in list(self._running.items()):
             running.server.manager.kept.close()
             try:
-                async with asyncio.timeout(PATIENCE):
-                    while not running.idle:
-                        await asyncio.sleep(0.002)
-            except TimeoutError:
+                await eventually(partial(_idle, running), within=PATIENCE)
+            except AssertionError:
                 await self._end(key)
                 raise
 

@@ -79,5 +79,6 @@ async def test_without_leave_an_image_by_address_is_400_that_names_the_setting(
         item: Any = response_item(f"{address}/dot.png")
         with pytest.raises(BadRequestError, match="PROXY_IMAGE_FETCH") as response:
             await proxy.client.responses.create(model=MODEL, input=[item])
-    assert (chat.value.param, response.value.param) == ("messages", "input")
+    assert chat.value.param == "messages[0].content[1].image_url.url"
+    assert response.value.param == "input[0].content[1].image_url"
     assert model_server.calls == []

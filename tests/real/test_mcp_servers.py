@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.mcp.serving import PROGRAM, eventually
+from tests.mcp.serving import PROGRAM
 from tests.real.codex_home import MODEL, CodexHome
 from tests.real.model_plans import PutOut, call, plan, say
 from tests.real.model_scenarios import tools_of
@@ -18,6 +18,7 @@ from tests.real.model_server import ModelServer
 from tests.real.proxy import proxy as serving
 from tests.real.shared import EVERY_WAY, Proxies
 from tests.real.tool_loop import WEATHER, call_ids, functions_called, loop_of, outputs_of
+from tests.waiting import eventually
 
 
 def operators_file(folder: Path, *options: str, **more: Any) -> Path:
@@ -142,13 +143,13 @@ async def test_a_call_that_hangs_ends_at_its_deadline(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:
     async with serving(
-        codex_home, mcp_config=operators_file(tmp_path), mcp_call_timeout=0.3, idle_timeout=0.2
+        codex_home, mcp_config=operators_file(tmp_path), mcp_call_timeout=2.5, idle_timeout=2
     ) as proxy:
         answer = await proxy.client.chat.completions.create(
             **asking([call("desk__hang", folder=str(tmp_path))], [say("Never mind.")])
         )
     assert answer.choices[0].message.content == "Never mind."
-    assert "0.3 s" in json.dumps(outputs(model_server, 1))
+    assert "2.5 s" in json.dumps(outputs(model_server, 1))
 
 
 async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from tests.real.model_server import ModelServer, Request
 from tests.real.proxy import Proxy
 from tests.real.shared import EVERY_WAY, Proxies, Restarts
 from tests.real.tool_loop import assert_grows, input_of, types_of
+from tests.waiting import eventually
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -291,9 +291,7 @@ async def test_a_client_that_leaves_stops_the_real_agent(proxy: Proxy, model_ser
     id = (await anext(aiter(stream))).response.id  # type: ignore[union-attr]
     await stream.close()
     assert await model_server.calls[0].ending() == "client_gone"
-    async with asyncio.timeout(20):
-        while not proxy.idle:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: proxy.idle)
     assert (await proxy.client.responses.retrieve(id)).status == "cancelled"
 
 

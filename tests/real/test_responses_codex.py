@@ -31,7 +31,7 @@ async def codex_says(proxy: Proxy, folder: Path, prompt: str) -> str:
 
 async def test_codex_is_answered_through_the_proxy_and_nothing_is_stored(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
-    async with fake_proxy(tmp_path / "server") as proxy:
+    async with fake_proxy(tmp_path / "server", {"FAKE_CODEX_MODELS": "any"}) as proxy:
         answer = await codex_says(proxy, tmp_path / "client", '[[fake:text say="Hi there."]]')
         assert proxy.server.keeping is not None
         stats = await proxy.server.keeping.store.stats()
@@ -45,6 +45,6 @@ async def test_codex_runs_a_command_that_the_model_calls_for_and_gives_its_outpu
     arguments = json.dumps({"cmd": "echo made-by-codex"})
     prompt = f"""[[fake:tool_call name=exec_command args='{arguments}' say="Seen: {{outputs}}"]]"""
     (tmp_path / "server").mkdir()
-    async with fake_proxy(tmp_path / "server") as proxy:
+    async with fake_proxy(tmp_path / "server", {"FAKE_CODEX_MODELS": "any"}) as proxy:
         answer = await codex_says(proxy, tmp_path / "client", prompt)
     assert "made-by-codex" in answer.rpartition("Seen:")[2]

@@ -237,6 +237,6 @@ async def test_a_token_limit_ends_the_answer_and_the_model_call(
 ) -> None:
     request = ask('[[model:stall n=100 say="never sent"]]', system="Count.", max_completion_tokens=10)
     chunks = await chunks_of(proxy, **request)
-    assert text(chunks) == "".join(f"word{index} " for index in range(100))[:80]
+    assert text(chunks).split() == ["word0", "word1", "word2", "word3", "word4"]
     assert chunks[-1].choices[0].finish_reason == "length"
     assert await model_server.calls[0].ending() == "client_gone"

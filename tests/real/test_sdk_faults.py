@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from openai.types.chat import ChatCompletionChunk
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.model_server import ModelServer, model_server
 from tests.real.proxy import PATIENCE, Proxy, ask, proxy
+from tests.waiting import eventually, out_of_patience
 
 
 class Wire(NamedTuple):
@@ -44,7 +46,9 @@ BEFORE_TEXT = {
         429, "rate_limit_error", "rate_limit_exceeded", ""
     ),
     "failed code=insufficient_quota": Wire(429, "rate_limit_error", "insufficient_quota", ""),
-    "failed code=context_length_exceeded": Wire(403, "tokens_exceeded_error", "context_length_exceeded", ""),
+    "failed code=context_length_exceeded": Wire(
+        400, "invalid_request_error", "context_length_exceeded", "This model's maximum context length is "
+    ),
     "http status=500 msg=broken": FAILED,
     "http status=503 msg=broken": BUSY,
     "failed code=server_error msg=broken": BROKEN_OFF,
@@ -58,7 +62,7 @@ AFTER_TEXT = {
     "overloaded": ("failed n=3 code=server_is_overloaded", "server_error", "service_unavailable"),
     "context": (
         "failed n=3 code=context_length_exceeded",
-        "tokens_exceeded_error",
+        "invalid_request_error",
         "context_length_exceeded",
     ),
 }
@@ -66,14 +70,19 @@ AFTER_TEXT = {
 BOTH_MODES = pytest.mark.parametrize("system", [None, "Be brief."], ids=["agent", "plain model"])
 
 
-async def heard(proxy: Proxy, **request: Any) -> tuple[str, openai.APIError]:
-    """The text of a stream up to its error, and the error."""
+async def heard(
+    proxy: Proxy, *, patient_until: str | None = None, **request: Any
+) -> tuple[str, openai.APIError]:
+    """The text of a stream up to its error, and the error. The next sign of life comes too late behind the text
+    `patient_until`."""
     text = ""
     stream = await proxy.client.chat.completions.create(stream=True, **request)
     try:
         async for chunk in stream:
             text += chunk.choices[0].delta.content or ""
             assert chunk.choices[0].finish_reason is None
+            if text == patient_until:
+                out_of_patience(proxy.server.manager, visible=True)
     except openai.APIError as error:
         return text, error
     raise AssertionError("the stream ended well")
@@ -164,21 +173,25 @@ async def test_a_provider_that_cannot_be_reached_is_said_at_once(tmp_path: Path)
 async def test_a_model_that_says_nothing_in_time_is_a_504(
     codex_home: CodexHome, model_server: ModelServer, system: str | None
 ) -> None:
-    async with proxy(codex_home, first_event_timeout=0.5) as running:
-        for stream in (False, True):
+    async with proxy(codex_home) as running:
+        for number, stream in enumerate((False, True), 1):
             request = ask("[[model:hang]]", system=system)
+            answer = asyncio.create_task(running.client.chat.completions.create(stream=stream, **request))
+            await eventually(lambda: len(model_server.calls) == number)  # noqa: B023 - waited for at once
+            out_of_patience(running.server.manager, visible=False)
             with pytest.raises(openai.APIStatusError) as caught:
-                await running.client.chat.completions.create(stream=stream, **request)
+                await answer
             assert caught.value.status_code == 504
             assert (caught.value.type, caught.value.code) == ("timeout_error", "request_timeout")
             assert await model_server.calls[-1].ending() == "client_gone"
-        answer = await running.client.chat.completions.create(**ask("[[model:text say=Hi.]]", system=system))
-        assert answer.choices[0].message.content == "Hi."
+        well = await running.client.chat.completions.create(**ask("[[model:text say=Hi.]]", system=system))
+        assert well.choices[0].message.content == "Hi."
 
 
 async def test_a_model_that_falls_silent_ends_the_stream_with_an_error(codex_home: CodexHome) -> None:
-    async with proxy(codex_home, idle_timeout=0.5) as running:
-        text, error = await heard(running, **ask("[[model:stall n=3]]", system="Be brief."))
+    async with proxy(codex_home) as running:
+        request = ask("[[model:stall n=3]]", system="Be brief.")
+        text, error = await heard(running, patient_until="word0 word1 word2 ", **request)
     assert text == "word0 word1 word2 "
     assert (error.type, error.code) == ("timeout_error", "request_timeout")
 

@@ -15,12 +15,12 @@ from openai.types.chat import ChatCompletionChunk
 
 from codex_proxy.core.faults import Fault
 from codex_proxy.runs.hub import Hub
-from tests.process.children import eventually
 from tests.real.codex_home import CodexHome, codex_path
 from tests.real.model_server import ModelServer
 from tests.real.outside_sink import OutsideSink
 from tests.real.proxy import PATIENCE, Proxy, ask, proxy
 from tests.real.shared import Proxies
+from tests.waiting import eventually, polled
 
 BOTH_MODES = pytest.mark.parametrize("system", [None, "Be brief."], ids=["agent", "plain model"])
 
@@ -124,9 +124,11 @@ async def test_a_thread_is_unloaded_when_its_turn_is_over(own_proxies: Proxies) 
     await eventually(lambda: proxy.idle, within=PATIENCE)
     assert len(await loaded_threads(hub)) == 1  # the one that is kept for the conversation to go on
     proxy.server.manager.kept.close()
-    async with asyncio.timeout(PATIENCE):
-        while await loaded_threads(hub):
-            await asyncio.sleep(0.01)
+
+    async def none_is_loaded() -> bool:
+        return not await loaded_threads(hub)
+
+    await polled(none_is_loaded, within=PATIENCE)
 
 
 async def loaded_threads(hub: Hub) -> list[str]:

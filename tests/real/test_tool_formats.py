@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.real.codex_home import MODEL
 from tests.real.model_plans import call, plan, say
 from tests.real.model_scenarios import text_of
 from tests.real.model_server import ModelServer, Request
@@ -51,9 +52,67 @@ async def test_a_schema_that_the_agent_takes_is_given_to_the_provider(
     assert last.choices[0].message.content == GOOD
     for each in model_server.calls:
         assert format_of(each)["type"] == "json_schema"
-        assert format_of(each)["schema"] == STRICT
+        assert format_of(each)["schema"] == {"title": "answer", **STRICT}
         assert format_of(each)["strict"] is True
         assert told(each) == ""
+
+
+USER_INFO = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
+USER_INFO_FITTED = {
+    "title": "answer",
+    "type": "object",
+    "properties": {"name": {"type": ["string", "null"]}, "age": {"type": ["integer", "null"]}},
+    "additionalProperties": False,
+    "required": ["name", "age"],
+}
+
+
+@EVERY_WAY
+async def test_a_schema_with_optional_properties_is_made_strict_and_undone_in_the_answer(
+    proxies: Proxies, model_server: ModelServer, way: str
+) -> None:
+    async with loop_of(proxies, way, **ON) as loop:
+        loop.request |= {"response_format": schema(USER_INFO, strict=True), "tools": []}
+        for said, shown in (
+            ('{"name": "Ada", "age": null}', '{"name":"Ada"}'),
+            ('{"name": "Ada", "age": 36}', '{"name": "Ada", "age": 36}'),
+        ):
+            loop.say(plan([say(said)]))
+            assert (await loop.ask()).choices[0].message.content == shown
+    assert len(model_server.calls) == 2
+    for each in model_server.calls:
+        assert format_of(each)["schema"] == USER_INFO_FITTED
+        assert format_of(each)["strict"] is True
+        assert told(each) == ""
+    # A thread that was kept goes on with what its model said, a new one with what the client saw.
+    (earlier,) = [
+        text_of(item) for item in input_of(model_server.calls[1]) if item.get("role") == "assistant"
+    ]
+    assert earlier == ('{"name": "Ada", "age": null}' if way == "kept" else '{"name":"Ada"}')
+
+
+@pytest.mark.parametrize("way", ["kept", "replayed"])
+async def test_a_chain_of_responses_goes_on_from_what_was_shown(
+    proxies: Proxies, model_server: ModelServer, way: str
+) -> None:
+    async with loop_of(proxies, way, **ON) as loop:
+        client = (await loop.serve()).client
+        text: Any = {"format": {"type": "json_schema", "name": "answer", "schema": USER_INFO, "strict": True}}
+        previous: str | None = None
+        for said, shown in (
+            ('{"name": "Ada", "age": null}', '{"name":"Ada"}'),
+            ('{"name": null, "age": 36}', '{"age":36}'),
+        ):
+            answer = await client.responses.create(
+                model=MODEL, input=plan([say(said)]), text=text, previous_response_id=previous
+            )
+            assert answer.output_text == shown
+            previous = answer.id
+    assert [format_of(each)["schema"] for each in model_server.calls] == [USER_INFO_FITTED] * 2
+    (earlier,) = [
+        text_of(item) for item in input_of(model_server.calls[1]) if item.get("role") == "assistant"
+    ]
+    assert earlier == ('{"name": "Ada", "age": null}' if way == "kept" else '{"name":"Ada"}')
 
 
 HELD = [

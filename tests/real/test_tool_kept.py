@@ -19,7 +19,7 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import PastCall, PastOutput, SaidMessage, TextPart, Tool
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.run import Run
-from tests.process.children import eventually, gone
+from tests.process.children import gone
 from tests.real.codex_home import MODEL, CodexHome
 from tests.real.model_plans import call, plan, say, think, wait
 from tests.real.model_server import ModelServer
@@ -36,6 +36,7 @@ from tests.real.tool_loop import (
     sunny,
     types_of,
 )
+from tests.waiting import eventually
 
 ONE = {"app_server_processes": 1}
 STEP = [think(), call(city="Paris"), call(city="Rome")]

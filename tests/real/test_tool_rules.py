@@ -238,16 +238,24 @@ async def test_such_a_call_beside_a_valid_one_reaches_the_model_with_the_valid_o
     assert_grows(model_server.calls)
 
 
-@pytest.mark.parametrize("schema", [{"type": "object", "properties": []}, {"type": "null"}])
-async def test_a_schema_that_the_agent_does_not_take_is_the_client_s_fault(
-    proxies: Proxies, schema: dict[str, Any]
-) -> None:
+async def test_a_schema_that_the_agent_does_not_take_is_the_client_s_fault(proxies: Proxies) -> None:
+    schema = {"type": "object", "properties": []}
     tool = {"type": "function", "function": {"name": "odd", "parameters": schema}}
     async with loop_of(proxies, "kept") as loop:
         loop.say("[[model:text]]")
         with pytest.raises(openai.BadRequestError, match="odd") as caught:
             await loop.ask(tools=[WEATHER, tool])
     assert (caught.value.param, caught.value.code) == ("tools", "invalid_tool_schema")
+
+
+async def test_a_schema_of_no_object_is_refused_before_the_agent_sees_it(proxies: Proxies) -> None:
+    tool = {"type": "function", "function": {"name": "odd", "parameters": {"type": "null"}}}
+    async with loop_of(proxies, "kept") as loop:
+        loop.say("[[model:text]]")
+        with pytest.raises(openai.BadRequestError) as caught:
+            await loop.ask(tools=[WEATHER, tool])
+    expected = ("tools[1].function.parameters", "invalid_function_parameters")
+    assert (caught.value.param, caught.value.code) == expected
 
 
 # --- tool_choice ----------------------------------------------------------------------------------

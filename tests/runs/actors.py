@@ -13,7 +13,7 @@ from codex_proxy.core.items import HistoryItem, Message
 from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.account_limits import ToldLimits
-from codex_proxy.runs.agent import Opened
+from codex_proxy.runs.agent import Opened, ProcessCounts
 from codex_proxy.runs.lane import LaneReader
 from codex_proxy.runs.run import Run
 
@@ -37,6 +37,7 @@ class WordDialect:
         self.over = False
         self.slow_to_settle = False
         self.breaks = ""
+        self.closes_stdin = False
 
     def _step(self, name: str, events: Sequence[Event] = ()) -> Step:
         self.calls.append(name)
@@ -47,7 +48,7 @@ class WordDialect:
         self.over = self.over or any(isinstance(event, TurnEnded) for event in events)
         if self.over and not self.slow_to_settle:
             self.settled = True
-        return Step(list(events), name.encode())
+        return Step(list(events), name.encode(), close_stdin=self.closes_stdin)
 
     def begin(self, turn: Turn) -> Step:
         return self._step("begin")
@@ -85,6 +86,9 @@ class WordLane:
 
     def send(self, writes: bytes) -> None:
         self.sent.append(writes)
+
+    def close_stdin(self) -> None:
+        self.sent.append(b"<end of stdin>")
 
     def pause(self) -> None:
         self.paused = True
@@ -146,6 +150,9 @@ class WordAgent:
 
     def models(self) -> tuple[AgentModel, ...]:
         return ()
+
+    def processes(self) -> ProcessCounts:
+        return ProcessCounts(busy=len(self.lanes))
 
     async def ask_limits(self) -> None:
         """Tells nothing."""

@@ -16,7 +16,7 @@ import pytest
 
 from codex_proxy.agents import lines
 from codex_proxy.agents.base import Ended
-from codex_proxy.agents.lines import LineFramer
+from codex_proxy.agents.lines import Chunks, LineFramer
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import SaidMessage, TextPart
 from codex_proxy.core.turn import Turn
@@ -24,7 +24,8 @@ from codex_proxy.process.child import Command, SpawnError
 from codex_proxy.runs.child_lane import ChildLane
 from codex_proxy.runs.hub import Hub
 from codex_proxy.runs.strays import children_of, since_boot
-from tests.process.children import eventually, gone, shell
+from tests.process.children import gone, shell
+from tests.waiting import eventually
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -179,6 +180,32 @@ async def test_a_child_that_is_gone_before_its_first_word_is_heard_of() -> None:
     assert "sorry" in ended.stderr_tail
 
 
+async def test_a_child_that_reads_to_the_end_of_stdin_gets_that_end() -> None:
+    lane, reader = ChildLane(), Reader()
+    await lane.start(shell("cat"))
+    lane.attach(reader)
+    lane.send(b"x" * 300_000 + b"\n")  # more than the pipe takes at once
+    lane.send(b"the end\n")
+    lane.close_stdin()
+    await reader.end()
+    assert [len(message) for message in reader.messages] == [300_000, len("the end")]
+    assert [ended.code for ended in reader.ends] == [0]
+
+
+async def test_a_childs_text_comes_as_it_is_where_it_is_not_read_by_lines() -> None:
+    lane, reader = ChildLane(Chunks()), Reader()
+    await lane.start(shell("printf 'one\n\n'; printf two"))
+    lane.attach(reader)
+    await reader.end()
+    assert b"".join(reader.messages) == b"one\n\ntwo"
+
+
+async def test_a_process_that_serves_several_turns_keeps_its_stdin_open(hub: Hub) -> None:
+    await hub.start(fake("app-server"), within=10.0)
+    with pytest.raises(RuntimeError, match="several turns"):
+        hub.open_lane().close_stdin()
+
+
 async def test_a_child_with_a_line_without_an_end_breaks_its_protocol(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -222,6 +249,7 @@ async def test_a_lane_that_never_started_can_be_used_without_harm() -> None:
     with pytest.raises(SpawnError):
         await lane.start(Command(("/nowhere",), {}, "/"))
     lane.send(b"x")
+    lane.close_stdin()
     lane.pause()
     lane.resume()
     lane.kill()

@@ -9,11 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from codex_proxy.agents.codex_app_server.sandbox_config import Profiles
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.runs import codex_setup
-from codex_proxy.runs.codex_setup import CodexPlaces, CodexSetup, find_version, prepare_app_server
-from tests.process.children import eventually, gone, pid_in
+from codex_proxy.runs.codex_setup import (
+    CodexPlaces,
+    CodexSetup,
+    can_confine,
+    find_version,
+    prepare_app_server,
+)
+from tests.process.children import gone, pid_in
 from tests.real.codex_home import bundled_catalog
+from tests.waiting import eventually
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "PROXY_API_KEY": "secret", "MY_KEY": "key of the provider"}
 
@@ -229,6 +237,39 @@ async def test_a_kept_catalog_that_cannot_be_read_is_asked_for_anew(places: Code
     [kept] = Path(places.state).glob("catalogs/bundled-*.json")
     kept.write_text("{")
     assert (await prepare(places)).models == first.models
+
+
+async def test_a_catalog_of_nothing_but_brackets_is_said(places: CodexPlaces) -> None:
+    Path(places.program).with_name("catalog.json").write_bytes(b"[" * 100_000)
+    assert "is not JSON" in await refused(places)
+
+
+async def test_a_kept_catalog_of_nothing_but_brackets_is_asked_for_anew(places: CodexPlaces) -> None:
+    kept = Path(places.state) / "catalogs" / "bundled-0.163.0.json"
+    kept.parent.mkdir()
+    kept.write_bytes(b"[" * 100_000)
+    assert (await prepare(places)).models
+    assert kept.read_bytes() == bundled_catalog()
+
+
+@pytest.mark.parametrize(("status", "can"), [(0, True), (1, False)])
+async def test_whether_commands_can_be_kept_from_reading_is_asked_of_codex_itself(
+    tmp_path: Path, status: int, can: bool
+) -> None:
+    program = codex_script(tmp_path, more=f'[ "$1" = sandbox ] && exit {status}')
+    profiles = Profiles("name", ("/hidden",))
+    assert await can_confine(program, profiles, ENVIRONMENT, str(tmp_path)) is can
+    asked = (tmp_path / "asked").read_text()
+    assert '"/hidden"="deny"' in asked
+    assert "-P name_read -C / -- true" in asked
+    assert list(tmp_path.glob("home-*")) == []
+
+
+async def test_what_a_killed_start_has_left_is_removed_by_the_next_one(places: CodexPlaces) -> None:
+    left = Path(places.state) / "home-of-a-killed-one"
+    (left / "sessions").mkdir(parents=True)
+    await prepare(places)
+    assert list(Path(places.state).glob("home-*")) == []
 
 
 async def test_a_catalog_that_makes_no_sense_is_said(places: CodexPlaces) -> None:

@@ -215,7 +215,7 @@ async def test_draining_refuses_new_turns_and_those_that_wait_and_lets_running_o
     for refused in (waiting, asyncio.create_task(manager.start(TURN))):
         with pytest.raises(Fault) as caught:
             await refused
-        assert caught.value.failure.kind is FaultKind.UNAVAILABLE
+        assert caught.value.failure.kind is FaultKind.STOPPING
     agent.lanes[0].say(*said("Hi."), DONE)
     await draining
     assert end_of(run).stop == Stop.STOP
@@ -234,7 +234,7 @@ async def test_what_does_not_end_in_its_time_of_grace_fails_and_is_never_called_
     end = end_of(run)
     assert end.stop == Stop.FAILED
     assert end.failure is not None
-    assert end.failure.kind is FaultKind.UNAVAILABLE
+    assert end.failure.kind is FaultKind.STOPPING
     await manager.close()
     at_rest(manager, agent)
     assert agent.closed
@@ -264,7 +264,7 @@ async def test_a_turn_whose_place_is_open_only_after_the_time_of_grace_fails_at_
     run = await opening
     failure = end_of(run).failure
     assert failure is not None
-    assert failure.kind is FaultKind.UNAVAILABLE
+    assert failure.kind is FaultKind.STOPPING
     await settled()
     at_rest(manager, agent)
 

@@ -17,7 +17,7 @@ from codex_proxy.core.events import (
     TextDelta,
     ToolAsked,
 )
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import (
     McpCall,
     McpOrigin,
@@ -33,7 +33,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.own_calls import BROKEN
-from codex_proxy.runs.run import OUR_FAULT, Run
+from codex_proxy.runs.run import Run
 from codex_proxy.tools.own_calls import ToolOutput
 from tests.runs.actors import DONE, WordAgent, end_of, read, said
 from tests.runs.virtual import settled, virtual
@@ -206,7 +206,7 @@ async def test_a_fault_of_ours_behind_an_approved_call_fails_the_run_instead_of_
     agent.fault = ZeroDivisionError("a fault of ours")
     hands.go.set()
     await settled()
-    assert end_of(run).failure == msgspec.structs.replace(OUR_FAULT, repeatable=False)
+    assert end_of(run).failure == msgspec.structs.replace(UNFORESEEN, repeatable=False)
     assert manager.running == 0
 
 

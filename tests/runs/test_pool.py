@@ -380,7 +380,7 @@ async def test_a_close_while_a_process_starts_leaves_none_and_tells_who_waits(
         await settled()
         assert yard.starting
     await yard.close()
-    assert (await fault_of(asking)).kind is FaultKind.UNAVAILABLE
+    assert (await fault_of(asking)).kind is FaultKind.STOPPING
     with pytest.raises(Fault):
         await yard.pool.lane()
     assert yard.pool.last_failure is None, "a start that was broken off is no failure"

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.process.restarts import LONGEST_PAUSE, LOOP, STEADY_SECONDS
+from codex_proxy.process.restarts import FIRST_PAUSE, LONGEST_PAUSE, LOOP, STEADY_SECONDS
 from codex_proxy.runs.hub import HubLane
 from codex_proxy.runs.pool import WEIGH_SECONDS
 from tests.runs.test_pool import NO_START, PaperHub, Yard
@@ -297,3 +297,30 @@ class Nobody:
         self.ends += 1
 
     def fail(self, failure: object) -> None: ...
+
+
+async def lane_after_pauses(yard: Yard) -> tuple[HubLane, list[float]]:
+    """A lane, as soon as there is one, and the pauses that were told before."""
+    pauses: list[float] = []
+    while True:
+        try:
+            return await yard.pool.lane(), pauses
+        except Fault as fault:
+            pauses.append(fault.failure.retry_after or 0.0)
+        await asyncio.sleep(pauses[-1])
+
+
+@virtual
+async def test_one_clients_turns_that_end_processes_stop_nobody_else_for_longer_than_a_second() -> None:
+    yard = await warm()
+    told: list[float] = []
+    for _ in range(7):
+        lane, pauses = await lane_after_pauses(yard)
+        told += pauses
+        paper(lane).die()
+        await yard.pool.release(lane, settled=True)
+        await settled()
+    other, pauses = await lane_after_pauses(yard)
+    assert max(told + pauses) <= FIRST_PAUSE
+    await yard.pool.release(other, settled=True)
+    await yard.close()

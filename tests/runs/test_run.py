@@ -168,12 +168,12 @@ async def test_a_stop_sequence_ends_the_turn_of_client_and_agent() -> None:
 
 @virtual
 async def test_a_token_limit_ends_the_turn_with_length() -> None:
-    run, lane, _ = await begun(max_tokens=1)
-    lane.say(*said("12345678"))
+    run, lane, _ = await begun(max_tokens=3)
+    lane.say(*said("123456789"))
     assert not run.log.ended
-    lane.say(TextDelta("a", "9"))
+    lane.say(TextDelta("a", "0"))
     assert end_of(run).stop == Stop.LENGTH
-    assert text_of(read(run)) == "12345678"
+    assert text_of(read(run)) == "123456789"
 
 
 @virtual
@@ -193,8 +193,8 @@ async def test_a_limit_that_is_hit_in_the_last_words_ends_the_turn_once(
 
 @virtual
 async def test_a_text_of_just_the_limit_ends_as_the_agent_says() -> None:
-    run, lane, _ = await begun(max_tokens=1)
-    lane.say(*said("12345678"), DONE)
+    run, lane, _ = await begun(max_tokens=3)
+    lane.say(*said("123456789"), DONE)
     assert end_of(run).stop == Stop.STOP
 
 
@@ -202,22 +202,22 @@ async def test_a_text_of_just_the_limit_ends_as_the_agent_says() -> None:
 @pytest.mark.parametrize("cut", [1, 3, 7, 40])
 async def test_of_two_limits_the_first_in_the_text_counts_however_it_is_cut(cut: int) -> None:
     for text, expected, stop in (
-        ("12345678 too long END", "12345678", Stop.LENGTH),
+        ("123456789 too long END", "123456789", Stop.LENGTH),
         ("123 END and too long", "123 ", Stop.STOP),
     ):
-        run, lane, _ = await begun(max_tokens=1, stop=("END",))
+        run, lane, _ = await begun(max_tokens=3, stop=("END",))
         lane.say(*said(*(text[start : start + cut] for start in range(0, len(text), cut))), DONE)
         assert (text_of(read(run)), end_of(run).stop) == (expected, stop)
 
 
 @virtual
 async def test_what_was_held_back_may_still_be_too_long_when_the_turn_is_ended() -> None:
-    run, lane, _ = await begun(max_tokens=1, stop=("LONG",))
-    lane.say(*said("12345678"))
+    run, lane, _ = await begun(max_tokens=3, stop=("LONG",))
+    lane.say(*said("123456789"))
     lane.say(TextDelta("a", "LO"))
     run.interrupt()
     assert end_of(run).stop == Stop.LENGTH
-    assert text_of(read(run)) == "12345678"
+    assert text_of(read(run)) == "123456789"
 
 
 @virtual

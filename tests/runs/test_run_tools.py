@@ -42,6 +42,8 @@ from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import KeptLimits
 from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.run import Run
+from codex_proxy.runs.schema_checks import STOPPING, SchemaChecks
+from codex_proxy.tools.checks import Check, StrictForm, Verdict
 from tests.runs.actors import WordAgent, WordDialect, WordLane, end_of, read, text_of
 from tests.runs.virtual import settled, virtual
 
@@ -343,3 +345,269 @@ async def test_a_server_that_drains_keeps_no_more_threads() -> None:
     await draining
     await settled()
     assert (len(manager.kept), agent.held) == (0, 0)
+
+
+# --- checks that may take long --------------------------------------------------------------------
+
+
+class HeldChecks(SchemaChecks):
+    """Whose verdicts come when the test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[asyncio.Future[Verdict]] = []
+
+    async def of_texts(self, checks: Sequence[Check]) -> list[Verdict]:
+        new = [asyncio.get_running_loop().create_future() for _ in checks]
+        self.asked += new
+        return list(await asyncio.gather(*new))
+
+    async def strict_form(self, schema: bytes) -> StrictForm | None:
+        return None
+
+    async def close(self) -> None:
+        for each in self.asked:
+            if not each.done():
+                each.set_result(STOPPING)
+
+
+LARGE = msgspec.Raw(msgspec.json.encode({**msgspec.json.decode(SCHEMA), "description": "x" * 20_000}))
+SLOW_TOOL = msgspec.structs.replace(ASKING, tools=(Tool("f", parameters=LARGE, strict=True),))
+SLOW_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=LARGE)
+
+
+def checked() -> tuple[RunManager, ToolAgent, HeldChecks]:
+    manager, agent = managed()
+    manager.checks = checks = HeldChecks()
+    return manager, agent, checks
+
+
+@virtual
+async def test_a_step_waits_for_the_check_of_its_calls_and_what_comes_meanwhile_waits_behind_it() -> None:
+    manager, agent, checks = checked()
+    run = await manager.start(SLOW_TOOL)
+    agent.lanes[0].say(*step(("a", GOOD)))
+    agent.lanes[0].say(ItemStarted(Message("m")), TextDelta("m", "More."), ItemEnded("m"))
+    await settled()
+    assert calls_in(run) == []
+    assert text_of(read(run)) == ""
+    checks.asked[0].set_result(Verdict(wrong="at $: no"))
+    await settled()
+    assert "break the tool's schema: at $: no" in agent.last.replies["a"]
+    assert text_of(read(run)) == "More."
+    agent.lanes[0].say(*step(("b", GOOD)))
+    await settled()
+    checks.asked[1].set_result(Verdict())
+    await settled()
+    assert calls_in(run) == ["b"]
+    assert end_of(run).stop == Stop.TOOL_CALLS
+    await manager.close()
+
+
+@virtual
+async def test_an_agent_that_dies_while_its_call_is_checked_has_made_the_call() -> None:
+    manager, agent, checks = checked()
+    run = await manager.start(SLOW_TOOL)
+    agent.lanes[0].say(*step(("a", GOOD)))
+    failed = Failure(kind=FaultKind.UPSTREAM_DISCONNECTED, message="gone")
+    agent.lanes[0].say(TurnEnded(Stop.FAILED, "provider", failed))
+    await settled()
+    checks.asked[0].set_result(Verdict())
+    await settled()
+    assert calls_in(run) == ["a"]
+    assert end_of(run).stop == Stop.TOOL_CALLS
+    await manager.close()
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("turn", "said"), [(SLOW_TOOL, step(("a", GOOD))), (SLOW_ANSWER, words(GOOD))], ids=["call", "answer"]
+)
+async def test_what_could_not_be_checked_fails_the_turn_by_name(turn: Turn, said: list[Event]) -> None:
+    manager, agent, checks = checked()
+    run = await manager.start(turn)
+    agent.lanes[0].say(*said)
+    await settled()
+    checks.asked[0].set_result(Verdict(unchecked="checking it would take too long"))
+    await settled()
+    failure = end_of(run).failure
+    assert failure is not None
+    assert failure.code == "schema_check_failed"
+    assert "would take too long" in failure.message
+    assert calls_in(run) == []
+    assert text_of(read(run)) == ""
+    assert (manager.running, len(agent.lanes)) == (0, 1)
+    await manager.close()
+    assert agent.held == 0
+
+
+@virtual
+async def test_an_answer_waits_for_its_check_and_is_asked_for_again_where_it_is_wrong() -> None:
+    manager, agent, checks = checked()
+    run = await manager.start(SLOW_ANSWER)
+    agent.lanes[0].say(*words(BAD))
+    await settled()
+    assert text_of(read(run)) == ""
+    checks.asked[0].set_result(Verdict(wrong="at $: no"))
+    await settled()
+    agent.lanes[1].say(*words(GOOD))
+    await settled()
+    checks.asked[1].set_result(Verdict())
+    await settled()
+    assert text_of(read(run)) == GOOD
+    assert end_of(run).stop == Stop.STOP
+    await manager.close()
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("turn", "said"), [(SLOW_TOOL, step(("a", GOOD))), (SLOW_ANSWER, words(GOOD))], ids=["call", "answer"]
+)
+async def test_a_client_that_leaves_during_a_check_ends_the_turn_at_once(
+    turn: Turn, said: list[Event]
+) -> None:
+    manager, agent, checks = checked()
+    run = await manager.start(turn)
+    agent.lanes[0].say(*said)
+    await settled()
+    run.interrupt()
+    await settled()
+    assert checks.asked[0].cancelled()
+    assert end_of(run).stop == Stop.INTERRUPTED
+    assert manager.running == 0
+    await manager.close()
+    assert agent.held == 0
+
+
+@virtual
+async def test_a_server_that_stops_waits_for_turns_and_for_no_check() -> None:
+    manager, agent, _ = checked()
+    run = await manager.start(SLOW_TOOL)
+    agent.lanes[0].say(*step(("a", GOOD)))
+    await settled()
+    began = asyncio.get_running_loop().time()
+    await manager.drain(10)
+    assert asyncio.get_running_loop().time() - began < 1
+    failure = end_of(run).failure
+    assert failure is not None
+    assert "the server is stopping" in failure.message
+    await manager.close()
+
+
+@virtual
+async def test_an_agent_is_not_late_while_its_call_is_checked() -> None:
+    agent, checks = ToolAgent(), HeldChecks()
+    manager = RunManager(agent, RunLimits(), Deadlines(first=1000, idle=5, total=1000))
+    manager.checks = checks
+    run = await manager.start(SLOW_TOOL)
+    agent.lanes[0].say(*step(("a", GOOD)))
+    await asyncio.sleep(50)
+    assert not run.ended
+    checks.asked[0].set_result(Verdict())
+    await settled()
+    assert end_of(run).stop == Stop.TOOL_CALLS
+    await manager.close()
+
+
+# --- a schema that the provider was given ----------------------------------------------------------
+
+CLOSED = msgspec.Raw(
+    b'{"type":"object","properties":{"x":{"type":"string"}},"required":["x"],"additionalProperties":false}'
+)
+CLOSED_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=CLOSED)
+
+
+@virtual
+async def test_prose_under_a_schema_that_the_provider_ignored_is_asked_for_again() -> None:
+    manager, agent = managed()
+    run = await manager.start(CLOSED_ANSWER)
+    assert agent.last.began is not None
+    assert agent.last.began.output_schema == CLOSED
+    assert agent.last.began.history == (USER,)
+    agent.lanes[0].say(*words("It is one."))
+    await settled()
+    assert agent.last.began.output_schema == CLOSED
+    assert len(agent.last.began.history) == 2
+    agent.lanes[1].say(*words(GOOD))
+    await settled()
+    assert text_of(read(run)) == GOOD
+    assert end_of(run).stop == Stop.STOP
+    await manager.close()
+
+
+@virtual
+async def test_a_schema_that_only_has_to_be_closed_is_given_to_the_agent_closed() -> None:
+    manager, agent = managed()
+    await manager.start(msgspec.structs.replace(CLOSED_ANSWER, output_schema=SCHEMA))
+    assert agent.last.began is not None
+    assert agent.last.began.output_schema == CLOSED
+    await manager.close()
+
+
+@virtual
+async def test_prose_that_comes_again_fails_the_turn() -> None:
+    manager, agent = managed()
+    run = await manager.start(CLOSED_ANSWER)
+    for lane in range(2):
+        agent.lanes[lane].say(*words("It is one."))
+        await settled()
+    failure = end_of(run).failure
+    assert failure is not None
+    assert failure.code == "invalid_structured_output"
+    assert text_of(read(run)) == ""
+    await manager.close()
+
+
+# --- a schema that is made to fit ------------------------------------------------------------------
+
+OPTIONAL = msgspec.Raw(b'{"type":"object","properties":{"x":{"type":"string"},"y":{"type":"string"}}}')
+OPTIONAL_FITTED = msgspec.Raw(
+    b'{"type":"object","properties":{"x":{"type":["string","null"]},"y":{"type":["string","null"]}},'
+    b'"additionalProperties":false,"required":["x","y"]}'
+)
+OPTIONAL_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=OPTIONAL)
+
+
+@virtual
+async def test_an_answer_under_a_schema_that_was_made_to_fit_comes_without_its_nulls() -> None:
+    manager, agent = managed()
+    run = await manager.start(OPTIONAL_ANSWER)
+    assert agent.last.began is not None
+    assert agent.last.began.output_schema == OPTIONAL_FITTED
+    assert agent.last.began.history == (USER,)
+    agent.lanes[0].say(*words('{"x": "1", "y": null}'))
+    await settled()
+    assert text_of(read(run)) == '{"x":"1"}'
+    assert end_of(run).stop == Stop.STOP
+    await manager.close()
+
+
+@virtual
+async def test_a_thread_whose_answer_was_rewritten_goes_on_with_what_the_client_echoes() -> None:
+    manager, agent = managed()
+    await manager.start(OPTIONAL_ANSWER)
+    agent.lanes[0].say(*words('{"x": "1", "y": null}'))
+    await settled()
+    echo = SaidMessage("assistant", (TextPart('{"x":"1"}'),))
+    again = msgspec.structs.replace(OPTIONAL_ANSWER, history=(USER, echo, USER))
+    await manager.start(again)
+    assert len(agent.lanes) == 1
+    assert agent.last.fresh == [USER]
+    await manager.close()
+
+
+@virtual
+async def test_a_second_try_is_told_the_schema_that_the_provider_has() -> None:
+    manager, agent = managed()
+    run = await manager.start(OPTIONAL_ANSWER)
+    agent.lanes[0].say(*words("It is one."))
+    await settled()
+    assert agent.last.began is not None
+    assert agent.last.began.output_schema == OPTIONAL_FITTED
+    told = agent.last.began.history[-1]
+    assert isinstance(told, SaidMessage)
+    assert bytes(OPTIONAL_FITTED).decode() in str(told.parts[0])
+    agent.lanes[1].say(*words('{"y":null,"x":"1"}'))
+    await settled()
+    assert text_of(read(run)) == '{"x":"1"}'
+    await manager.close()

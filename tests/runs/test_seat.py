@@ -63,6 +63,14 @@ async def test_what_the_dialect_writes_is_sent_and_what_it_reads_is_heard() -> N
 
 
 @virtual
+async def test_a_step_that_closes_stdin_does_so_behind_what_it_writes() -> None:
+    place = Place(alone=True)
+    place.dialect.closes_stdin = True
+    place.seat.answer("q", Decision())
+    assert place.lane.sent == [b"begin", b"answer q", b"<end of stdin>"]
+
+
+@virtual
 async def test_a_closed_seat_tells_the_agent_once_and_lets_its_lane_go_once() -> None:
     place = Place()
     place.seat.close()

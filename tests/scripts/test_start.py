@@ -118,13 +118,14 @@ def test_with_a_codex_on_path_nothing_is_put_in_its_place(checkout: Checkout) ->
         ("--agent=codex-proto",),
         ("--codex-bin", "/opt/codex"),
         ("--codex-bin=/opt/codex",),
+        ("--agent-plugin", "my_agent:SPEC"),
     ],
 )
 def test_an_agent_named_by_a_flag_is_never_replaced(checkout: Checkout, named: tuple[str, ...]) -> None:
     assert checkout.served(checkout.run("start", *named)) == ["serve", *named]
 
 
-@pytest.mark.parametrize("variable", ["PROXY_AGENT", "CODEX_BIN"])
+@pytest.mark.parametrize("variable", ["PROXY_AGENT", "PROXY_AGENT_PLUGIN", "CODEX_BIN"])
 def test_an_agent_named_by_a_variable_is_never_replaced(checkout: Checkout, variable: str) -> None:
     assert checkout.served(checkout.run("start", cwd=None, **{variable: "codex-proto"})) == ["serve"]
 

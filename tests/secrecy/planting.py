@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import re
@@ -16,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+from tests.pictures import PNG, chunk, url_of
+from tests.waiting import eventually
 
 PATIENCE = 20.0
 ROOT = Path(__file__).parents[2]
@@ -30,8 +32,9 @@ WEBHOOK_SECRET = "planted-webhook-secret"
 
 
 def picture(word: str) -> str:
-    """A picture that is none, as a data URL."""
-    return f"data:image/png;base64,{base64.b64encode(word.encode()).decode()}{word}"
+    """A picture that has the word in its name and in a note, as a data URL."""
+    noted = PNG[:33] + chunk(b"tEXt", b"Title\0" + word.encode()) + PNG[33:]
+    return url_of(noted, f"image/png;name={word}")
 
 
 @dataclass
@@ -124,10 +127,8 @@ async def serving(folder: Path, *arguments: str, **environment: str) -> AsyncIte
 
 
 async def _address(process: asyncio.subprocess.Process, said: Path) -> str:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = ADDRESS.search(said.read_text("utf-8"))
-            if found:
-                return found[1]
-            assert process.returncode is None, "the server ended before it served"
-            await asyncio.sleep(0.02)
+    found = await eventually(
+        lambda: ADDRESS.search(said.read_text("utf-8")) or process.returncode is not None, within=PATIENCE
+    )
+    assert isinstance(found, re.Match), "the server ended before it served"
+    return str(found[1])

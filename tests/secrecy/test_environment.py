@@ -34,6 +34,15 @@ SECRETS = {
     "LD_LIBRARY_PATH": "/planted-libraries",
     "PYTHONSTARTUP": "/planted-file",
 }
+SIGN_IN = {
+    "CODEX_API_KEY": "planted-codex-key",
+    "CODEX_ACCESS_TOKEN": "planted-access-token",
+    "CODEX_GITHUB_PERSONAL_ACCESS_TOKEN": "planted-github-token",
+    "HTTPS_PROXY": "http://planted-user:planted-password@127.0.0.1:9",
+    "all_proxy": "http://planted-user@127.0.0.1:9",
+    "NO_PROXY": "127.0.0.1",
+}
+"""What the agent itself needs, and nothing that it runs."""
 HELD = {"Authorization": f"Bearer {KEY}"}
 MCP_PROGRAM = Path(__file__).parents[1] / "mcp" / "program.py"
 
@@ -61,6 +70,8 @@ async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: 
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     environment = {
         **SECRETS,
+        **SIGN_IN,
+        "FAKE_CODEX_MODELS": "any",
         "PROXY_FAKE_DIALECT": dialect,
         "PROXY_MCP_CONFIG": str(tmp_path / "mcp.json"),
         "STREAM_RELEASE_FILE": str(tmp_path / "never"),
@@ -81,13 +92,26 @@ async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: 
 
 
 @pytest.mark.real
-async def test_a_command_of_the_real_agent_sees_no_secret_of_the_operators(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sandbox", "command"),
+    [
+        ("danger-full-access", "env; cat planted-file planted-argument"),
+        ("read-only", "env; cat planted-file planted-argument; cat /proc/[0-9]*/environ"),
+    ],
+)
+async def test_a_command_of_the_real_agent_sees_no_secret_of_the_operators(
+    tmp_path: Path, sandbox: str, command: str
+) -> None:
     """And what it was told to do is not in the proxy's log."""
     async with model_server() as model:
         home = make_codex_home(tmp_path, model.base_url)
-        command = "env; cat planted-file planted-argument"
-        arguments = ("--sandbox", "danger-full-access", "--log-level", "debug")
-        async with proxy_process(home, *arguments, environment=SECRETS) as proxy:
+        home.config.write_text(
+            home.config.read_text()
+            + '\n[shell_environment_policy]\nexclude = ["HIDDEN_*"]\nset = { CODEX_SET = "by the user" }\n'
+        )
+        environment = {**SECRETS, **SIGN_IN, "HIDDEN_NAME": "hidden", "PROXY_CHILD_ENV": "HIDDEN_NAME"}
+        arguments = ("--sandbox", sandbox, "--log-level", "debug")
+        async with proxy_process(home, *arguments, environment=environment) as proxy:
             prompt = ask(f'[[model:shell cmd="{command}"]]')
             async with (
                 aiohttp.ClientSession(headers=HELD) as session,
@@ -101,10 +125,13 @@ async def test_a_command_of_the_real_agent_sees_no_secret_of_the_operators(tmp_p
     assert {"PATH", "HOME", "CODEX_HOME"} <= names
     strange = {name for name in names if not name.startswith(ALLOWED_PREFIXES)} - ALLOWED_NAMES - OF_CODEX
     assert strange == set()
-    planted = {*SECRETS.values()}
+    assert "CODEX_SET" in names, "the user's own policy holds"
+    assert "HIDDEN_NAME" not in names, "the user's own policy holds"
+    planted = {*SECRETS.values(), *SIGN_IN.values(), "planted-password"} - {"127.0.0.1"}
     assert not [secret for secret in planted if secret in output and secret != "true"]
     assert seen
-    assert PLANTED.findall(repr([names for _, names in seen])) == []
+    others = {name: value for _, names in seen for name, value in names.items() if name not in SIGN_IN}
+    assert PLANTED.findall(repr(others)) == []
     assert PLANTED.findall("".join(proxy.said)) == []
 
 

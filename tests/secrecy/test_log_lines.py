@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from codex_proxy.logs import configure
 from tests.http.serving import fake_proxy, user
 
 FORGED = "\n2026-01-01 [info     ] forged\r\x1b[2J\x1b]0;title\x07\u2028\x85"
@@ -42,10 +47,56 @@ def test_a_client_cannot_make_a_line_of_its_own(format: str) -> None:
     assert text.replace("\n", "").isprintable()
 
 
+WORDS = st.text(st.characters() | st.sampled_from("\x00\x07\x1b\x7f\x85\x9b\u2028\u202e\u200f\udcff"))
+
+
+@pytest.fixture
+def configured() -> Iterator[Callable[[str], io.StringIO]]:
+    """Sets the log of this process up in a format, and gives what it is written to."""
+    before = structlog.get_config()
+
+    def configured(format: str) -> io.StringIO:
+        stream = io.StringIO()
+        configure("info", format, content=True)
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(stream))
+        return stream
+
+    yield configured
+    structlog.configure(**before)
+
+
+@pytest.mark.parametrize("format", ["json", "console"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=WORDS)
+def test_nothing_that_is_not_printable_reaches_the_stream(
+    configured: Callable[[str], io.StringIO], format: str, words: str
+) -> None:
+    """Neither as a path, which has no space and no quote that would be quoted, nor inside of another value."""
+    stream = configured(format)
+    log = structlog.get_logger()
+    log.info(
+        "request", path=words, model=f"m{words}", said=words, parts=[words, {words: 1}], kind=Kind(words)
+    )
+    log.info(words)
+    text = stream.getvalue()
+    assert text.count("\n") == 2
+    assert text.replace("\n", "").isprintable()
+
+
+class Kind:
+    """A value that writes itself as it likes."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def __repr__(self) -> str:
+        return self._words
+
+
 async def test_a_path_and_a_model_s_name_are_cut(tmp_path: Path) -> None:
-    """They are the client's own words, of any length; a fake agent takes every name of a model."""
+    """They are the client's own words, of any length; this fake agent takes every name of a model."""
     long = "m" * 5000
-    async with fake_proxy(tmp_path) as proxy:
+    async with fake_proxy(tmp_path, {"FAKE_CODEX_MODELS": "any"}) as proxy:
         with structlog.testing.capture_logs() as lines:
             assert (await proxy.ask(user(model=long))).status == 200
             body = {"model": long, "input": "Hello."}

@@ -30,7 +30,7 @@ async def main():
     loop = asyncio.get_running_loop()
     loop.call_soon(fail, "planted-argument")
     forgotten = loop.create_task(asyncio.to_thread(fail))
-    await asyncio.sleep(0.05)
+    await asyncio.wait([forgotten])
     del forgotten
     gc.collect()
 

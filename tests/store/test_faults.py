@@ -107,7 +107,7 @@ from tests.store.stored import Hands, turn
 async def main():
     store = await SqliteStore.open(Path(sys.argv[1]), clock=Hands())
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, hard))
     done, told = [], ""
     for number in range(1000):
         try:

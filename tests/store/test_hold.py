@@ -34,6 +34,30 @@ async def test_a_second_server_is_refused_and_told_who_has_the_file_and_what_to_
     (await StoreHold.take(path)).release()
 
 
+async def test_a_link_to_the_store_is_the_store(path: Path, tmp_path: Path) -> None:
+    hold = await StoreHold.take(path)
+    path.touch()
+    (tmp_path / "file.db").symlink_to(path)
+    (tmp_path / "folder").symlink_to(path.parent)
+    for link in (tmp_path / "file.db", tmp_path / "folder" / path.name):
+        with pytest.raises(StoreRefused, match=f"process {os.getpid()}"):
+            await StoreHold.take(link, within=0)
+    hold.release()
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link"])
+async def test_what_lies_in_the_place_of_the_lock_is_not_written_to(
+    path: Path, tmp_path: Path, kind: str
+) -> None:
+    path.parent.mkdir()
+    (tmp_path / "precious").write_text("mine")
+    make = os.symlink if kind == "link" else os.link
+    make(tmp_path / "precious", path.with_name(path.name + ".lock"))
+    with pytest.raises(StoreRefused, match=r"the lock .* of the store (is a link|has a second name)"):
+        await StoreHold.take(path)
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
 async def test_a_server_that_was_killed_holds_nothing(path: Path) -> None:
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -20,7 +21,8 @@ from codex_proxy.store.base import (
     StoreConflict,
     StoredItem,
 )
-from codex_proxy.store.sqlite import SqliteStore
+from codex_proxy.store.sqlite import SqliteStore, removal
+from tests.store.conftest import Opened
 from tests.store.stored import OTHER, OWNER, Hands, conversation, hidden, item, response
 
 T = TypeVar("T")
@@ -57,7 +59,11 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.runner = asyncio.Runner()
-        self.store = SqliteStore.in_memory(clock=Hands())
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(removal, "PIECE", 2)  # so that most deletions take several writes
+        opened = Opened()
+        self.store = SqliteStore.in_memory(clock=Hands(), opener=opened)
+        self.connection = opened[0]
         self.responses: dict[tuple[str, str], KnownResponse] = {}
         self.conversations: dict[tuple[str, str], KnownConversation] = {}
 
@@ -65,6 +71,7 @@ class StoreMachine(RuleBasedStateMachine):
         if hasattr(self, "runner"):
             self.said(self.store.close())
             self.runner.close()
+            self.patch.undo()
 
     def said(self, asked: Coroutine[Any, Any, T]) -> T | type[Exception]:
         """The value, or the kind of error."""
@@ -253,6 +260,13 @@ class StoreMachine(RuleBasedStateMachine):
             assert (said.metadata, said.version) == (talk.metadata, talk.version)  # type: ignore[union-attr]
             context = self.said(self.store.conversation_context(owner, id))
             assert list(context.items) == talk.items  # type: ignore[union-attr]
+            scanned: list[StoredItem] = []
+            self.said(self.store.scan_conversation(owner, id, scanned.append))
+            assert scanned == talk.items
+            sizes = self.connection.execute(
+                "SELECT items, bytes FROM conversations WHERE owner = ? AND id = ?", (owner, id)
+            )
+            assert sizes.fetchone() == (len(talk.items), sum(each.size for each in talk.items))
             shown = [each for each in talk.items if each.visible]
             page = self.said(self.store.items(owner, id, PageRequest(limit=2, order="asc")))
             assert (list(page.items), page.has_more) == (shown[:2], len(shown) > 2)  # type: ignore[union-attr]
@@ -268,6 +282,9 @@ class StoreMachine(RuleBasedStateMachine):
                 expected.append((at, tuple(turn.input), tuple(turn.output)))
                 at = turn.previous
             assert [(each.response_id, each.input, each.output) for each in chain] == expected[::-1]  # type: ignore[union-attr]
+            visited: list[StoredItem] = []
+            self.said(self.store.scan_context(owner, id, visited.append))
+            assert visited == [each for turn in expected[::-1] for side in turn[1:] for each in side]
 
     @precondition(lambda self: hasattr(self, "store"))
     @invariant()
@@ -281,6 +298,7 @@ class StoreMachine(RuleBasedStateMachine):
             for (owner, _), talk in self.conversations.items()
             for each in talk.items
         }
+        self.said(self.store.sweep())
         stats = self.said(self.store.stats())
         assert stats.items == len(held)  # type: ignore[union-attr]
         live = sum(not each.deleted for each in self.responses.values())

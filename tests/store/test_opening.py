@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.base import Store, StoreRefused, StoreUnavailable
+from codex_proxy.store.base import ContextLimits, ContextTooLarge, Store, StoreRefused, StoreUnavailable
 from codex_proxy.store.sqlite import SqliteStore, opening
 from codex_proxy.store.sqlite.migrations import LATEST, MIGRATIONS, migrate
 from codex_proxy.store.sqlite.opening import connect
@@ -57,6 +57,44 @@ async def test_a_file_that_others_may_read_is_closed_to_them(path: Path) -> None
     path.chmod(0o644)
     await opened_and_closed(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("foreign", ["no database", "another program's"])
+async def test_a_file_that_is_refused_keeps_its_permissions(path: Path, foreign: str) -> None:
+    path.parent.mkdir()
+    if foreign == "no database":
+        path.write_bytes(b"not a database at all\n" * 500)
+    else:
+        connection = connect(str(path), 0.0)
+        connection.execute("CREATE TABLE bookmarks (url TEXT)")
+        connection.close()
+    path.chmod(0o644)
+    await refused(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+async def test_a_file_with_a_second_name_is_refused_under_both(path: Path, tmp_path: Path) -> None:
+    await opened_and_closed(path)
+    os.link(path, tmp_path / "other.db")
+    assert "second name" in await refused(path)
+    assert "second name" in await refused(tmp_path / "other.db")
+
+
+async def test_a_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await opened_and_closed(path)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    assert "belongs to another user" in await refused(path)
+
+
+async def test_a_symbolic_link_to_a_store_is_the_store_and_its_log_lies_beside_it(
+    path: Path, tmp_path: Path
+) -> None:
+    await opened_and_closed(path)
+    (tmp_path / "link.db").symlink_to(path)
+    store = await SqliteStore.open(tmp_path / "link.db", clock=Hands())
+    await turn(store, "resp_1")
+    assert {each.name for each in tmp_path.iterdir()} == {"state", "link.db"}
+    await store.close()
 
 
 async def test_an_existing_folder_keeps_its_permissions(path: Path) -> None:
@@ -228,6 +266,24 @@ async def test_what_the_first_version_remembered_is_still_known(path: Path) -> N
     connection.close()
     store = await SqliteStore.open(path, clock=clock)
     assert (await store.recall(OWNER, [b"key"]))[b"key"].value == b"step"
+    await store.close()
+
+
+async def test_what_a_conversation_of_an_earlier_version_holds_is_counted(path: Path) -> None:
+    path.parent.mkdir()
+    connection = connect(str(path), 0.0)
+    migrate(connection, to=4)
+    connection.execute("INSERT INTO conversations VALUES (1, ?, 'conv_1', 0, 0, 1, 2, '{}')", (OWNER,))
+    for number in (1, 2):
+        values = (number, OWNER, f"item_{number}", bytes([number]), b"x" * 1000)
+        connection.execute("INSERT INTO items VALUES (?, ?, ?, ?, 0, ?, x'')", values)
+        connection.execute(
+            "INSERT INTO conversation_items VALUES (1, ?, ?, ?, 1)", (number, number, f"item_{number}")
+        )
+    connection.close()
+    store = await SqliteStore.open(path, clock=Hands(), limits=ContextLimits(max_bytes=1999))
+    with pytest.raises(ContextTooLarge, match="2 items of 2000 bytes"):
+        await store.scan_conversation(OWNER, "conv_1", print)
     await store.close()
 
 

@@ -1,33 +1,62 @@
-"""Webhooks that nobody has taken yet: kept in order, once for each target, until they are dropped."""
+"""Webhooks that nobody has taken yet: written with the end that they tell of, kept in order until they are dropped."""
 
 from __future__ import annotations
 
-from codex_proxy.store.base import Store
+import msgspec
+
+from codex_proxy.store.base import UNFINISHED, Store
 from codex_proxy.store.webhooks import PendingWebhook
+from tests.store.stored import OWNER, response
 
 ONE = PendingWebhook("evt_1", "https://a.example/hook", b"{}")
 ELSEWHERE = PendingWebhook("evt_1", "https://b.example/hook", b"{}")
 TWO = PendingWebhook("evt_2", "https://a.example/hook", b'{"n": 2}', tries=3)
 
 
-async def test_what_was_put_is_there_the_oldest_first_and_no_more_than_was_asked_for(store: Store) -> None:
-    for each in (ONE, ELSEWHERE, TWO):
-        await store.put_webhook(each)
+async def ended(store: Store, *webhooks: PendingWebhook, status: str = "completed") -> bool:
+    """Ends a response, which is made where there is none, with these webhooks."""
+    if await store.response(OWNER, "resp_1") is None:
+        await store.add_response(response("resp_1", status="queued", background=True))
+    return await store.update_response(
+        OWNER, "resp_1", status=status, json=b"{}", only_from=UNFINISHED, webhooks=webhooks
+    )
+
+
+async def test_webhooks_come_with_the_end_the_oldest_first_and_no_more_than_was_asked_for(
+    store: Store,
+) -> None:
+    assert await ended(store, ONE, ELSEWHERE, TWO)
     assert await store.webhooks(10) == [ONE, ELSEWHERE, TWO]
     assert await store.webhooks(2) == [ONE, ELSEWHERE]
 
 
-async def test_put_again_it_has_its_new_number_of_tries_and_its_old_place(store: Store) -> None:
-    await store.put_webhook(ONE)
-    await store.put_webhook(TWO)
-    again = PendingWebhook(ONE.event_id, ONE.url, ONE.body, tries=2)
-    await store.put_webhook(again)
-    assert await store.webhooks(10) == [again, TWO]
+async def test_an_end_that_comes_too_late_tells_of_nothing(store: Store) -> None:
+    assert await ended(store, ONE)
+    assert not await ended(store, TWO, status="cancelled")
+    assert await store.webhooks(10) == [ONE]
+
+
+async def test_a_target_that_is_named_twice_hears_of_an_end_once(store: Store) -> None:
+    assert await ended(store, ONE, ONE)
+    assert await store.webhooks(10) == [ONE]
+
+
+async def test_a_try_is_counted_and_the_webhook_keeps_its_place(store: Store) -> None:
+    await ended(store, ONE, TWO)
+    tried = msgspec.structs.replace(ONE, tries=2)
+    await store.count_webhook_try(tried)
+    assert await store.webhooks(10) == [tried, TWO]
+
+
+async def test_a_try_of_one_that_was_dropped_does_not_bring_it_back(store: Store) -> None:
+    await ended(store, ONE)
+    await store.drop_webhook(ONE.event_id, ONE.url)
+    await store.count_webhook_try(ONE)
+    assert await store.webhooks(10) == []
 
 
 async def test_one_that_is_dropped_is_gone_for_its_target_alone(store: Store) -> None:
-    await store.put_webhook(ONE)
-    await store.put_webhook(ELSEWHERE)
+    await ended(store, ONE, ELSEWHERE)
     await store.drop_webhook(ONE.event_id, ONE.url)
     await store.drop_webhook("evt_unknown", ONE.url)
     assert await store.webhooks(10) == [ELSEWHERE]

@@ -75,14 +75,21 @@ def test_a_fault_has_its_status_type_and_code(
     assert (row.status, row.type, row.code) == (status, type, code)
 
 
-def test_tokens_exceeded_is_403_with_its_own_type_in_chat_and_400_in_responses() -> None:
+def test_a_context_that_is_too_long_is_what_clients_look_for_on_both_surfaces() -> None:
     fault = failure(FaultKind.CONTEXT_LENGTH_EXCEEDED)
-    assert (status_of(fault, "chat"), error(fault, "chat")["type"]) == (403, "tokens_exceeded_error")
-    assert (status_of(fault, "responses"), error(fault, "responses")["type"]) == (
-        400,
-        "invalid_request_error",
-    )
-    assert error(fault, "chat")["code"] == error(fault, "responses")["code"] == "context_length_exceeded"
+    for surface in SURFACES:
+        told = error(fault, surface)
+        assert (status_of(fault, surface), told["type"]) == (400, "invalid_request_error")
+        assert told["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+def test_500_and_503_have_the_types_that_each_surfaces_contract_names(kind: FaultKind) -> None:
+    chat, responses = row_of(failure(kind), "chat"), row_of(failure(kind), "responses")
+    if chat.status in (500, 503):
+        assert chat.type == "server_error"
+        assert responses.type == {500: "internal_error", 503: "service_unavailable"}[responses.status]
+        assert (chat.status, chat.code) == (responses.status, responses.code)
 
 
 def test_a_code_of_the_provider_wins_over_the_tables() -> None:

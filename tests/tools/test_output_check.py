@@ -15,6 +15,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Message, Reasoning, SaidMessage, TextPart, ToolCall
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
+from codex_proxy.tools.checks import Verdict
 from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, told_of_schema
 from tests.core.strategies import UNENDED_LISTS
 from tests.core.well_formed import texts, violations
@@ -46,7 +47,7 @@ def test_text_is_held_until_the_end_and_passes_if_it_is_valid() -> None:
 def test_an_invalid_text_is_thrown_away_and_the_reason_kept() -> None:
     check = OutputCheck(SCHEMA)
     assert check.feed([*says(WRONG), END]) == []
-    assert check.wrong == "at $: 'city' is a required property"
+    assert check.wrong == 'at $: "city" is a required property'
 
 
 def test_a_second_invalid_text_fails_the_turn_with_the_reason() -> None:
@@ -56,7 +57,7 @@ def test_a_second_invalid_text_fails_the_turn_with_the_reason() -> None:
     assert isinstance(end, TurnEnded)
     assert end.failure is not None
     assert (end.failure.kind, end.failure.code) == (FaultKind.UPSTREAM_ERROR, "invalid_structured_output")
-    assert "'city' is a required property" in end.failure.message
+    assert '"city" is a required property' in end.failure.message
 
 
 def test_a_second_text_that_is_valid_passes() -> None:
@@ -182,6 +183,110 @@ def test_an_answer_is_let_through_whole_or_not_at_all(story: list[Event], stop: 
         assert texts(log) == texts(plain)
     else:
         assert texts(log) == {}
+
+
+# --- a schema that the provider was given -----------------------------------------------------------
+
+
+def test_an_answer_that_begins_as_an_object_passes_as_it_comes() -> None:
+    check = OutputCheck(SCHEMA, as_it_comes=True)
+    story: list[Event] = [ItemStarted(Message("m")), TextDelta("m", " \n")]
+    assert check.feed(story) == []
+    assert check.feed([TextDelta("m", '{"ci')]) == [*story, TextDelta("m", '{"ci')]
+    rest: list[Event] = [TextDelta("m", 'ty":"Paris"}'), ItemEnded("m")]
+    assert check.feed(rest) == rest
+    assert check.feed([END]) == [END]
+    assert check.wrong is None
+
+
+def test_prose_is_thrown_away_and_asked_for_again_though_the_provider_was_given_the_schema() -> None:
+    check = OutputCheck(SCHEMA, as_it_comes=True)
+    assert check.feed([*says("Here you are: {}"), END]) == []
+    assert check.wrong is not None
+    assert check.wrong.startswith("it is not valid JSON")
+
+
+def test_an_object_that_was_seen_and_is_wrong_fails_the_turn() -> None:
+    check = OutputCheck(SCHEMA, as_it_comes=True)
+    *said, end = check.feed([*says(WRONG), END])
+    assert said == says(WRONG)
+    assert isinstance(end, TurnEnded)
+    assert end.failure is not None
+    assert end.failure.code == "invalid_structured_output"
+    assert "twice" not in end.failure.message
+    assert check.wrong is None
+
+
+# --- a schema that was made to fit ------------------------------------------------------------------
+
+OPTIONAL = (
+    b'{"type":"object","properties":{"city":{"type":"string"},"zip":{"type":"string"}},"required":["city"]}'
+)
+WITH_NULL = '{"city": "Paris", "zip": null}'
+
+
+def fitted() -> OutputCheck:
+    return OutputCheck(OPTIONAL, fitted=True)
+
+
+def logged(check: OutputCheck, story: list[Event]) -> list[Event]:
+    """What the client sees."""
+    return Rules().feed(check.feed(story))
+
+
+def test_nulls_for_absent_properties_are_taken_out_and_the_text_is_said_once() -> None:
+    check = fitted()
+    assert check.feed([ItemStarted(Message("m")), TextDelta("m", WITH_NULL[:9])]) == []
+    out = check.feed([TextDelta("m", WITH_NULL[9:]), TextWhole("m", WITH_NULL), ItemEnded("m"), END])
+    assert out == [*says(RIGHT), END]
+    assert check.wrong is None
+
+
+def test_an_answer_without_nulls_passes_as_the_model_gave_it() -> None:
+    check = fitted()
+    assert check.feed([*says('{ "city": "Paris" }'), END]) == [*says('{ "city": "Paris" }'), END]
+
+
+def test_what_is_wrong_without_its_nulls_is_asked_for_again() -> None:
+    check = fitted()
+    assert check.feed([*says('{"city":null,"zip":null}'), END]) == []
+    assert check.wrong is not None
+    assert check.wrong.startswith("at $.city: null is not of type")
+
+
+def test_messages_that_make_one_text_become_one_message() -> None:
+    story = [ItemStarted(Reasoning("r")), *says('{"city":"Paris",', "a"), *says('"zip":null}', "b"), END]
+    log = logged(fitted(), story)
+    assert violations(log) == []
+    assert texts(log) == {"b": RIGHT}
+    assert not any(type(each) is ItemStarted and each.item.id == "a" for each in log)
+
+
+def test_each_choice_is_rewritten_by_itself() -> None:
+    log = logged(fitted(), [*says(WITH_NULL, "a", 0), *says('{"city": "Rome"}', "b", 1), END])
+    assert texts(log) == {"a": RIGHT, "b": '{"city": "Rome"}'}
+
+
+def test_a_text_that_was_cut_off_or_stands_before_calls_is_the_models() -> None:
+    for stop in (Stop.LENGTH, Stop.TOOL_CALLS):
+        story = [*says(WITH_NULL), TurnEnded(stop)]
+        assert fitted().feed(story) == story
+
+
+def test_a_text_that_takes_long_to_check_is_rewritten_by_whoever_checks_it() -> None:
+    check = fitted()
+    long = WITH_NULL + " " * 500_000 + "\n"
+    assert check.feed([*says(long + "]"), END]) == []
+    assert [(each.fitted, len(each.text)) for each in check.checks] == [(True, len(long) + 1)]
+    assert check.judged([Verdict(rewritten=RIGHT)]) == [*says(RIGHT), END]
+
+
+def test_what_the_client_will_echo_is_known() -> None:
+    check = fitted()
+    said = (SaidMessage("assistant", (TextPart(WITH_NULL),)),)
+    assert check.as_shown(said) == said
+    check.feed([*says(WITH_NULL), END])
+    assert check.as_shown(said) == (SaidMessage("assistant", (TextPart(RIGHT),)),)
 
 
 # --- what the model is told ----------------------------------------------------------------------

@@ -144,7 +144,7 @@ def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
     if isinstance(bundled, bytes):
         try:
             catalog = msgspec.json.decode(bundled)
-        except msgspec.DecodeError as fault:
+        except (msgspec.DecodeError, RecursionError) as fault:  # RecursionError: nothing but brackets
             raise CatalogError(f"the model catalog is not JSON: {fault}") from fault
     else:
         catalog = bundled

@@ -30,7 +30,7 @@ MAX_IN_FLIGHT = 64
 LONGEST_LANE = 18
 """Digits of a lane's number: more are no number of ours, and `int` refuses thousands of them."""
 
-INITIALIZE, ACCOUNT, MODELS, LIMITS = "0.1", "0.2", "0.3", "0.4"
+INITIALIZE, ACCOUNT, LIMITS = "0.1", "0.2", "0.3"
 
 
 class _Account(msgspec.Struct, frozen=True, rename="camel"):
@@ -69,10 +69,7 @@ class Connection:
         self.user_agent = ""
         self.signed_in = True
         """False where the provider wants a sign-in and there is none."""
-        self.models: bytes = b""
-        """The answer to `model/list`, JSON of the agent's shape."""
         self._limits: bytes | None = None
-        self.bad_lines = 0
         self._next_lane = 0
         self._threads: dict[str, int] = {}
         self._pending: dict[int, int] = {}
@@ -138,7 +135,7 @@ class Connection:
     # --- what the child says --------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes]) -> Received:
-        """Sorts the child's lines to their lanes. Nonsense is counted and dropped; it never raises."""
+        """Sorts the child's lines to their lanes. Nonsense is dropped; it never raises."""
         lanes: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         # Most lines are notifications of one thread in a row: for those nothing is called but the decoder.
@@ -150,7 +147,6 @@ class Connection:
             except UNREADABLE:
                 message = decode_loosely(line)
             if message is None:
-                self.bad_lines += 1
                 continue
             notified = None if message.method is None else message.params.thread_id
             if notified is None or notified != last:
@@ -184,7 +180,6 @@ class Connection:
     def _answered(self, message: Message, writes: list[bytes]) -> int | None:
         head = message.id.partition(".")[0] if isinstance(message.id, str) else ""
         if not (head.isascii() and head.isdigit() and len(head) <= LONGEST_LANE):
-            self.bad_lines += 1
             return None
         lane = int(head)
         if lane == 0:
@@ -230,15 +225,12 @@ class Connection:
         result = message.result or b"{}"
         if message.id == INITIALIZE:
             self.user_agent = msgspec.json.decode(result, type=_Agent).user_agent
-            models = request(MODELS, "model/list", {"includeHidden": True})
-            return notification("initialized") + self.account_request() + models
+            return notification("initialized") + self.account_request()
         if message.id == ACCOUNT:
             account = msgspec.json.decode(result, type=_Account)
             nobody = account.account is None or account.account == b"null"
             self.signed_in = not (nobody and account.requires_openai_auth)
             self.ready = True
-        elif message.id == MODELS:
-            self.models = bytes(result)
         elif message.id == LIMITS:
             self._limits = bytes(result)
         return b""

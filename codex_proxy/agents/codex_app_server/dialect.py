@@ -57,7 +57,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, PastOutput
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import Turn, without_content
 
 GARBLED = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
@@ -123,7 +123,7 @@ class AppServerTurn:
         if not self.resting:
             self._end(TurnEnded(Stop.FAILED, "provider", LOST), running=not self._completed)
             return self._step()
-        self._turn = turn
+        self._turn = without_content(turn)
         self._tally.next_turn()
         self._events.append(TurnStarted(self._thread, self._model_name))
         if self._over:
@@ -176,6 +176,7 @@ class AppServerTurn:
             self._over = True
             self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
         self._closing = self.settled = True
+        self._waiting.clear()  # no answer will come, and what waits for one holds this object
         return Step(self._take_events(), b"")
 
     # --- answers to our requests ----------------------------------------------------------------
@@ -209,6 +210,7 @@ class AppServerTurn:
             )
         params = {"threadId": self._thread, "input": given} | turn_settings(turn)
         self._request("turn/start", params, self._turn_started)
+        self._turn = without_content(turn)  # a thread may rest for minutes
 
     def _items_injected(self, message: Message) -> None:
         if message.error is not None:
@@ -254,10 +256,19 @@ class AppServerTurn:
         self._request("turn/interrupt", params, self._turn_stopped)
 
     def _turn_stopped(self, _: Message) -> None:
-        # An interrupt leaves the agent's shell commands running; 0.163 does not know this method and says so.
-        if self._thread and self._turn is not None and self._turn.mode == "agent":
-            self._request("thread/backgroundTerminals/clean", {"threadId": self._thread}, _ignored)
+        # An interrupt leaves the agent's shell commands running.
+        if self._turn is not None and self._turn.mode == "agent":
+            self._end_commands()
         self._unsubscribe()
+
+    def _end_commands(self) -> None:
+        """Ends what the turn's commands have left running. Nobody waits for the answer: the thread may rest at once."""
+        if self._thread:
+            self._requests += 1
+            params = {"threadId": self._thread}
+            self._writes.append(
+                request(f"{self._lane}.{self._requests}", "thread/backgroundTerminals/clean", params)
+            )
 
     def _unsubscribe(self) -> None:
         thread, self._thread = self._thread, ""
@@ -333,7 +344,7 @@ class AppServerTurn:
         usage = usage_of(params.usage)
         if usage is not None:
             self._tally.add(usage)
-            self._events.append(UsageSeen(self._tally.turn))
+            self._events.append(UsageSeen(self._tally.turn, "provider"))
         if self._model.response_over():
             self._step_over(usage)
 
@@ -344,8 +355,10 @@ class AppServerTurn:
 
     def _tokens_updated(self, params: Params) -> None:
         # More than the model calls said one by one where one of them broke off, or there are no raw events.
-        if self._tally.told(msgspec.json.decode(params.token_usage, type=TokenUsage).total.usage()):
-            self._events.append(UsageSeen(self._tally.turn))
+        more = self._tally.told(msgspec.json.decode(params.token_usage, type=TokenUsage).total.usage())
+        if more or (self._tally.by_provider and not self.resting):
+            self._tally.by_provider = False
+            self._events.append(UsageSeen(self._tally.turn, "token_count"))
 
     def _error(self, params: Params) -> None:
         if not params.will_retry:
@@ -367,6 +380,8 @@ class AppServerTurn:
             return
         if state.status == "completed":
             self._reader.refusals()
+        if self._reader.ran_commands:  # one that the agent has not waited for outlives its turn
+            self._end_commands()
         self._end(end_of(state), running=False)
 
     # --- taking what was gathered ---------------------------------------------------------------

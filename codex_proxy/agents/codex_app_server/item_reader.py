@@ -39,12 +39,15 @@ class ItemReader:
         """Items that the agent started and has not completed, in that order."""
         self.heard: set[str] = set()
         """Messages that had a text or a raw item: one that never had is a refusal."""
+        self.ran_commands = False
+        """The agent has started a command in this turn."""
         self._plans = 0
 
     def start_turn(self) -> None:
         """Another turn of the agent's: what an earlier one left open does not concern it."""
         self.begun.clear()
         self.heard.clear()
+        self.ran_commands = False
 
     def start_anew(self) -> None:
         """The agent begins its model call again; what it left open will not be completed."""
@@ -69,6 +72,7 @@ class ItemReader:
         elif item.type not in LATE:
             activity = activity_of(item)
             if activity is not None:
+                self.ran_commands |= activity.kind == "command"
                 self._begin(item.id, activity)
 
     def _begin(self, id: str, item: items.Item) -> None:

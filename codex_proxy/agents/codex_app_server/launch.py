@@ -160,6 +160,7 @@ def app_server_argv(
     plain: bool,
     catalog_path: str | None = None,
     provider: ProviderConfig | None = None,
+    hidden: Iterable[str] = (),
     extra: Iterable[tuple[str, str]] = (),
 ) -> tuple[str, ...]:
     """The argument vector of an app-server.
@@ -167,7 +168,8 @@ def app_server_argv(
     ``catalog_path`` is the file of ``plain_catalog``; a plain process without one is a ``ValueError``, since
     the bundled models would put the client's tools behind JavaScript. ``provider`` gives a custom provider no
     retries (a retry streams text again that the client already has) and hides its keys from the agent's
-    shells. ``extra`` are further ``(key, TOML value)`` pairs; they come last, and the last one wins.
+    shells; ``hidden`` are further variables that those do not see. ``extra`` are further ``(key, TOML value)``
+    pairs; they come last, and the last one wins.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")
@@ -177,27 +179,42 @@ def app_server_argv(
     if catalog_path is not None:
         pairs.append(("model_catalog_json", toml_string(catalog_path)))
     if provider is not None:
-        pairs += _provider_pairs(provider, shells=not plain)
+        pairs += _provider_pairs(provider)
+    if not plain:
+        pairs += _shell_pairs(provider or ProviderConfig(), hidden)
     argv = [codex, "app-server"]
     for key, value in (*pairs, *extra):
         argv += ["-c", f"{key}={value}"]
     return tuple(argv)
 
 
-def _provider_pairs(provider: ProviderConfig, *, shells: bool) -> list[tuple[str, str]]:
-    pairs = []
+def _provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
     # Codex splits the key at every dot, also inside quotes, and then ends at start for want of a provider of
     # the first half's name. So an id with a dot keeps its own counts.
-    if provider.custom and not {".", "="} & set(provider.id):
-        pairs += [
-            (f"model_providers.{provider.id}.request_max_retries", "0"),
-            (f"model_providers.{provider.id}.stream_max_retries", "0"),
-        ]
-    if shells and provider.env_names:
-        hidden = dict.fromkeys((*provider.shell_exclude, *provider.env_names))
-        listed = ",".join(toml_string(name) for name in hidden)
-        pairs.append(("shell_environment_policy.exclude", f"[{listed}]"))
-    return pairs
+    # Codex splits the key at every dot, also inside quotes, and then ends at start for want of a provider of
+    # the first half's name. So an id with a dot keeps its own counts.
+    if not provider.custom or {".", "="} & set(provider.id):
+        return []
+    return [
+        (f"model_providers.{provider.id}.request_max_retries", "0"),
+        (f"model_providers.{provider.id}.stream_max_retries", "0"),
+    ]
+
+
+def _shell_pairs(provider: ProviderConfig, hidden: Iterable[str]) -> list[tuple[str, str]]:
+    """Hides variables from the agent's shells. A switch replaces the user's own list, so that one is in it too."""
+    names = shell_exclude(provider, hidden)
+    if not names:
+        return []
+    listed = ",".join(toml_string(name) for name in names)
+    return [("shell_environment_policy.exclude", f"[{listed}]")]
+
+
+def shell_exclude(provider: ProviderConfig, hidden: Iterable[str]) -> tuple[str, ...]:
+    """What the agent's shells do not see: the user's own list, the provider's keys, and ``hidden``. Empty where
+    there is nothing to add to the user's own list."""
+    ours = (*provider.env_names, *hidden)
+    return tuple(dict.fromkeys((*provider.shell_exclude, *ours))) if ours else ()
 
 
 def toml_string(text: str) -> str:
@@ -232,9 +249,18 @@ def plain_thread_params(
     }
 
 
-def agent_thread_params(cwd: str, *, model: str | None, sandbox: Sandbox = "read-only") -> dict[str, Any]:
-    """``thread/start`` of an agent turn: Codex with its own prompt and tools, at work in ``cwd``."""
-    return _thread_params(cwd, model, sandbox)
+def agent_thread_params(
+    cwd: str, *, model: str | None, sandbox: Sandbox = "read-only", permissions: str | None = None
+) -> dict[str, Any]:
+    """``thread/start`` of an agent turn: Codex with its own prompt and tools, at work in ``cwd``.
+
+    ``permissions`` is a permission profile of the process, in place of the sandbox.
+    """
+    params = _thread_params(cwd, model, sandbox)
+    if permissions is not None:
+        del params["sandbox"]  # Codex refuses both
+        params["permissions"] = permissions
+    return params
 
 
 def _thread_params(cwd: str, model: str | None, sandbox: Sandbox) -> dict[str, Any]:

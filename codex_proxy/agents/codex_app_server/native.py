@@ -155,7 +155,9 @@ def thread_params(turn: Turn) -> dict[str, Any]:
     if turn.mode == "model":
         params = plain_thread_params(turn.workdir, model=model, tools=tools)
     else:
-        params = agent_thread_params(turn.workdir, model=model, sandbox=turn.sandbox)
+        params = agent_thread_params(
+            turn.workdir, model=model, sandbox=turn.sandbox, permissions=turn.permissions
+        )
         params |= {"dynamicTools": tools} if tools else {}
     config = {"model_verbosity": turn.verbosity} if turn.verbosity else {}
     if turn.web_search:

@@ -71,7 +71,7 @@ class ShadowHome(msgspec.Struct, frozen=True):
 
 def plan_shadow_home(config_toml: str) -> ShadowHome:
     """The shadow home for a user's config.toml; the empty text stands for a home without one."""
-    config = _parse(config_toml)
+    config = parse_config(config_toml)
     kept: dict[str, Any] = {key: config[key] for key in PROVIDER_KEYS if key in config}
     notices = []
     if config.get("cli_auth_credentials_store") == "keyring":
@@ -84,10 +84,11 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
 
 def provider_config(config_toml: str) -> ProviderConfig:
     """The provider alone, for processes that run in the user's own home."""
-    return _provider(_parse(config_toml))
+    return _provider(parse_config(config_toml))
 
 
-def _parse(text: str) -> dict[str, Any]:
+def parse_config(text: str) -> dict[str, Any]:
+    """A config.toml as a value. Raises ``ConfigError``."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
@@ -98,33 +99,35 @@ def _provider(config: dict[str, Any]) -> ProviderConfig:
     identity = config.get("model_provider", DEFAULT_PROVIDER)
     if not isinstance(identity, str):
         raise ConfigError("config.toml: model_provider is not a string")
-    table = _table(_table(config, "model_providers"), identity, "model_providers.")
-    policy = _table(config, "shell_environment_policy")
+    table = table_of(table_of(config, "model_providers"), identity, "model_providers.")
+    policy = table_of(config, "shell_environment_policy")
     return ProviderConfig(
         id=identity,
         custom=identity not in BUILT_IN_PROVIDERS and bool(table),
         env_names=_env_names(table, identity),
-        shell_exclude=_strings(policy.get("exclude", []), "shell_environment_policy.exclude"),
+        shell_exclude=strings_of(policy.get("exclude", []), "shell_environment_policy.exclude"),
     )
 
 
 def _env_names(provider: dict[str, Any], identity: str) -> tuple[str, ...]:
     where = f"model_providers.{identity}"
     key = provider.get("env_key")
-    headers = _table(provider, "env_http_headers", f"{where}.")
-    names = _strings([] if key is None else [key], f"{where}.env_key")
-    names += _strings(list(headers.values()), f"{where}.env_http_headers")
+    headers = table_of(provider, "env_http_headers", f"{where}.")
+    names = strings_of([] if key is None else [key], f"{where}.env_key")
+    names += strings_of(list(headers.values()), f"{where}.env_http_headers")
     return tuple(dict.fromkeys(names))
 
 
-def _table(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
+def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
+    """A table of a config.toml, empty where there is none. Raises ``ConfigError`` where it is something else."""
     value = parent.get(key, {})
     if not isinstance(value, dict):
         raise ConfigError(f"config.toml: {prefix}{key} is not a table")
     return value
 
 
-def _strings(values: Any, where: str) -> tuple[str, ...]:
+def strings_of(values: Any, where: str) -> tuple[str, ...]:
+    """A list of strings of a config.toml. Raises ``ConfigError`` where it is something else."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ConfigError(f"config.toml: {where} is not made of strings")
     return tuple(values)

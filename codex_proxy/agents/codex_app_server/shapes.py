@@ -71,16 +71,20 @@ class Tally:
 
     def __init__(self) -> None:
         self.turn = Usage()
+        self.by_provider = False
+        """The turn's newest tokens were told with a response of the model's provider, and by nobody else."""
         self._earlier = Usage()
         """Of earlier turns on the same thread, whose sum the agent reports."""
 
     def next_turn(self) -> None:
         self._earlier += self.turn
         self.turn = Usage()
+        self.by_provider = False
 
     def add(self, usage: Usage) -> None:
-        """Tokens of one model call."""
+        """Tokens of one model call, as its provider counted them."""
         self.turn += usage
+        self.by_provider = True
 
     def told(self, total: Usage) -> bool:
         """What the agent says of the whole thread; True where that is more than its model calls said one by one."""

@@ -208,6 +208,9 @@ class CodexProto:
         if msg.message or (msg.message is not None and not has_calls):
             self._speak(out)
             self._messages.whole(msg.choice_index, msg.message, out)
+        if msg.refusal:
+            self._speak(out)
+            self._messages.refusal(msg.choice_index, msg.refusal, out)
         if has_calls:
             self._speak(out)
             self._each_call(self._calls.whole, msg, out)

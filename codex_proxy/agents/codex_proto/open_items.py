@@ -18,6 +18,7 @@ from codex_proxy.core.events import (
     ReasoningDelta,
     ReasoningKind,
     ReasoningWhole,
+    RefusalDelta,
     Stop,
     TextDelta,
     TextWhole,
@@ -57,6 +58,12 @@ class Messages:
         del self._ids[choice]
         out.append(TextWhole(item, text))
         out.append(ItemEnded(item))
+
+    def refusal(self, choice: int | None, text: str, out: list[Event]) -> None:
+        """A message that says why there is no answer, as a whole."""
+        item = self._ids.get(choice) or self._start(choice, out)
+        del self._ids[choice]
+        out += (RefusalDelta(item, text), ItemEnded(item))
 
     def end(self, out: list[Event]) -> None:
         """Whatever was not said whole ends as it is."""

@@ -119,6 +119,7 @@ class Msg(msgspec.Struct, gc=False):
     choice_index: int | None = None
     tool_calls: list[CallPiece] | None = None
     function_call: Function | None = None
+    refusal: str | None = None
     finish_reason: str | None = None
     choice_finish_reasons: dict[int, str] | None = None
 

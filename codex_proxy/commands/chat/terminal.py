@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from codex_proxy.commands.chat.conversation import ChatError, Conversation, Piece
+from codex_proxy.core.printable import escaped_lines, without_controls
 
 HELP = """\
 /new          begin a new conversation
@@ -25,8 +26,6 @@ Ctrl-C ends the answer that is coming."""
 
 STYLES = {"text": "", "thought": "dim", "activity": "cyan"}
 ACTIVITY = re.compile(r"\[\w+\] ")
-CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
-"""What no answer may send to a terminal: among them the escapes that move its cursor or rename its window."""
 
 
 class Screen:
@@ -39,7 +38,7 @@ class Screen:
 
     def show(self, piece: Piece) -> None:
         """Shows a piece at once."""
-        text = piece.text.translate(CONTROLS)
+        text = without_controls(piece.text)
         if self._kind not in ("", piece.kind) and not self._at_line_start:
             text = "\n" + text
         self._kind = piece.kind
@@ -105,7 +104,7 @@ class Chat:
             else:
                 asyncio.run(show_answer(self._conversation, line, self._screen))
         except ChatError as error:
-            self._console.print(Text(str(error), style="red"))
+            self._console.print(Text(escaped_lines(str(error)), style="red"))
         except KeyboardInterrupt:
             self._tell("(interrupted)")
 
@@ -122,7 +121,7 @@ class Chat:
             self._tell(HELP)
 
     def _tell(self, text: str) -> None:
-        self._console.print(Text(text, style="dim"))
+        self._console.print(Text(escaped_lines(text), style="dim"))
 
 
 def answer_once(conversation: Conversation, stdin: TextIO, console: Console, errors: Console) -> int:
@@ -141,7 +140,7 @@ def answer_once(conversation: Conversation, stdin: TextIO, console: Console, err
         else:
             asyncio.run(_print_text(conversation, question, console.file))
     except ChatError as error:
-        errors.print(f"codex-proxy: {error}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(escaped_lines(f"codex-proxy: {error}"), markup=False, highlight=False, soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         return 130

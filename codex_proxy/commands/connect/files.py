@@ -5,11 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
-PRIVATE = 0o600
-"""Of a file that we make: a key may be in it."""
+from codex_proxy.files.private import FILE_MODE, create, make_folder, replacing
 
 
 def difference(before: str, after: str, name: str) -> str:
@@ -30,20 +28,11 @@ def write(file: Path, text: str) -> Path | None:
     A link stays a link: what it leads to is changed. Raises `OSError`, and then the file is as it was.
     """
     target = Path(os.path.realpath(file))
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     backup = _kept(target) if target.exists() else None
-    mode = target.stat().st_mode & 0o777 if backup else PRIVATE
-    descriptor, new = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8", newline="") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        os.chmod(new, mode)
-        os.replace(new, target)
-    except BaseException:
-        os.unlink(new)
-        raise
+    mode = target.stat().st_mode & 0o777 if backup else FILE_MODE
+    with replacing(target, mode=mode) as out:
+        out.write(text.encode())
     return backup
 
 
@@ -53,8 +42,7 @@ def _kept(file: Path) -> Path:
     while True:
         backup = file.with_name(f"{file.name}.bak{number or ''}")
         try:
-            with open(backup, "xb"):
-                pass
+            os.close(create(backup))  # closed, before there is anything in it
         except FileExistsError:
             number += 1
             continue

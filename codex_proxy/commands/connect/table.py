@@ -294,7 +294,6 @@ for await (const text of textStream) process.stdout.write(text);
             entries=(
                 Entry(path=("model",), value="{{model}}"),
                 Entry(path=("model_provider",), value="codex-proxy"),
-                Entry(path=("agents", "enabled"), value=False),
                 Entry(path=("model_providers", "codex-proxy", "name"), value="codex-proxy"),
                 Entry(path=("model_providers", "codex-proxy", "base_url"), value="{{base_url}}"),
                 Entry(path=("model_providers", "codex-proxy", "wire_api"), value="responses"),
@@ -313,7 +312,6 @@ codex --profile codex-proxy
         notes=(
             "It is a profile, a file of its own: as the default provider it would also be that of the Codex behind "
             "this server, which would then ask itself.",
-            "Its sub-agents are off: their tools are of a kind (`namespace`) that this server does not take.",
         ),
     ),
 )

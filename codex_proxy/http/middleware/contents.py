@@ -26,23 +26,38 @@ _NAMES: Final = (
     r"authorization|proxy-authorization|cookie|[\w-]*api[_-]?key|[\w-]*token|[\w-]*secret|password|passwd"
 )
 # In JSON, also in JSON that is a string of JSON: there every quote has so many backslashes in front, and those inside
-# of the value have more.
-_VALUE: Final = re.compile(rf'((\\*)"(?:{_NAMES})\2"\s*:\s*\2").*?((?<!\\)\2"|\Z)', re.IGNORECASE | re.DOTALL)
+# of the value have more. It begins at a quote: at a backslash, it would look through a run of them from each place.
+_VALUE: Final = re.compile(rf'("(?:{_NAMES})(\\*)"\s*:\s*\2").*?((?<!\\)\2"|\Z)', re.IGNORECASE | re.DOTALL)
 _BEARER: Final = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{4,}", re.IGNORECASE)
 _KEY: Final = re.compile(r"\b(?:sk|rk|pk|ghp|gho|xox[abp])[-_][\w-]{8,}")
 _IMAGE: Final = re.compile(r"(data:[\w/+.-]{0,80};base64,)[\w+/=-]{64,}")
+_IMAGE_BEGINS: Final = "data:"
 
 
 def masked(text: str, key: str = "") -> str:
     """The text without keys and images, and no longer than a log line should be."""
-    whole = _IMAGE.sub(r"\1...", text)
-    text = whole[: 2 * LONGEST]  # a key that begins within the line is seen to its end
+    text, left = _without_images(text, 2 * LONGEST)  # a key that begins within the line is seen to its end
+    whole = len(text) + left
     if key:
         text = text.replace(key, MASK)
     text = _VALUE.sub(rf"\1{MASK}\3", text)
     text = _BEARER.sub(rf"\1 {MASK}", text)
     text = _KEY.sub(MASK, text)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(whole) - LONGEST} more)"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({whole - LONGEST} more)"
+
+
+def _without_images(text: str, most: int) -> tuple[str, int]:
+    """The first `most` letters of the text without its images, and how many letters are left behind them."""
+    kept: list[str] = []
+    size = end = 0
+    while (start := text.find(_IMAGE_BEGINS, end, end + most - size)) >= 0:
+        image = _IMAGE.match(text, start)
+        piece = text[end:start] + (_IMAGE_BEGINS if image is None else f"{image[1]}...")
+        end = start + len(_IMAGE_BEGINS) if image is None else image.end()
+        kept.append(piece)
+        size += len(piece)
+    rest = text[end : end + max(most - size, 0)]
+    return "".join([*kept, rest]), len(text) - end - len(rest)
 
 
 @web.middleware

@@ -7,12 +7,14 @@ with a WebSocket, so that its key may stand among the subprotocols, as OpenAI ha
 
 from __future__ import annotations
 
-import asyncio
+import re
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from aiohttp import web
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.excerpts import excerpt
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NOBODY, digest_of
 from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.middleware.forwarded import check_forwarded, client_address
@@ -23,6 +25,15 @@ from codex_proxy.http.service import SERVICE, Service
 
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/metrics", "/openapi.json"})
 """What a supervisor asks without a key; `/metrics` has a key of its own, and what is served is no secret."""
+
+_SINGLE: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization")
+_HOST: Final = re.compile(
+    r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+|(?:[0-9a-f]*:){2,}[0-9a-f.]*))(?::[0-9]{0,5})?"
+)
+"""A name or an address of IPv4, or one of IPv6 in brackets (or, as some write it, without); then perhaps a port."""
+
+_OF_FORMS: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
+"""What a page may send to anybody. An empty form has such a type, and no body."""
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing here, and whose bodies nobody looks at."""
@@ -38,6 +49,7 @@ DIGEST = web.RequestKey("digest", str)
 async def doors(request: web.Request, handler: Handler) -> web.StreamResponse:
     service = request.app[SERVICE]
     check_head(request)
+    _check_single(request)
     _check_host(request, service)
     check_forwarded(request)
     answer = admit(request)
@@ -45,16 +57,22 @@ async def doors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return answer
     if request.path not in OPEN_PATHS:
         await _let_in(request, service)
-    if request.method not in READS and request.can_read_body:
+    if request.method not in READS and request.match_info.http_exception is None:
         _check_content_type(request)
     return await handler(request)
 
 
+def _check_single(request: web.Request) -> None:
+    """Raises `Fault` for a header that decides who asks and is there twice: whoever reads the other one errs."""
+    for name in _SINGLE:
+        if len(request.headers.getall(name, [])) > 1:
+            raise bad_request(f"The request has more than one {name} header.")
+
+
 def host_name(host: str) -> str:
-    """The name in a Host header, without its port: `[::1]:80` gives `::1`."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+    """The name in a Host header, without its port: `[::1]:80` gives `::1`; empty for what is no host."""
+    found = _HOST.fullmatch(host.lower())
+    return (found["address"] or found["name"]) if found else ""
 
 
 def _check_host(request: web.Request, service: Service) -> None:
@@ -68,26 +86,22 @@ def _check_host(request: web.Request, service: Service) -> None:
 
 
 async def _let_in(request: web.Request, service: Service) -> None:
-    """Finds out who asks. Raises `Fault` INVALID_API_KEY, for a wrong key after a while."""
+    """Finds out who asks. Raises `Fault` INVALID_API_KEY, or RATE_LIMITED where too many keys are tried."""
     key = key_in(request)
-    digest = digest_of(key) if key else None
-    try:
-        client = service.clients.holding(digest)
-    except Fault:
-        if digest is not None:
-            await held_back(request)
-        raise
-    request[CLIENT], request[OWNER], request[DIGEST] = client, client.name, digest or ""
+    digest = digest_of(key) if key else ""
+    if digest and service.clients.wanted:
+        async with guarded(request, digest):
+            client = service.clients.holding(digest)
+    else:
+        client = service.clients.holding(None)
+    request[CLIENT], request[OWNER], request[DIGEST] = client, client.name, digest
     if client.name != NOBODY:
         request[NOTES]["owner"] = client.name
 
 
-async def held_back(request: web.Request) -> None:
-    """Returns when the answer to this request's wrong key may go out. Some get none."""
-    if not await request.app[SERVICE].wrong_keys.hold_back(client_address(request)):
-        if request.transport is not None:
-            request.transport.abort()
-        raise asyncio.CancelledError
+def guarded(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
+    """Around the look at a key: before it there is a wait where its address has brought wrong ones."""
+    return request.app[SERVICE].wrong_keys.looking(client_address(request), digest)
 
 
 def key_in(request: web.Request) -> str:
@@ -109,11 +123,16 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def _check_content_type(request: web.Request) -> None:
+    """Raises `Fault` for a body that is no JSON; without a body, as some requests are, for one that a form can send."""
     kind = request.content_type.lower()
-    if kind != "application/json" and not kind.endswith("+json"):
+    if kind in _OF_FORMS if not request.can_read_body else not _is_json(kind):
         raise Fault(
             Failure(
                 kind=FaultKind.UNSUPPORTED_MEDIA_TYPE,
-                message=f"The body's type is {kind[:80]}; send it as `Content-Type: application/json`.",
+                message=f"The body's type is {excerpt(kind)}; send it as `Content-Type: application/json`.",
             )
         )
+
+
+def _is_json(kind: str) -> bool:
+    return kind == "application/json" or kind.endswith("+json")

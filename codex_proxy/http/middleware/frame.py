@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 import structlog
 from aiohttp import web
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.excerpts import excerpt
+from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.keys import NOBODY
-from codex_proxy.http.faults import UNFORESEEN, fault_response, log_unforeseen
+from codex_proxy.http.faults import fault_response, log_unforeseen
 from codex_proxy.http.service import SERVICE
 
 log = structlog.get_logger("codex_proxy.http")
@@ -30,14 +31,21 @@ REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
 OWNER = web.RequestKey("owner", str)
 """The name of the key that the request came with; `local` where none is wanted."""
 
+_BEGAN = web.RequestKey("began", float)
+"""When its first line was read, by the server's clock."""
 _PREPARED = web.RequestKey("prepared", bool)
 """The headers of an answer have gone out: there can be no other."""
 
 _CLEAN_ID = re.compile(r"[\x21-\x7e]{1,128}")
 """What a client may call its request: visible ASCII, so that it can neither break a header nor a log."""
 
-NOT_FOR_PAGES = {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin"}
-"""For browsers that do not say whose page is asking: nothing here is a script or a picture for another page."""
+ON_EVERY_REPLY = {
+    # For browsers that do not say whose page is asking: nothing here is a script or a picture for another page.
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # aiohttp would name itself, Python, and their versions.
+    "Server": "codex-proxy",
+}
 
 LONGEST_NOTE = 100
 """Letters of a path or a model's name in the log: they are the client's own words."""
@@ -58,7 +66,7 @@ async def frame(request: web.Request, handler: Handler) -> web.StreamResponse:
     request[_PREPARED] = False
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(req_id=request_id)
-    began = service.clock.monotonic()
+    began = request[_BEGAN] = service.clock.monotonic()
     status = CLIENT_LEFT
     try:
         response = await _answer(request, handler)
@@ -86,7 +94,13 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Fault as fault:
         request[NOTES]["error"] = fault.failure.kind.value
         return fault_response(fault.failure, request.path)
+    except asyncio.CancelledError:
+        if not _is_given_up(request):
+            raise
+        request[NOTES]["error"] = STOPPING.kind.value
+        return fault_response(STOPPING, request.path)
     except web.HTTPException as error:
+        error.__traceback__ = None  # the request holds the error, and this would hold the request
         return _http_error(request, error)
     except ConnectionError:
         raise asyncio.CancelledError from None  # the client left while it was written to
@@ -101,11 +115,22 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         return fault_response(UNFORESEEN, request.path)
 
 
+def _is_given_up(request: web.Request) -> bool:
+    """Whether a request was cancelled since the server stops, and its client is there and has had no answer."""
+    here = request.transport is not None and not request.transport.is_closing()
+    if not here or request[_PREPARED] or not request.app[SERVICE].manager.draining:
+        return False
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
+    return True
+
+
 def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
     """aiohttp's own refusals, in OpenAI's shape."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
-        message = f"{request.path} does not take {request.method}; it takes {allowed}."
+        message = f"{excerpt(request.path)} does not take {excerpt(request.method)}; it takes {allowed}."
         return fault_response(
             Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message), request.path, allow=allowed
         )
@@ -114,7 +139,7 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
         message = f"The body is larger than {limit} bytes, the limit of this server (PROXY_BODY_LIMIT)."
         return fault_response(Failure(kind=FaultKind.REQUEST_TOO_LARGE, message=message), request.path)
     if error.status == 404:
-        message = f"There is nothing at {request.method} {request.path}."
+        message = f"There is nothing at {excerpt(request.method)} {excerpt(request.path)}."
         return fault_response(Failure(kind=FaultKind.NOT_FOUND, message=message), request.path)
     message = error.text or error.reason
     return fault_response(Failure(kind=FaultKind.INVALID_REQUEST, message=message), request.path)
@@ -122,8 +147,13 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
 
 async def sign(request: web.Request, response: web.StreamResponse) -> None:
     """`x-request-id` and what else goes with every reply, just before its headers go out."""
-    response.headers.update(NOT_FOR_PAGES)
+    if request.app[SERVICE].manager.draining:
+        response.headers["Connection"] = "close"
+        response.force_close()
+    response.headers.update(ON_EVERY_REPLY)
     if REQUEST_ID in request:
         request[_PREPARED] = True
         response.headers["x-request-id"] = request[REQUEST_ID]
+        elapsed = request.app[SERVICE].clock.monotonic() - request[_BEGAN]
+        response.headers["openai-processing-ms"] = str(round(elapsed * 1000))
         response.headers.update(request[REPLY_HEADERS])

@@ -1,19 +1,22 @@
-"""Holds the answers to wrong keys back, so that trying many takes long. Right keys never come here.
+"""Lets keys that may be guesses wait before they are looked at, so that trying many takes long, also many at once.
 
-How long is decided in `core.attempts`; here it is waited, for a bounded number of answers at once.
+How long is decided in `core.attempts`; here it is waited, by a bounded number at once. Beyond it, as beyond what one
+address may have waiting, a key is refused without a look: its answer tells nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
-from codex_proxy.core.attempts import FailedAttempts
+from codex_proxy.core.attempts import LONGEST_SECONDS, FailedAttempts, TooManyWaitError
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
 
 MOST_HELD: Final = 256
-"""Connections that wait for such an answer. One more is closed without an answer: it is no client of ours."""
+"""Connections whose keys wait, of all addresses. An address without wrong keys has none that waits."""
 
 
 class WrongKeys:
@@ -24,16 +27,43 @@ class WrongKeys:
         self._sleep = sleep
         self._held = 0
 
-    async def hold_back(self, address: str) -> bool:
-        """Returns when the answer to a wrong key from this address may go out; False: it gets none."""
-        seconds = self._attempts.delay(address)
+    @asynccontextmanager
+    async def looking(self, address: str, digest: str) -> AsyncIterator[None]:
+        """Around the look at a key from this address, which raises `Fault` for a wrong one.
+
+        Raises `Fault` RATE_LIMITED where too many of them wait.
+        """
+        may_be_guess = not self._attempts.is_known(address, digest)
+        if may_be_guess:
+            await self._wait(address)
+        try:
+            yield
+        except Fault:
+            self._attempts.was_wrong(address, digest)
+            raise
+        if may_be_guess:
+            self._attempts.take_back(address)
+        self._attempts.was_right(address, digest)
+
+    async def _wait(self, address: str) -> None:
+        try:
+            seconds = self._attempts.delay(address)
+        except TooManyWaitError as error:
+            raise _refused(error.seconds) from None
         if seconds == 0:
-            return True
+            return
         if self._held >= MOST_HELD:
-            return False
+            raise _refused(LONGEST_SECONDS)
         self._held += 1
         try:
             await self._sleep(seconds)
         finally:
             self._held -= 1
-        return True
+
+
+def _refused(seconds: float) -> Fault:
+    message = (
+        "Too many wrong keys came from this address, so this one was not looked at. Try again later; a key that has "
+        "worked from here before works at any time."
+    )
+    return Fault(Failure(kind=FaultKind.RATE_LIMITED, message=message, retry_after=seconds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from codex_proxy.http.openapi.bodies import NULL, Schema
-from codex_proxy.surfaces.errors import CHAT_ROWS, TABLE
+from codex_proxy.surfaces.errors import TABLE
 from codex_proxy.surfaces.usage_report import WIDTHS
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -52,7 +52,7 @@ ERRORS: Final[dict[str, Schema]] = {
             "error": record(
                 {
                     "message": TEXT,
-                    "type": one_of(*sorted({row.type for row in (*TABLE.values(), *CHAT_ROWS.values())})),
+                    "type": one_of(*sorted({row.type for row in TABLE.values()})),
                     "param": maybe(TEXT),
                     "code": maybe(TEXT),
                 }
@@ -330,11 +330,15 @@ SERVER: Final[dict[str, Schema]] = {
     "Health": record(
         {
             "status": one_of("ok", "degraded"),
-            "version": TEXT,
-            "agent": record({"name": TEXT, "version": TEXT, "fake": FLAG}),
-            "turns": record({"running": COUNT, "queued": COUNT}),
+            "agent": record({"name": TEXT, "fake": FLAG}, {"version": TEXT}),
         },
-        {"warning": TEXT, "trouble": TEXT},
+        {
+            "version": TEXT,
+            "turns": record({"running": COUNT, "queued": COUNT}),
+            "warning": TEXT,
+            "trouble": TEXT,
+            "keys": TEXT,
+        },
     ),
     "Live": record({"status": kind("ok")}),
     "Unready": record({"status": kind("unready"), "reason": TEXT}),

@@ -15,13 +15,12 @@ from pydantic import BaseModel
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.conversations.bodies import AddItemsBody, CreateBody, UpdateBody
 from codex_proxy.surfaces.responses.parse import CONVERSATION_PREFIX
-from codex_proxy.surfaces.responses.tools import LEFT_OUT
-from codex_proxy.surfaces.responses.wire import ContextFields, Include, ResponseRequest
+from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, Include, ResponseRequest
 
 Schema = dict[str, Any]
 
 NULL: Final[Schema] = {"type": "null"}
-NEVER_TAKEN: Final = frozenset({"ChatUnheardPart", "UnheardPart", "ChosenHosted"})
+NEVER_TAKEN: Final = frozenset({"ChatUnheardPart", "UnheardPart", "ChosenHosted", "HostedTool"})
 """Members of unions that are known by name only to be refused by name."""
 
 _CONVERSATION_ID: Final[Schema] = {"type": "string", "pattern": f"^{CONVERSATION_PREFIX}"}
@@ -34,15 +33,19 @@ CHANGED: Final[dict[tuple[str, str], Schema]] = {
     ("ChatRequest", "logprobs"): {"anyOf": [{"const": False}, {"const": 0}, NULL]},
     ("ChatRequest", "top_logprobs"): NULL,
     ("ChatRequest", "audio"): NULL,
-    ("ChatRequest", "web_search_options"): NULL,
     ("ChatRequest", "modalities"): {"anyOf": [{"type": "array", "items": {"const": "text"}}, NULL]},
     ("ResponseRequest", "prompt"): NULL,
+    ("ChatGivenFile", "file_id"): NULL,
+    ("FilePart", "file_id"): NULL,
+    ("FilePart", "file_url"): NULL,
+    ("ChatGivenFile", "file_data"): {"type": "string"},
+    ("FilePart", "file_data"): {"type": "string"},
     ("ConversationId", "id"): _CONVERSATION_ID,
     ("ResponseRequest", "conversation"): _CONVERSATION,
     ("ContextFields", "conversation"): _CONVERSATION,
+    ("CompactRequest", "conversation"): _CONVERSATION,
     ("ResponseRequest", "include"): {"anyOf": [{"type": "array", "items": {"enum": _INCLUDES}}, NULL]},
     ("ResponseRequest", "top_logprobs"): {"anyOf": [{"type": "integer", "const": 0}, NULL]},
-    ("HostedTool", "type"): {"type": "string", "enum": sorted(LEFT_OUT)},
     # Without a type an item that has a role or content is a message, so it is no reference.
     ("ItemReference", "type"): {"anyOf": [{"const": "item_reference"}, NULL]},
 }
@@ -63,6 +66,7 @@ def body_schemas(*, most_choices: int) -> dict[str, Schema]:
         (ChatRequest, "Chat"),
         (ResponseRequest, ""),
         (ContextFields, ""),
+        (CompactRequest, ""),
         (CreateBody, ""),
         (UpdateBody, ""),
         (AddItemsBody, ""),
@@ -71,6 +75,8 @@ def body_schemas(*, most_choices: int) -> dict[str, Schema]:
     for (name, field), schema in CHANGED.items():
         found[name]["properties"][field] = schema
     found["ItemReference"] |= NOT_WITHOUT_TYPE
+    for name in ("ChatGivenFile", "FilePart"):
+        found[name]["required"] = [*found[name].get("required", ()), "file_data"]
     found["ChatRequest"]["properties"]["n"] = {
         "anyOf": [{"type": "integer", "minimum": 1, "maximum": most_choices}, NULL]
     }

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http.openapi.answers import COUNT, FLAG, TEXT, array, list_of, one_of, ref
 from codex_proxy.http.openapi.bodies import Schema
-from codex_proxy.surfaces.errors import CHAT_ROWS, TABLE
+from codex_proxy.surfaces.errors import TABLE
 from codex_proxy.surfaces.lists import LONGEST
 from codex_proxy.surfaces.responses.wire import Include
 from codex_proxy.surfaces.usage_report import GROUPS, LATEST, WIDTHS
@@ -23,7 +23,7 @@ STATUSES: Final[dict[Kind, tuple[int, ...]]] = {
     "open": (403, 500),
     "read": (400, 401, 403, 404, 500),
     "stored": (400, 401, 403, 404, 413, 415, 429, 500, 503),
-    "turn": tuple(sorted({row.status for row in (*TABLE.values(), *CHAT_ROWS.values())})),
+    "turn": tuple(sorted({row.status for row in TABLE.values()})),
 }
 """What an operation of each kind may be refused or fail with."""
 
@@ -171,12 +171,12 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "turn",
         {"200": ref("Compaction")},
         (),
-        "ContextFields",
+        "CompactRequest",
         body_words=_CONTEXT_WORDS,
     ),
     ("POST", "/responses/input_tokens"): Operation(
         "count_input_tokens",
-        "How many tokens a context has: an estimate by its letters.",
+        "How many tokens a context has: an estimate.",
         "turn",
         {"200": ref("InputTokens")},
         (),

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from codex_proxy.core.events import Event, TurnEnded
-from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.responses.profiles import end_of_profile, events_of_profile
 from codex_proxy.http.responses.service import Profile
 from codex_proxy.runs.event_log import Cursor
@@ -94,13 +94,19 @@ class Answer:
             self._renderer.feed([ended])
             self._last = self._renderer.take_frames()
             self.final = self._renderer.response()
-        elif ended.failure is not None and ended.failure is not self.ending.failure:
+        elif ended.failure is not None and ended.failure != self.ending.failure:
             self._fail(ended.failure)
         self.failure = ended.failure
-        self.visible = self.visible or ended.failure is None
+        self.visible = self.visible or ended.failure is None or self._shows(ended.failure)
         self._out += self._last
         self._last = []
         self.ended = True
+
+    def _shows(self, failure: Failure) -> bool:
+        """Whether a failure before anything was said is told in the stream, and not as a status: in the profile of
+        open-responses-server, but for a context that is too long, since a shorter one may be tried."""
+        too_long = failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
+        return self._stream and self._profile == "open-responses-server" and not too_long
 
     def _fail(self, failure: Failure) -> None:
         """Another end than the one that was rendered: only its last frame differs."""
@@ -135,6 +141,12 @@ class Answer:
         if self._cursor is not None and self._run is not None:
             self._cursor.detach()
             self._run.interrupt()
+
+    def let_go(self) -> None:
+        """Nobody reads on and nothing is saved any more, of a turn that is over: run and saver are forgotten."""
+        if self._cursor is not None:
+            self._cursor.detach()
+        self._run, self._save = None, _unsaved
 
     # --- what an exchange asks of its renderer --------------------------------------------------
 
@@ -180,3 +192,8 @@ class Answer:
         if self.ended and out:
             done = end_of_profile(self._profile)
         return b"".join([frame for _, frame in out]) + done
+
+
+async def _unsaved(answer: Answer, run: Run) -> Failure | None:
+    """How an answer is saved that was let go."""
+    return None

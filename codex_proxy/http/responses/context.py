@@ -7,7 +7,7 @@ the model's own items in it. Raises `Fault` for what is not there, and for outpu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -18,13 +18,16 @@ from codex_proxy.core.items import HistoryItem, PastCall, PastOutput
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.responses.store_faults import opened, told_as_faults
 from codex_proxy.runs.model_items import ModelItem, as_history, settled
-from codex_proxy.store.base import UNFINISHED, NotStored, Store, StoredItem
+from codex_proxy.store.base import UNFINISHED, ContextTooLarge, NotStored, Store, StoredItem
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.conversations import objects as conversation_objects
 from codex_proxy.surfaces.items import ItemDict, references_of, resolved, with_ids
+from codex_proxy.surfaces.responses.client_tools import tools_in
+from codex_proxy.surfaces.responses.context import Measure
 from codex_proxy.surfaces.responses.history import Told, told_by
-from codex_proxy.surfaces.responses.objects import previous_not_found
+from codex_proxy.surfaces.responses.objects import previous_not_found, previous_too_large
 from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of
+from codex_proxy.surfaces.responses.tools import joined
 
 _dict = msgspec.json.Decoder(dict[str, object])
 _model_item = msgspec.json.Decoder(ModelItem)
@@ -64,9 +67,41 @@ async def context_of(
     request: Continues, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
     """The request's own items with ids, what they refer to, and all that was said before them."""
-    earlier = await _earlier(request, store, owner)
+    earlier: list[ContextItem] = []
+    await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
     known = {item.shown["id"] for item in earlier if item.shown is not None and "id" in item.shown}
-    # What is there already need not be said twice.
+    own = await _own_items(request, known, store, owner, ids)
+    fresh = tuple(
+        ContextItem(item) if stored is None else msgspec.structs.replace(context_item(stored), shown=item)
+        for item, stored in own
+    )
+    kept = tuple(stored or StoredItem(item["id"], _encoded(item), created=now) for item, stored in own)
+    return Context(tuple(earlier), fresh, kept)
+
+
+async def measured(
+    request: Continues, store: Store | None, owner: str, ids: IdSource
+) -> tuple[Measure, list[ItemDict]]:
+    """The same for who only asks how long it is: what was said before, measured as it is read, and the request's own
+    items."""
+    measure = Measure()
+    known: set[str] = set()
+
+    def visit(stored: StoredItem) -> None:
+        if stored.visible:
+            item = _shown(stored)
+            known.add(item.get("id", ""))
+            measure.add(item)
+
+    await _visit_earlier(request, store, owner, visit)
+    return measure, [item for item, _ in await _own_items(request, known, store, owner, ids)]
+
+
+async def _own_items(
+    request: Continues, known: Collection[str], store: Store | None, owner: str, ids: IdSource
+) -> list[tuple[ItemDict, StoredItem | None]]:
+    """The request's items, each with how it is kept already where it is. References to `known` ones are left out: what
+    is there already need not be said twice."""
     given = [
         item for item in request.input_items if not (item["type"] == "item_reference" and item["id"] in known)
     ]
@@ -76,11 +111,15 @@ async def context_of(
         with told_as_faults():
             found = await store.find_items(owner, references)
     whole = resolved(given, {id: _shown(item) for id, item in found.items()})
-    kept = [
-        found.get(item["id"]) or StoredItem(item["id"], bytes(schema_json(item)), created=now)
-        for item in _distinct(with_ids(whole, ids), ids)
-    ]
-    return Context(earlier, tuple(map(context_item, kept)), tuple(kept))
+    return [(item, found.get(item["id"])) for item in _distinct(with_ids(whole, ids), ids)]
+
+
+def _encoded(item: ItemDict) -> bytes:
+    """The item as JSON. It may hold a picture of 25 MiB, for which the standard library takes ten times as long."""
+    try:
+        return msgspec.json.encode(item)
+    except OverflowError:  # an integer of more than 64 bits, in a schema
+        return bytes(schema_json(item))
 
 
 def context_item(stored: StoredItem) -> ContextItem:
@@ -90,17 +129,22 @@ def context_item(stored: StoredItem) -> ContextItem:
     )
 
 
-async def _earlier(request: Continues, store: Store | None, owner: str) -> tuple[ContextItem, ...]:
+async def _visit_earlier(
+    request: Continues, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
+) -> None:
+    """Calls `visit` with each item that is continued, oldest first, in a thread of the store's."""
     if request.conversation is not None:
         with told_as_faults():
             try:
-                whole = await opened(store).conversation_context(owner, request.conversation)
+                await opened(store).scan_conversation(owner, request.conversation, visit)
             except NotStored:
                 raise conversation_objects.not_found(request.conversation) from None
-        return tuple(map(context_item, whole.items))
+            except ContextTooLarge as error:
+                raise conversation_objects.too_large(str(error), "conversation") from None
+        return
     previous = request.previous_response_id
     if previous is None:
-        return ()
+        return
     if store is None:
         raise previous_not_found(previous)
     with told_as_faults():
@@ -110,10 +154,11 @@ async def _earlier(request: Continues, store: Store | None, owner: str) -> tuple
         if response.background and response.status in UNFINISHED:
             raise _still_running(previous)
         try:
-            chain = await store.context(owner, previous)
+            await store.scan_context(owner, previous, visit)
         except NotStored:
             raise previous_not_found(previous) from None
-    return tuple(context_item(item) for turn in chain for side in (turn.input, turn.output) for item in side)
+        except ContextTooLarge as error:
+            raise previous_too_large(str(error)) from None
 
 
 def _still_running(id: str) -> Fault:
@@ -151,6 +196,8 @@ def turn_with(
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     told = told_by([*earlier, *fresh], earlier=len(earlier))
     turn = turn_of(parsed, tuple(part for _, part in told))
+    if brought := tools_in(earlier):  # those of the request's own items are offered already
+        turn = msgspec.structs.replace(turn, tools=joined(turn.tools, brought))
     items = (*context.earlier, *context.fresh)
     if all(item.model is None for item in items):
         return turn, None

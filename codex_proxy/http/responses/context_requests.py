@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from aiohttp import web
 
 from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.body import read_body
+from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.clients import CLIENT, not_its_model
 from codex_proxy.http.exchange import whole
 from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.responses.context import context_of
+from codex_proxy.http.responses.context import context_of, measured
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import OneRun
-from codex_proxy.http.turns import billed_to, check_capabilities
+from codex_proxy.http.turns import billed_to, check_capabilities, with_images
 from codex_proxy.http.workspace import in_workspace
+from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.responses import context as contexts
 from codex_proxy.surfaces.responses import objects
 from codex_proxy.surfaces.responses.context import ParsedContext
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
-from codex_proxy.surfaces.usage import letters_in
+from codex_proxy.surfaces.usage import tokens_in
 
 
 async def count_input_tokens(request: web.Request) -> web.Response:
     """POST /v1/responses/input_tokens. No agent counts without a model call: the answer says that it estimates."""
-    parsed, history = await _context(request)
-    return json_response(objects.token_count(contexts.letters_of(parsed, history)))
+    service = request.app[SERVICE]
+    parsed = await _parsed(request, counting=True)
+    measure, fresh = await measured(parsed, service.responses.store, request[OWNER], service.ids)
+    return json_response(objects.token_count(measure.tokens_with(parsed, fresh)))
 
 
 async def compact(request: web.Request) -> web.Response:
@@ -38,17 +44,20 @@ async def compact(request: web.Request) -> web.Response:
     turn = in_workspace(contexts.compaction_turn(parsed, history), None, request[CLIENT].workspace)
     if not request[CLIENT].allows_some_effort(turn.model):  # which one it takes is no choice of the client's
         raise not_its_model(parsed.model_asked)
-    check_capabilities(turn, service.manager.agent)
+    check_capabilities(turn, service)
+    turn = await with_images(turn, service, web_images(parsed.input_items), "input")
     renderer = await _answered(service, turn, request[OWNER])
     response = renderer.response()
-    letters = sum(len(part["text"]) for item in response["output"] for part in item.get("content", ()))
+    texts = [part["text"] for item in response["output"] for part in item.get("content", ())]
     return json_response(
         objects.compacted(
             id=service.ids.new("resp_"),
             created_at=int(service.clock.epoch()),
             item_id=service.ids.new("cmp_"),
             summary=contexts.summary_in(response),
-            usage=renderer.spent.tokens(prompt_letters=letters_in(turn.history), answer_letters=letters),
+            usage=renderer.spent.tokens(
+                prompt=partial(tokens_in, turn.history), answer=partial(estimate_all, texts)
+            ),
         )
     )
 
@@ -56,15 +65,21 @@ async def compact(request: web.Request) -> web.Response:
 async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
     """The context of the body, with what is stored of it."""
     service = request.app[SERVICE]
-    parsed = contexts.parse_context(
-        await read_body(request), catalog=service.catalog, max_items=request[CLIENT].responses.max_items
-    )
+    parsed = await _parsed(request)
     context = await context_of(
         parsed, service.responses.store, request[OWNER], service.ids, service.clock.epoch()
     )
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     return parsed, contexts.context_history(parsed, [*earlier, *fresh], earlier=len(earlier))
+
+
+async def _parsed(request: web.Request, *, counting: bool = False) -> ParsedContext:
+    catalog, max_items = request.app[SERVICE].catalog, request[CLIENT].responses.max_items
+    return await parsed_from(
+        await read_body(request),
+        lambda body: contexts.parse_context(body, catalog=catalog, max_items=max_items, counting=counting),
+    )
 
 
 async def _answered(service: Service, turn: Turn, owner: str) -> ResponsesRenderer:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from aiohttp import web
 
 from codex_proxy.core.faults import Fault
-from codex_proxy.http.body import read_body
+from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.exchange import streamed, whole
 from codex_proxy.http.middleware.frame import NOTES, OWNER
@@ -38,7 +38,10 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     observed = Observed(service.clock)
     body, hints = await read_body(request), hints_of(request)
-    parsed = parse(body, settings=request[CLIENT].responses, catalog=service.catalog, headers=hints)
+    settings = request[CLIENT].responses
+    parsed = await parsed_from(
+        body, lambda body: parse(body, settings=settings, catalog=service.catalog, headers=hints)
+    )
     request[NOTES] |= {
         "model": parsed.model_asked,
         "stream": parsed.stream,
@@ -48,6 +51,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     }
     if parsed.background:
         return await _behind(request, parsed, body, hints)
+    del body  # a turn may take an hour
     return await _in_front(request, parsed, observed)
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
 from codex_proxy.core.events import Stop, TurnEnded
-from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.faults import UNFORESEEN, log_unforeseen
+from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
+from codex_proxy.http.faults import log_unforeseen
 from codex_proxy.http.responses.answer import Answer
 from codex_proxy.http.responses.prepare import (
     Prepared,
@@ -27,9 +28,9 @@ from codex_proxy.http.responses.prepare import (
 from codex_proxy.http.responses.store_faults import failure_of
 from codex_proxy.http.service import Service
 from codex_proxy.http.turns import billed_to
-from codex_proxy.runs.manager import STOPPING
 from codex_proxy.runs.run import Run
-from codex_proxy.store.base import UNFINISHED, Frame, Store, StoredItem, StoreError
+from codex_proxy.runs.slots import Slot, Slots
+from codex_proxy.store.base import UNFINISHED, Append, Frame, Store, StoredItem, StoreError
 from codex_proxy.surfaces.base import json_bytes
 
 log = structlog.get_logger("codex_proxy.http")
@@ -39,9 +40,9 @@ RETRY_SECONDS = 2.0
 
 
 class LiveRun:
-    """One response in the background. `place` limits how many of them run at once."""
+    """One response in the background. `slots` limits how many of them run at once."""
 
-    def __init__(self, service: Service, prepared: Prepared, store: Store, place: asyncio.Semaphore) -> None:
+    def __init__(self, service: Service, prepared: Prepared, store: Store, slots: Slots) -> None:
         self.ended = False
         """Its end is stored, or it is gone."""
         self.streams = prepared.parsed.stream
@@ -50,7 +51,8 @@ class LiveRun:
         self._service = service
         self._prepared = prepared
         self._store = store
-        self._place = place
+        self._slots = slots
+        self._slot: Slot | None = None
         self._answer = answer_of(service, prepared, self._save, stream=False)
         self._run: Run | None = None
         self._cancelled = asyncio.Event()
@@ -96,6 +98,7 @@ class LiveRun:
             await self._end_without_run(TurnEnded(Stop.FAILED, "provider", UNFORESEEN))
         finally:
             self._prepared.release()
+            self._answer.let_go()
             self.ended = True
             self._tell()
 
@@ -120,11 +123,11 @@ class LiveRun:
         try:
             await self._follow()
         finally:
-            self._place.release()
+            self._give_back()
 
     async def _start(self) -> None:
         """Waits for a place, and for its conversation; both take as long as they take."""
-        await self._place.acquire()
+        self._slot = await self._slots.take(self._prepared.owner)
         try:
             if self._prepared.parsed.conversation is not None:
                 await self._enter_conversation()
@@ -132,8 +135,12 @@ class LiveRun:
                 await self._try_to_start()
         except BaseException:
             if self._run is None:
-                self._place.release()
+                self._give_back()
             raise
+
+    def _give_back(self) -> None:
+        if self._slot is not None:
+            self._slot.give_back()
 
     async def _enter_conversation(self) -> None:
         """What is said in it meanwhile belongs to the context."""
@@ -148,7 +155,9 @@ class LiveRun:
         except Fault as fault:
             if fault.failure.kind is not FaultKind.CONCURRENCY_EXCEEDED:
                 raise
-            await asyncio.sleep(RETRY_SECONDS)
+            with contextlib.suppress(TimeoutError):  # a server that stops says so when it is asked again
+                async with asyncio.timeout(RETRY_SECONDS):
+                    await self._service.manager.until_draining()
             if self._prepared.held is not None:
                 await self._enter_conversation()
             return
@@ -205,18 +214,15 @@ class LiveRun:
         final, prepared = answer.final, self._prepared
         assert final is not None
         output: Sequence[StoredItem] = () if run is None else output_of(self._service, final, run)
-        written = await self._store.update_response(
+        await end_response(
+            self._service,
+            self._store,
             prepared.owner,
-            prepared.id,
-            status=final["status"],
-            json=json_bytes(final),
+            final,
             output=output,
             append=append_of(prepared.parsed, final["status"]),
-            only_from=UNFINISHED,
         )
         self._saved = True
-        if written and self._service.responses.webhooks is not None:
-            await self._service.responses.webhooks.tell(prepared.id, final["status"])
 
     async def _save_until_it_is(self) -> None:
         """Writes down an end that could not be saved when it came."""
@@ -231,13 +237,42 @@ class LiveRun:
 
     def _is_taken_up_again(self, failure: Failure | None) -> bool:
         """The server stops in the middle of a turn that its next start will run again."""
-        return failure is STOPPING and can_run_again(self._service, self._prepared)
+        stops = failure is not None and failure.kind is FaultKind.STOPPING
+        return stops and can_run_again(self._service, self._prepared)
 
     async def _end_without_run(self, ended: TurnEnded) -> None:
         """The end of a response whose turn never began."""
         if not self._is_taken_up_again(ended.failure):
             self._answer.feed([ended])
             await self._save_until_it_is()
+
+
+async def end_response(
+    service: Service,
+    store: Store,
+    owner: str,
+    final: dict[str, Any],
+    *,
+    output: Sequence[StoredItem] | None = None,
+    append: Append | None = None,
+) -> None:
+    """Stores the last object of a background response and, in the same transaction, the webhooks that tell of it.
+    Nothing where it has ended already. Raises `StoreError`."""
+    sender = service.responses.webhooks
+    try:
+        await store.update_response(
+            owner,
+            final["id"],
+            status=final["status"],
+            json=json_bytes(final),
+            output=output,
+            append=append,
+            only_from=UNFINISHED,
+            webhooks=() if sender is None else sender.pending(final["id"], final["status"]),
+        )
+    finally:
+        if sender is not None:
+            sender.wake()  # also where the store was too slow to say that it has written it
 
 
 def can_run_again(service: Service, prepared: Prepared) -> bool:

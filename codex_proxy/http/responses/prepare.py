@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -19,7 +20,7 @@ from codex_proxy.http.responses.shortening import may_shorten, shortened
 from codex_proxy.http.responses.store_faults import failure_of
 from codex_proxy.http.responses.turns import ConversationTurn
 from codex_proxy.http.service import Service
-from codex_proxy.http.turns import check_capabilities, with_images
+from codex_proxy.http.turns import agent_headers, cannot, check_capabilities, with_images
 from codex_proxy.http.workspace import in_workspace
 from codex_proxy.runs.model_items import ModelItem, model_items
 from codex_proxy.runs.own_calls import approved_calls
@@ -27,10 +28,11 @@ from codex_proxy.runs.run import Run
 from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.store.base import Append, StoredItem, StoredResponse, StoreError
 from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.responses.mcp_offers import choice_with, listed_in
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
-from codex_proxy.surfaces.usage import letters_in
+from codex_proxy.surfaces.usage import tokens_in
 
 NO_MCP = (
     "This server connects to no MCP server that a request names: have the operator allow its `server_url` in "
@@ -97,9 +99,10 @@ async def prepared_with(
         raise no_mcp(parsed.mcp[0].param)
     turn, replay = turn_with(parsed, context, service.manager.identity(parsed.turn))
     _check_agent(service, turn)
-    check_schemas(turn, answer="text.format.schema", tool="tools[{}].parameters")
+    checks = service.manager.checks
+    await check_schemas(checks, turn, answer="text.format.schema", tool="tools[{}].parameters")
     turn = in_workspace(turn, parsed.workdir_param, client.workspace)
-    turn, replay = await _with_images(service, turn, replay)
+    turn, replay = await _with_images(service, turn, replay, web_images(parsed.input_items))
     return Prepared(
         id=id,
         owner=owner,
@@ -135,14 +138,8 @@ def check_request(service: Service, parsed: ParsedResponse) -> None:
     if service.own_tools is None:
         raise bad_request(NO_MCP, f"{parsed.mcp[0].param}.server_url", "invalid_mcp_server")
     service.own_tools.check(parsed.mcp)
-    agent = service.manager.agent
-    if "tool_replies" not in agent.capabilities:
-        raise bad_request(
-            f"The agent {agent.name} cannot work with MCP servers of a request. Start the server with "
-            "--agent codex-app-server for that.",
-            parsed.mcp[0].param,
-            "unsupported_by_agent",
-        )
+    if "tool_replies" not in service.manager.agent.capabilities:
+        raise cannot(service, "tool_replies", "work with MCP servers of a request", parsed.mcp[0].param)
 
 
 async def _with_own_tools(service: Service, prepared: Prepared) -> tuple[Turn, OwnTools]:
@@ -171,10 +168,10 @@ async def _with_own_tools(service: Service, prepared: Prepared) -> tuple[Turn, O
 
 
 async def _with_images(
-    service: Service, turn: Turn, replay: tuple[HistoryItem, ...] | None
+    service: Service, turn: Turn, replay: tuple[HistoryItem, ...] | None, places: Mapping[str, str]
 ) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
     """Both histories with their images at hand; each is fetched once."""
-    whole = await with_images(turn, service, "input")
+    whole = await with_images(turn, service, places, "input")
     if whole is turn or replay is None:
         return whole, replay
     fetched = {old: new for old, new in zip(turn.history, whole.history, strict=True) if old is not new}
@@ -184,7 +181,7 @@ async def _with_images(
 def _check_agent(service: Service, turn: Turn) -> None:
     """What the agent cannot do, by the names of this surface."""
     try:
-        check_capabilities(turn, service.manager.agent)
+        check_capabilities(turn, service)
     except Fault as fault:
         param = fault.failure.param or ""
         renamed = _PARAMS.get(param, "input" if param.startswith("messages") else param)
@@ -204,8 +201,10 @@ def renderer_of(service: Service, prepared: Prepared, *, stream: bool = False) -
         background=parsed.background,
         activity=parsed.activity,
         encrypted_reasoning=ENCRYPTED_REASONING in parsed.include,
-        prompt_letters=letters_in(prepared.turn.history),
+        prompt_tokens=partial(tokens_in, prepared.turn.history),
+        max_tokens=prepared.turn.max_tokens,
         keep_frames=True,
+        client_names={tool.name: tool.client_name for tool in prepared.turn.tools if tool.client_name},
     )
 
 
@@ -218,16 +217,9 @@ def answer_of(service: Service, prepared: Prepared, save: Save, *, stream: bool)
 
 def headers_of(service: Service, prepared: Prepared) -> dict[str, str]:
     """What is told of the agent, and of what the request asked for in vain."""
-    able = service.manager.agent.capabilities
-    headers = {"x-codex-agent": service.manager.agent.name}
-    searches = prepared.turn.web_search and "web_search" in able
-    no_search = prepared.parsed.web_search and not searches
-    ignored = [*prepared.parsed.ignored, *(["tools[web_search]"] if no_search else [])]
-    if ignored:
-        headers["x-codex-ignored-params"] = ", ".join(ignored)
-    if "history" not in able and len(prepared.turn.history) > 1:
-        headers["x-codex-history"] = "flattened"
-    return headers
+    search = "tools[web_search]" if prepared.parsed.web_search else None
+    ignored = prepared.parsed.ignored
+    return agent_headers(service.manager.agent, prepared.turn, ignored, search, "text.verbosity")
 
 
 def stores(service: Service, parsed: ParsedResponse) -> bool:
@@ -289,7 +281,9 @@ class SaveOnce:
                 )
             elif append_of(parsed, final["status"]) is not None:
                 items = [*self._prepared.context.input, *output_of(self._service, final, run)]
-                await store.append_items(self._prepared.owner, parsed.conversation or "", items)
+                await store.append_items(
+                    self._prepared.owner, parsed.conversation or "", items, limited=False
+                )
         except StoreError as error:
             return None if failed else failure_of(error)
         return None

@@ -64,7 +64,7 @@ class _Placed:
 def _same(item: ItemDict, head: ItemHead) -> bool:
     """Whether the model said there what the client saw as this item; messages are told in their order."""
     kind = item["type"]
-    if kind in ("function_call", "custom_tool_call"):
+    if kind in ("function_call", "custom_tool_call", "tool_search_call"):
         return head.kind == "call" and head.call_id == item["call_id"]
     if kind in ("mcp_call", "mcp_approval_request"):
         return head.kind == "call" and head.call_id == call_id_of(item["id"])

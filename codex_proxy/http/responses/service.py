@@ -10,6 +10,7 @@ from codex_proxy.http.responses.background_runs import BackgroundRuns
 from codex_proxy.http.responses.turns import ConversationTurns
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.store.base import Store
+from codex_proxy.store.write_check import WriteCheck
 
 Profile = Literal["openai", "open-responses-server"]
 
@@ -28,5 +29,7 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     background: BackgroundRuns
     background_recovery: Literal["fail", "rerun"] = "fail"
     """What becomes of background responses that a restart has cut off."""
+    write_check: WriteCheck | None = None
+    """Of the store, where there is one."""
     webhooks: WebhookSender | None = None
     """Who hears of the ends of background responses."""

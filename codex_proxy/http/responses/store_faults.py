@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import structlog
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.store.base import NotStored, Store, StoreConflict, StoreError, StoreUnavailable
+from codex_proxy.store.base import NotStored, Store, StoreConflict, StoreDamaged, StoreError, StoreUnavailable
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -16,6 +16,12 @@ UNAVAILABLE = Failure(
     kind=FaultKind.UNAVAILABLE,
     message="The store cannot be read or written just now (its disk is full, or another process has locked it). "
     "The server's log says why. Try again, or send 'store': false.",
+)
+DAMAGED = Failure(
+    kind=FaultKind.INTERNAL,
+    message="What this server's store holds of it is damaged on the disk, and nothing of it is shown. The server's log "
+    "names it; the operator finds all that is damaged with `codex-proxy store check`.",
+    code="store_damaged",
 )
 OFF = Failure(
     kind=FaultKind.INVALID_REQUEST,
@@ -29,6 +35,9 @@ def told_as_faults() -> Iterator[None]:
     """Raises a `Fault` for a store that cannot; other answers of the store are the caller's."""
     try:
         yield
+    except StoreDamaged as error:
+        log.error("store_damaged", reason=str(error))
+        raise Fault(DAMAGED) from error
     except StoreUnavailable as error:
         log.error("store_unavailable", reason=str(error))
         raise Fault(UNAVAILABLE) from error
@@ -49,4 +58,4 @@ def failure_of(error: StoreError) -> Failure:
         return Failure(kind=FaultKind.NOT_FOUND, message=message)
     if isinstance(error, StoreConflict):
         return Failure(kind=FaultKind.INTERNAL, message="The response contradicts what is stored already.")
-    return UNAVAILABLE
+    return DAMAGED if isinstance(error, StoreDamaged) else UNAVAILABLE

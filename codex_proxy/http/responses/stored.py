@@ -7,6 +7,7 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
+from codex_proxy.core.faults import bad_request
 from codex_proxy.http.listing import check_include, listed, shown
 from codex_proxy.http.middleware.frame import OWNER
 from codex_proxy.http.places import stream_place
@@ -41,7 +42,7 @@ async def stored_response(request: web.Request) -> StoredResponse:
 async def retrieve(request: web.Request) -> web.StreamResponse:
     """GET /v1/responses/{id}; with `stream=true` the events of one in the background, from `starting_after` on."""
     check_include(request)
-    if request.query.get("stream", "").lower() not in ("true", "1"):
+    if not _is_streamed(request):
         found = await stored_response(request)
         return web.Response(body=found.json, content_type="application/json")
     after = starting_after(request.query)
@@ -50,6 +51,16 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
     await check_resumable(store, found, service.responses.background.find(found.owner, found.id))
     with stream_place(request):
         return await follow(request, service, store, found.owner, found.id, after, {})
+
+
+def _is_streamed(request: web.Request) -> bool:
+    """`stream` of the query. Raises `Fault` for what is no word for yes or no."""
+    given = request.query.get("stream", "").lower()
+    if given not in ("", "true", "1", "false", "0"):
+        raise bad_request(
+            "Invalid value for 'stream': expected 'true' or 'false'.", "stream", "invalid_value"
+        )
+    return given in ("true", "1")
 
 
 async def delete(request: web.Request) -> web.Response:

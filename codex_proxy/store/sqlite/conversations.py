@@ -7,13 +7,14 @@ that was begun stays right when items come or go meanwhile.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from codex_proxy.store.base import (
     MAX_METADATA_KEYS,
     Append,
+    ContextLimits,
     Conversation,
     ConversationContext,
     ItemReference,
@@ -24,33 +25,43 @@ from codex_proxy.store.base import (
     StoreConflict,
     StoredItem,
 )
+from codex_proxy.store.sqlite.checksums import checked, checksum
 from codex_proxy.store.sqlite.items import COLUMNS, Held, find, forget, item_of, keep, page_of
 
 _metadata = msgspec.json.Decoder(dict[str, str])
 
 
 def add(
-    connection: sqlite3.Connection, conversation: Conversation, items: Sequence[NewItem], now: float
+    connection: sqlite3.Connection,
+    conversation: Conversation,
+    items: Sequence[NewItem],
+    limits: ContextLimits,
+    now: float,
 ) -> tuple[StoredItem, ...]:
-    metadata = _checked(conversation.metadata)
+    metadata = _encoded(conversation.metadata)
     try:
         connection.execute(
-            "INSERT INTO conversations (owner, id, created, touched, version, next_position, metadata)"
-            " VALUES (?, ?, ?, ?, 0, 0, ?)",
-            (conversation.owner, conversation.id, conversation.created, now, metadata),
+            "INSERT INTO conversations"
+            " (owner, id, created, touched, version, next_position, metadata, metadata_sum)"
+            " VALUES (?, ?, ?, ?, 0, 0, ?, ?)",
+            (conversation.owner, conversation.id, conversation.created, now, metadata, checksum(metadata)),
         )
     except sqlite3.IntegrityError as error:
         raise StoreConflict("id_taken", f"there is a conversation {conversation.id!r} already") from error
-    return append(connection, conversation.owner, conversation.id, items, None, now) if items else ()
+    if not items:
+        return ()
+    return append(connection, conversation.owner, conversation.id, items, None, limits, now)
 
 
 def get(connection: sqlite3.Connection, owner: str, id: str) -> Conversation | None:
     row = connection.execute(
-        "SELECT created, version, metadata FROM conversations WHERE owner = ? AND id = ?", (owner, id)
+        "SELECT created, version, metadata, metadata_sum FROM conversations WHERE owner = ? AND id = ? AND deleted = 0",
+        (owner, id),
     ).fetchone()
     if row is None:
         return None
-    created, version, metadata = row
+    created, version, metadata, stored = row
+    checked(metadata, stored, f"the metadata of the conversation {id}")
     return Conversation(
         owner=owner, id=id, created=created, version=version, metadata=_metadata.decode(metadata)
     )
@@ -67,7 +78,7 @@ def existing(connection: sqlite3.Connection, owner: str, id: str) -> Conversatio
 def row_of(connection: sqlite3.Connection, owner: str, id: str) -> int:
     """Raises `NotStored`."""
     row = connection.execute(
-        "SELECT seq FROM conversations WHERE owner = ? AND id = ?", (owner, id)
+        "SELECT seq FROM conversations WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()
     if row is None:
         raise NotStored("conversation", id)
@@ -79,24 +90,23 @@ def update(
 ) -> Conversation:
     merged = {**existing(connection, owner, id).metadata, **changes}
     metadata = {key: value for key, value in merged.items() if value is not None}
+    encoded = _encoded(metadata)
     connection.execute(
-        "UPDATE conversations SET metadata = ?, touched = ? WHERE owner = ? AND id = ?",
-        (_checked(metadata), now, owner, id),
+        "UPDATE conversations SET metadata = ?, metadata_sum = ?, touched = ?"
+        " WHERE owner = ? AND id = ? AND deleted = 0",
+        (encoded, checksum(encoded), now, owner, id),
     )
     return existing(connection, owner, id)
 
 
-def delete(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    if get(connection, owner, id) is None:
-        return False
-    remove(connection, row_of(connection, owner, id))
-    return True
-
-
-def remove(connection: sqlite3.Connection, row: int) -> None:
-    kept = connection.execute("SELECT item FROM conversation_items WHERE conversation = ?", (row,)).fetchall()
-    connection.execute("DELETE FROM conversations WHERE seq = ?", (row,))
-    forget(connection, (each[0] for each in kept))
+def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
+    """False where there is none. From now on nobody sees it, and its id is free; `removal` removes its rows."""
+    row = connection.execute(
+        "UPDATE conversations SET deleted = 1, id = id || '#' || seq"
+        " WHERE owner = ? AND id = ? AND deleted = 0",
+        (owner, id),
+    )
+    return row.rowcount > 0
 
 
 def append(
@@ -105,12 +115,16 @@ def append(
     id: str,
     items: Sequence[NewItem],
     version: int | None,
+    limits: ContextLimits | None,
     now: float,
 ) -> tuple[StoredItem, ...]:
-    """Raises `NotStored` and `StoreConflict`; the caller's savepoint takes back what was done before that."""
+    """Raises `NotStored`, `StoreConflict` and `ContextTooLarge`; the caller's savepoint takes back what was done
+    before that."""
     row, position = _at_version(connection, owner, id, version)
     pairs = [_resolved(connection, owner, item) for item in items]
     _list(connection, row, position, [held for held, _ in pairs], now)
+    if limits is not None:
+        limits.check(*_size(connection, row))
     return tuple(item for _, item in pairs)
 
 
@@ -145,7 +159,8 @@ def delete_item(
 ) -> Conversation:
     row = row_of(connection, owner, id)
     found = connection.execute(
-        "SELECT item FROM conversation_items WHERE conversation = ? AND item_id = ? AND visible = 1",
+        "SELECT item, length(json) + length(raw) FROM conversation_items JOIN items ON items.seq = item"
+        " WHERE conversation = ? AND item_id = ? AND visible = 1",
         (row, item_id),
     ).fetchone()
     if found is None:
@@ -154,10 +169,30 @@ def delete_item(
         "DELETE FROM conversation_items WHERE conversation = ? AND item_id = ?", (row, item_id)
     )
     connection.execute(
-        "UPDATE conversations SET version = version + 1, touched = ? WHERE seq = ?", (now, row)
+        "UPDATE conversations SET version = version + 1, touched = ?, items = items - 1, bytes = bytes - ?"
+        " WHERE seq = ?",
+        (now, found[1], row),
     )
-    forget(connection, found)
+    forget(connection, found[:1])
     return existing(connection, owner, id)
+
+
+def scan(
+    connection: sqlite3.Connection,
+    owner: str,
+    id: str,
+    limits: ContextLimits,
+    visit: Callable[[StoredItem], object],
+) -> None:
+    """Row by row: what is visited is not kept. Raises `NotStored` and `ContextTooLarge`."""
+    row = row_of(connection, owner, id)
+    limits.check(*_size(connection, row))
+    for each in connection.execute(
+        f"SELECT {COLUMNS} FROM conversation_items JOIN items ON items.seq = item"
+        " WHERE conversation = ? ORDER BY position",
+        (row,),
+    ):
+        visit(item_of(each))
 
 
 def context(connection: sqlite3.Connection, owner: str, id: str) -> ConversationContext:
@@ -170,7 +205,7 @@ def context(connection: sqlite3.Connection, owner: str, id: str) -> Conversation
     return ConversationContext(conversation.version, tuple(item_of(row) for row in rows))
 
 
-def _checked(metadata: Mapping[str, str]) -> bytes:
+def _encoded(metadata: Mapping[str, str]) -> bytes:
     if len(metadata) > MAX_METADATA_KEYS:
         raise StoreConflict("too_many_keys", f"metadata may have at most {MAX_METADATA_KEYS} keys")
     return msgspec.json.encode(metadata)
@@ -179,13 +214,22 @@ def _checked(metadata: Mapping[str, str]) -> bytes:
 def _at_version(connection: sqlite3.Connection, owner: str, id: str, version: int | None) -> tuple[int, int]:
     """The conversation's row and its next position."""
     row = connection.execute(
-        "SELECT seq, version, next_position FROM conversations WHERE owner = ? AND id = ?", (owner, id)
+        "SELECT seq, version, next_position FROM conversations WHERE owner = ? AND id = ? AND deleted = 0",
+        (owner, id),
     ).fetchone()
     if row is None:
         raise NotStored("conversation", id)
     if version is not None and row[1] != version:
         raise StoreConflict("version", f"the conversation {id!r} has changed meanwhile")
     return row[0], row[2]
+
+
+def _size(connection: sqlite3.Connection, row: int) -> tuple[int, int]:
+    """How many items it holds, and their bytes."""
+    items, size = connection.execute(
+        "SELECT items, bytes FROM conversations WHERE seq = ?", (row,)
+    ).fetchone()
+    return items, size
 
 
 def _resolved(connection: sqlite3.Connection, owner: str, item: NewItem) -> tuple[Held, StoredItem]:
@@ -209,11 +253,12 @@ def _list(connection: sqlite3.Connection, row: int, position: int, held: Sequenc
     try:
         connection.executemany(
             "INSERT INTO conversation_items VALUES (?, ?, ?, ?, ?)",
-            ((row, position + index, *each) for index, each in enumerate(held)),
+            ((row, position + index, each.row, each.id, each.visible) for index, each in enumerate(held)),
         )
     except sqlite3.IntegrityError as error:
         raise StoreConflict("id_taken", "the conversation has an item with this id already") from error
     connection.execute(
-        "UPDATE conversations SET version = version + 1, next_position = ?, touched = ? WHERE seq = ?",
-        (position + len(held), now, row),
+        "UPDATE conversations SET version = version + 1, next_position = ?, touched = ?,"
+        " items = items + ?, bytes = bytes + ? WHERE seq = ?",
+        (position + len(held), now, len(held), sum(each.size for each in held), row),
     )

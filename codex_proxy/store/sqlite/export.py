@@ -53,7 +53,8 @@ def responses_after(connection: sqlite3.Connection, row: int) -> Part:
 
 def conversations_after(connection: sqlite3.Connection, row: int) -> Part:
     rows = connection.execute(
-        "SELECT seq, owner, id FROM conversations WHERE seq > ? ORDER BY seq LIMIT ?", (row, AT_ONCE)
+        "SELECT seq, owner, id FROM conversations WHERE seq > ? AND deleted = 0 ORDER BY seq LIMIT ?",
+        (row, AT_ONCE),
     ).fetchall()
     lines = []
     for _, owner, id in rows:
@@ -84,7 +85,7 @@ def stats(connection: sqlite3.Connection, location: str, steps_in_ram: int) -> S
         bytes_free=free * size,
         responses=count("responses WHERE deleted = 0"),
         unfinished=count("responses WHERE unfinished = 1"),
-        conversations=count("conversations"),
+        conversations=count("conversations WHERE deleted = 0"),
         items=count("items"),
         frames=count("frames"),
         steps=count("steps") + steps_in_ram,

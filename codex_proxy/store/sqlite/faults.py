@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from codex_proxy.store.base import StoreUnavailable
+from codex_proxy.store.base import StoreDamaged, StoreUnavailable
 
 _TOLD = {
     sqlite3.SQLITE_BUSY: "is locked by another process; end it, or try again",
@@ -37,4 +37,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 def told(error: sqlite3.Error, location: str) -> StoreUnavailable | None:
     """The error for the caller, or None for a bug."""
     text = _TOLD.get(primary_code(error))
-    return None if text is None else StoreUnavailable(f"the store {location} {text}")
+    if text is None:
+        return None
+    kind = StoreDamaged if is_damage(error) else StoreUnavailable
+    return kind(f"the store {location} {text}")

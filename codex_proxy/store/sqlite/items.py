@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from codex_proxy.store.base import NotStored, Order, Page, PageRequest, StoredItem
+from codex_proxy.store.sqlite.checksums import damaged, item_digest
 
-COLUMNS: Final = "items.id, items.json, items.raw, items.created"
+COLUMNS: Final = "items.id, items.json, items.raw, items.created, items.digest"
 BEYOND: Final = 1 << 62
 """Above every position."""
 
@@ -24,17 +24,21 @@ class Held(NamedTuple):
     row: int
     id: str
     visible: bool
+    size: int
+    """Bytes of its content."""
 
 
-def item_of(row: Sequence[object]) -> StoredItem:
-    """From `COLUMNS`."""
-    return StoredItem(*row)  # type: ignore[arg-type]
+def item_of(row: Sequence[Any]) -> StoredItem:
+    """From `COLUMNS`. Raises `StoreDamaged`."""
+    id, json, raw, created, digest = row
+    if item_digest(json, raw) != digest:
+        raise damaged(f"the item {id}")
+    return StoredItem(id, json, raw, created)
 
 
 def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> Held:
     """The item's row, made where there is none. The first one's `created` stays."""
-    length = len(item.json).to_bytes(8, "big")
-    digest = blake2b(length + item.json + item.raw, digest_size=16).digest()
+    digest = item_digest(item.json, item.raw)
     cursor = connection.execute(
         "INSERT INTO items (owner, id, digest, created, json, raw) VALUES (?, ?, ?, ?, ?, ?)"
         " ON CONFLICT DO NOTHING",
@@ -42,18 +46,19 @@ def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> Held:
     )
     if cursor.rowcount:
         assert cursor.lastrowid is not None
-        return Held(cursor.lastrowid, item.id, item.visible)
+        return Held(cursor.lastrowid, item.id, item.visible, item.size)
     found = connection.execute(
         "SELECT seq FROM items WHERE owner = ? AND id = ? AND digest = ?", (owner, item.id, digest)
     ).fetchone()
-    return Held(found[0], item.id, item.visible)
+    return Held(found[0], item.id, item.visible, item.size)
 
 
 def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[Held, StoredItem] | None:
     """The newest visible item with this id that a conversation or a response holds."""
     row = connection.execute(
         f"SELECT items.seq, {COLUMNS} FROM items WHERE owner = ? AND id = ? AND length(json) > 0 AND ("
-        " EXISTS (SELECT 1 FROM conversation_items WHERE item = items.seq)"
+        " EXISTS (SELECT 1 FROM conversation_items JOIN conversations ON conversations.seq = conversation"
+        "   WHERE item = items.seq AND deleted = 0)"
         " OR EXISTS (SELECT 1 FROM response_items JOIN responses ON responses.seq = response"
         "   WHERE item = items.seq AND deleted = 0)"
         ") ORDER BY items.seq DESC LIMIT 1",
@@ -62,7 +67,7 @@ def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[Held, Sto
     if row is None:
         return None
     item = item_of(row[1:])
-    return Held(row[0], item.id, True), item
+    return Held(row[0], item.id, True, item.size), item
 
 
 def found_among(connection: sqlite3.Connection, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
+from codex_proxy.store.sqlite.checksums import add_function
+
 STEP_MEMORY: Final = (
     """CREATE TABLE steps (
         seq INTEGER PRIMARY KEY,
@@ -126,7 +128,44 @@ WEBHOOKS: Final = (
     )""",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (STEP_MEMORY, OBJECTS, USAGE, WEBHOOKS)
+REMOVAL: Final = (
+    "ALTER TABLE conversations ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0",
+    "CREATE INDEX conversations_to_remove ON conversations (seq) WHERE deleted = 1",
+    "CREATE INDEX responses_to_remove ON responses (children, background) WHERE deleted = 1",
+)
+
+# What a conversation holds, so that a write need not count it.
+SIZES: Final = (
+    "ALTER TABLE conversations ADD COLUMN items INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE conversations ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0",
+    """UPDATE conversations SET (items, bytes) = (
+        SELECT count(*), coalesce(sum(length(json) + length(raw)), 0)
+        FROM conversation_items JOIN items ON items.seq = item WHERE conversation = conversations.seq
+    )""",
+)
+
+# Items have a digest from the beginning.
+CHECKSUMS: Final = (
+    "ALTER TABLE response_bodies ADD COLUMN json_sum INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE response_bodies ADD COLUMN recovery_sum INTEGER NOT NULL DEFAULT 0",
+    "UPDATE response_bodies SET json_sum = checksum(json), recovery_sum = checksum(recovery)",
+    "ALTER TABLE frames ADD COLUMN data_sum INTEGER NOT NULL DEFAULT 0",
+    "UPDATE frames SET data_sum = checksum(data)",
+    "ALTER TABLE conversations ADD COLUMN metadata_sum INTEGER NOT NULL DEFAULT 0",
+    "UPDATE conversations SET metadata_sum = checksum(CAST(metadata AS BLOB))",
+    "ALTER TABLE steps ADD COLUMN value_sum INTEGER NOT NULL DEFAULT 0",
+    "UPDATE steps SET value_sum = checksum(value)",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    STEP_MEMORY,
+    OBJECTS,
+    USAGE,
+    WEBHOOKS,
+    REMOVAL,
+    SIZES,
+    CHECKSUMS,
+)
 LATEST: Final = len(MIGRATIONS)
 
 APPLICATION_ID: Final = 0x63787078
@@ -144,6 +183,7 @@ def migrate(connection: sqlite3.Connection, to: int = LATEST) -> None:
     """
     if version_of(connection) >= to:
         return
+    add_function(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
         for step in MIGRATIONS[version_of(connection) : to]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from codex_proxy.files.private import close_to_others, create, make_folder, unfit
 from codex_proxy.store.base import StoreRefused
 from codex_proxy.store.sqlite.faults import is_damage, told
 from codex_proxy.store.sqlite.migrations import APPLICATION_ID, LATEST, migrate, version_of
@@ -40,10 +40,12 @@ def connect(name: str, lock_wait: float) -> sqlite3.Connection:
 
 def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
     """The connection that writes, on a file that is ours, sound and of this version."""
+    path = Path(os.path.realpath(path))  # a link to a store is the store; SQLite takes it so too
     _prepare(path)
     connection = opener(str(path), lock_wait)
     try:
         _inspect(connection, path)
+        _close_to_others(path)
         _set_up(connection, path)
         migrate(connection)
     except sqlite3.Error as error:
@@ -82,23 +84,33 @@ def open_in_memory(opener: Connect = connect) -> sqlite3.Connection:
 
 
 def _prepare(path: Path) -> None:
-    """The file exists and only its owner may read it. The write-ahead log takes over its permissions.
+    """The file exists, and may be a store of ours. One with a second name may not: SQLite's write-ahead log goes by
+    the name, and two of them destroy the file.
 
     An existing file is never opened here: closing it would drop the locks of every SQLite connection that this
     process has on it.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent)
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            os.close(create(path))
         except FileExistsError:
-            mode = path.stat().st_mode
-            if not stat.S_ISREG(mode):
-                raise StoreRefused(f"the store {path} is no file") from None
-            if mode & 0o077:
-                path.chmod(0o600)
+            reason = unfit(path)
+            if reason:
+                raise StoreRefused(f"the store {path} {reason}") from None
     except OSError as error:
         raise StoreRefused(f"the store {path} cannot be opened: {error.strerror}") from error
+
+
+def _close_to_others(path: Path) -> None:
+    """Only its owner may read it, now that it is known to be ours. A new write-ahead log takes over its mode."""
+    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        try:
+            close_to_others(name)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StoreRefused(f"{name} cannot be closed to others: {error.strerror}") from error
 
 
 def _inspect(connection: sqlite3.Connection, path: Path) -> None:

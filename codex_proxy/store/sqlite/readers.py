@@ -18,7 +18,8 @@ from codex_proxy.store.sqlite.faults import told
 T = TypeVar("T")
 
 THREADS: Final = 2
-"""Reads are short; a second thread lets them pass a long one (an export, a chain of a thousand turns)."""
+"""Reads are short; a second thread lets them pass a long one (an export, a chain of a thousand turns). So many
+contexts at most are read at once, whoever asks."""
 MAX_WAITING: Final = 1024
 """Reads that may wait: more than requests that may run at once."""
 ANSWER_WAIT: Final = 30.0

@@ -6,29 +6,35 @@ its body and is seen by nobody; its items stay as the context of those others, a
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from codex_proxy.store.base import (
     UNFINISHED,
     Append,
     ChainTurn,
+    ContextLimits,
     NotStored,
     Page,
     PageRequest,
     StoreConflict,
+    StoreDamaged,
     StoredItem,
     StoredResponse,
 )
-from codex_proxy.store.sqlite import conversations
+from codex_proxy.store.sqlite import conversations, webhooks
+from codex_proxy.store.sqlite.checksums import checked, checksum
 from codex_proxy.store.sqlite.items import COLUMNS, Held, forget, item_of, keep, page_of
+from codex_proxy.store.webhooks import PendingWebhook
 
 INPUT: Final = 0
 OUTPUT: Final = 1
 
 _RESPONSE: Final = (
-    "SELECT owner, id, status, created, json, previous_id, conversation_id, background, recovery"
+    "SELECT owner, id, status, created, json, previous_id, conversation_id, background, recovery, json_sum,"
+    " recovery_sum"
     " FROM responses JOIN response_bodies ON response = seq"
 )
 
@@ -39,6 +45,8 @@ class Change(NamedTuple):
     status: str
     json: bytes
     recovery: bytes | None
+    webhooks: Sequence[PendingWebhook] = ()
+    """What is to be told of it, in the same transaction."""
 
 
 def add(
@@ -74,7 +82,8 @@ def add(
     if parent is not None:
         connection.execute("UPDATE responses SET children = children + 1 WHERE seq = ?", (parent,))
     connection.execute(
-        "INSERT INTO response_bodies VALUES (?, ?, ?)", (row, response.json, response.recovery)
+        "INSERT INTO response_bodies (response, json, recovery, json_sum, recovery_sum) VALUES (?, ?, ?, ?, ?)",
+        (row, response.json, response.recovery, checksum(response.json), checksum(response.recovery)),
     )
     held = _put(connection, owner, row, INPUT, input) + _put(connection, owner, row, OUTPUT, output)
     if append is not None:
@@ -102,10 +111,16 @@ def update(
     connection.execute(
         "UPDATE responses SET status = ?, unfinished = ? WHERE seq = ?", (status, unfinished, row)
     )
-    connection.execute("UPDATE response_bodies SET json = ? WHERE response = ?", (change.json, row))
+    connection.execute(
+        "UPDATE response_bodies SET json = ?, json_sum = ? WHERE response = ?",
+        (change.json, checksum(change.json), row),
+    )
     recovery = change.recovery if unfinished else b""  # what is finished is never taken up again
     if recovery is not None:
-        connection.execute("UPDATE response_bodies SET recovery = ? WHERE response = ?", (recovery, row))
+        connection.execute(
+            "UPDATE response_bodies SET recovery = ?, recovery_sum = ? WHERE response = ?",
+            (recovery, checksum(recovery), row),
+        )
     if output is not None:
         before = _rows(connection, row, OUTPUT)
         connection.execute("DELETE FROM response_items WHERE response = ? AND side = ?", (row, OUTPUT))
@@ -113,6 +128,7 @@ def update(
         forget(connection, before)
     if append is not None:
         conversations.end_turn(connection, owner, append, _held(connection, row), now)
+    webhooks.put(connection, change.webhooks)
     return True
 
 
@@ -125,7 +141,11 @@ def get(connection: sqlite3.Connection, owner: str, id: str) -> StoredResponse |
 
 def unfinished(connection: sqlite3.Connection) -> list[StoredResponse]:
     rows = connection.execute(f"{_RESPONSE} WHERE unfinished = 1 ORDER BY seq").fetchall()
-    return [_response(row) for row in rows]
+    found = []
+    for row in rows:
+        with contextlib.suppress(StoreDamaged):
+            found.append(_response(row))
+    return found
 
 
 def row_of(connection: sqlite3.Connection, owner: str, id: str) -> int:
@@ -143,16 +163,47 @@ def input_items(connection: sqlite3.Connection, owner: str, id: str, page: PageR
     return page_of(connection, "response_items", "response = ? AND side = ?", (row, INPUT), page)
 
 
+_CHAIN: Final = (
+    "WITH RECURSIVE chain (seq, id, parent) AS ("
+    "  SELECT seq, id, parent FROM responses WHERE seq = ?"
+    "  UNION ALL"
+    "  SELECT responses.seq, responses.id, responses.parent FROM chain"
+    "  JOIN responses ON responses.seq = chain.parent"
+    ")"
+)
+"""From a response to its root. Rows grow along a chain, so that their order is its order."""
+
+
+def scan(
+    connection: sqlite3.Connection,
+    owner: str,
+    id: str,
+    limits: ContextLimits,
+    visit: Callable[[StoredItem], object],
+) -> None:
+    """Row by row: what is visited is not kept. Raises `NotStored` and `ContextTooLarge`."""
+    row = row_of(connection, owner, id)
+    items, size = connection.execute(
+        f"{_CHAIN} SELECT count(item), coalesce(sum(length(json) + length(raw)), 0) FROM chain"
+        " JOIN response_items ON response = chain.seq JOIN items ON items.seq = item",
+        (row,),
+    ).fetchone()
+    limits.check(items, size)
+    # Turn by turn: ordered all at once, SQLite would hold every body in its sorter.
+    for turn in connection.execute(f"{_CHAIN} SELECT seq FROM chain ORDER BY seq", (row,)).fetchall():
+        for each in connection.execute(
+            f"SELECT {COLUMNS} FROM response_items JOIN items ON items.seq = item"
+            " WHERE response = ? ORDER BY side, position",
+            turn,
+        ):
+            visit(item_of(each))
+
+
 def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTurn]:
-    """One statement, however long the chain. Rows grow along a chain, so that their order is its order."""
+    """One statement, however long the chain."""
     sides: dict[str, tuple[list[StoredItem], list[StoredItem]]] = {}
     rows = connection.execute(
-        "WITH RECURSIVE chain (seq, id, parent) AS ("
-        "  SELECT seq, id, parent FROM responses WHERE seq = ?"
-        "  UNION ALL"
-        "  SELECT responses.seq, responses.id, responses.parent FROM chain"
-        "  JOIN responses ON responses.seq = chain.parent"
-        f") SELECT chain.id, side, {COLUMNS} FROM chain"
+        f"{_CHAIN} SELECT chain.id, side, {COLUMNS} FROM chain"
         " LEFT JOIN response_items ON response = chain.seq"
         " LEFT JOIN items ON items.seq = item"
         " ORDER BY chain.seq, side, position",
@@ -165,42 +216,23 @@ def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTu
     return [ChainTurn(response_id, tuple(turn[0]), tuple(turn[1])) for response_id, turn in sides.items()]
 
 
-def delete(connection: sqlite3.Connection, owner: str, id: str) -> bool:
+def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
+    """False where there is none. From now on nobody sees it; `removal` removes its rows, and keeps the items of one
+    that others continue as their context."""
     found = connection.execute(
-        "SELECT seq, children FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
+        "SELECT seq FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()
     if found is None:
         return False
-    row, children = found
-    if children:
-        connection.execute("UPDATE responses SET deleted = 1, unfinished = 0 WHERE seq = ?", (row,))
-        connection.execute("DELETE FROM response_bodies WHERE response = ?", (row,))
-        connection.execute("DELETE FROM frames WHERE response = ?", (row,))
-    else:
-        remove(connection, row)
+    connection.execute("UPDATE responses SET deleted = 1, unfinished = 0 WHERE seq = ?", found)
+    connection.execute("DELETE FROM response_bodies WHERE response = ?", found)
     return True
 
 
-def remove(connection: sqlite3.Connection, row: int) -> None:
-    """Takes out a response that nothing continues, and the deleted ones before it that it alone has kept."""
-    next_row: int | None = row
-    while next_row is not None:
-        row = next_row
-        kept = _rows(connection, row, INPUT) + _rows(connection, row, OUTPUT)
-        parent = connection.execute("SELECT parent FROM responses WHERE seq = ?", (row,)).fetchone()[0]
-        connection.execute("DELETE FROM responses WHERE seq = ?", (row,))
-        forget(connection, kept)
-        next_row = None
-        if parent is not None:
-            connection.execute("UPDATE responses SET children = children - 1 WHERE seq = ?", (parent,))
-            idle = connection.execute(
-                "SELECT 1 FROM responses WHERE seq = ? AND deleted = 1 AND children = 0", (parent,)
-            ).fetchone()
-            next_row = parent if idle else None
-
-
 def _response(row: Iterable[Any]) -> StoredResponse:
-    owner, id, status, created, json, previous_id, conversation_id, background, recovery = row
+    owner, id, status, created, json, previous_id, conversation_id, background, recovery, *sums = row
+    checked(json, sums[0], f"the response {id}")
+    checked(recovery, sums[1], f"the response {id}")
     return StoredResponse(
         owner=owner,
         id=id,
@@ -221,7 +253,7 @@ def _put(
     try:
         connection.executemany(
             "INSERT INTO response_items VALUES (?, ?, ?, ?, ?, ?)",
-            ((row, side, position, *each) for position, each in enumerate(held)),
+            ((row, side, position, each.row, each.id, each.visible) for position, each in enumerate(held)),
         )
     except sqlite3.IntegrityError as error:
         raise StoreConflict("id_taken", "two items of one response have the same id") from error
@@ -237,6 +269,8 @@ def _rows(connection: sqlite3.Connection, row: int, side: int) -> list[int]:
 
 def _held(connection: sqlite3.Connection, row: int) -> list[Held]:
     found = connection.execute(
-        "SELECT item, item_id, visible FROM response_items WHERE response = ? ORDER BY side, position", (row,)
+        "SELECT item, item_id, visible, length(json) + length(raw)"
+        " FROM response_items JOIN items ON items.seq = item WHERE response = ? ORDER BY side, position",
+        (row,),
     ).fetchall()
-    return [Held(item, id, bool(visible)) for item, id, visible in found]
+    return [Held(item, id, bool(visible), size) for item, id, visible, size in found]

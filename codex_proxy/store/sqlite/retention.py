@@ -13,13 +13,14 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from codex_proxy.store.base import Pruned, Retention
-from codex_proxy.store.sqlite import conversations, responses, usage
+from codex_proxy.store.sqlite import conversations, removal, responses, usage
 
 Job: TypeAlias = Callable[[sqlite3.Connection], Pruned]
 """One small write; it says what it removed, and nothing when there is nothing left for it."""
 
 OBJECTS_AT_ONCE: Final = 50
-"""Responses or conversations in one write: some ms, and a turn that ends waits no longer."""
+"""Responses or conversations in one write, where `removal.PIECE` allows as many: some ms, and a turn that ends waits
+no longer."""
 ROWS_AT_ONCE: Final = 1000
 """Steps or frames in one write."""
 
@@ -36,13 +37,20 @@ def used_bytes(connection: sqlite3.Connection) -> int:
 
 
 async def prune(
-    run: Callable[[Job], Awaitable[Pruned]], retention: Retention, step_age: float, now: float
+    run: Callable[[Job], Awaitable[Pruned]],
+    sweep: Callable[[], Awaitable[None]],
+    retention: Retention,
+    step_age: float,
+    now: float,
 ) -> Pruned:
-    """Removes all that has to go at the time `now`; `run` makes one write of each job."""
+    """Removes all that has to go at the time `now`, and first what was deleted before. `run` makes one write of each
+    job; `sweep` removes the rows of what a job has marked."""
     total = NOTHING
+    await sweep()
     for job in _jobs(retention, step_age, now):
         while (gone := await run(job)) != NOTHING:
             total = _sum(total, gone)
+            await sweep()
     return total
 
 
@@ -106,20 +114,26 @@ def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _responses(connection: sqlite3.Connection, before: float, most: int = OBJECTS_AT_ONCE) -> Pruned:
+    budget = removal.Budget(removal.PIECE)
     for removed in range(most):
         oldest = _oldest_response(connection, before)
         if oldest is None:
             return Pruned(responses=removed)
-        responses.remove(connection, oldest[0])
+        responses.mark_deleted(connection, *oldest[0])
+        if removal.sweep(connection, budget):
+            return Pruned(responses=removed + 1)
     return Pruned(responses=most)
 
 
 def _conversations(connection: sqlite3.Connection, before: float) -> Pruned:
+    budget = removal.Budget(removal.PIECE)
     for removed in range(OBJECTS_AT_ONCE):
         oldest = _oldest_conversation(connection, before)
         if oldest is None:
             return Pruned(conversations=removed)
-        conversations.remove(connection, oldest[0])
+        conversations.mark_deleted(connection, *oldest[0])
+        if removal.sweep(connection, budget):
+            return Pruned(conversations=removed + 1)
     return Pruned(conversations=OBJECTS_AT_ONCE)
 
 
@@ -137,27 +151,32 @@ def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
     response = _oldest_response(connection, before)
     conversation = _oldest_conversation(connection, before)
     if response is not None and (conversation is None or response[1] <= conversation[1]):
-        responses.remove(connection, response[0])
+        responses.mark_deleted(connection, *response[0])
         return Pruned(responses=1)
     if conversation is not None:
-        conversations.remove(connection, conversation[0])
+        conversations.mark_deleted(connection, *conversation[0])
         return Pruned(conversations=1)
     return NOTHING
 
 
-def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[int, float] | None:
-    """Row and time, of those that nothing continues."""
-    found: tuple[int, float] | None = connection.execute(
-        "SELECT seq, created FROM responses WHERE children = 0 AND unfinished = 0 AND created <= ?"
+def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tuple[str, str], float] | None:
+    """Owner and id, and when it was made, of those that nothing continues."""
+    found = connection.execute(
+        "SELECT owner, id, created FROM responses"
+        " WHERE children = 0 AND unfinished = 0 AND created <= ? AND deleted = 0"
         " ORDER BY created, seq LIMIT 1",
         (before,),
     ).fetchone()
-    return found
+    return None if found is None else ((found[0], found[1]), found[2])
 
 
-def _oldest_conversation(connection: sqlite3.Connection, before: float) -> tuple[int, float] | None:
-    """Row and time of its last use."""
-    found: tuple[int, float] | None = connection.execute(
-        "SELECT seq, touched FROM conversations WHERE touched <= ? ORDER BY touched, seq LIMIT 1", (before,)
+def _oldest_conversation(
+    connection: sqlite3.Connection, before: float
+) -> tuple[tuple[str, str], float] | None:
+    """Owner and id, and when it was last used."""
+    found = connection.execute(
+        "SELECT owner, id, touched FROM conversations WHERE touched <= ? AND deleted = 0"
+        " ORDER BY touched, seq LIMIT 1",
+        (before,),
     ).fetchone()
-    return found
+    return None if found is None else ((found[0], found[1]), found[2])

@@ -6,15 +6,17 @@ import sqlite3
 from collections.abc import Sequence
 
 from codex_proxy.store.base import Frame, StepEntry, StoreConflict
+from codex_proxy.store.sqlite.checksums import checked, checksum
 from codex_proxy.store.sqlite.items import BEYOND
 from codex_proxy.store.sqlite.responses import row_of
 
 
 def remember(connection: sqlite3.Connection, owner: str, entries: Sequence[StepEntry], now: float) -> None:
     connection.executemany(
-        "INSERT INTO steps (owner, key, created, value) VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (owner, key) DO UPDATE SET created = excluded.created, value = excluded.value",
-        ((owner, entry.key, now, entry.value) for entry in entries),
+        "INSERT INTO steps (owner, key, created, value, value_sum) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (owner, key) DO UPDATE"
+        " SET created = excluded.created, value = excluded.value, value_sum = excluded.value_sum",
+        ((owner, entry.key, now, entry.value, checksum(entry.value)) for entry in entries),
     )
 
 
@@ -25,11 +27,11 @@ def recall(
     found: dict[bytes, StepEntry] = {}
     for key in dict.fromkeys(keys):
         row = connection.execute(
-            "SELECT value, created FROM steps WHERE owner = ? AND key = ? AND created > ?",
+            "SELECT value, created, value_sum FROM steps WHERE owner = ? AND key = ? AND created > ?",
             (owner, key, since),
         ).fetchone()
         if row is not None:
-            found[key] = StepEntry(key, *row)
+            found[key] = StepEntry(key, checked(row[0], row[2], "a tool step"), row[1])
     return found
 
 
@@ -39,7 +41,8 @@ def append_frames(
     row = row_of(connection, owner, response_id)
     try:
         connection.executemany(
-            "INSERT INTO frames VALUES (?, ?, ?)", ((row, frame.number, frame.data) for frame in frames)
+            "INSERT INTO frames (response, number, data, data_sum) VALUES (?, ?, ?, ?)",
+            ((row, frame.number, frame.data, checksum(frame.data)) for frame in frames),
         )
     except sqlite3.IntegrityError as error:
         raise StoreConflict("id_taken", "an event with this sequence number is stored already") from error
@@ -50,7 +53,16 @@ def frames(
 ) -> list[Frame]:
     """A client names `after`: any whole number is taken, though the database's end at 64 bits."""
     rows = connection.execute(
-        "SELECT number, data FROM frames WHERE response = ? AND number > ? ORDER BY number LIMIT ?",
+        "SELECT number, data, data_sum FROM frames WHERE response = ? AND number > ? ORDER BY number LIMIT ?",
         (row_of(connection, owner, response_id), max(-1, min(after, BEYOND)), limit),
     )
-    return [Frame(*row) for row in rows]
+    what = f"an event of the response {response_id}"
+    return [Frame(number, checked(data, stored, what)) for number, data, stored in rows]
+
+
+def write_and_remove(connection: sqlite3.Connection, size: int) -> None:
+    """An entry of nobody's that is gone with the commit, for which the file needs this much room."""
+    connection.execute(
+        "INSERT INTO steps (owner, key, created, value) VALUES ('', x'', 0, zeroblob(?))", (size,)
+    )
+    connection.execute("DELETE FROM steps WHERE owner = '' AND key = x''")

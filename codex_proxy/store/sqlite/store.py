@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -13,6 +14,8 @@ from codex_proxy.core.ids import Clock
 from codex_proxy.store.base import (
     Append,
     ChainTurn,
+    Checked,
+    ContextLimits,
     Conversation,
     ConversationContext,
     Frame,
@@ -26,12 +29,15 @@ from codex_proxy.store.base import (
     StoredItem,
     StoredResponse,
     StoreStats,
+    StoreUnavailable,
 )
 from codex_proxy.store.ram_steps import RamSteps
 from codex_proxy.store.sqlite import (
+    checksums,
     conversations,
     export,
     items,
+    removal,
     responses,
     retention,
     steps,
@@ -49,6 +55,8 @@ T = TypeVar("T")
 
 LOCK_WAIT: Final = 5.0
 """Seconds for another process to finish its write; ours take milliseconds, a copy of the file some more."""
+CHECK_BYTES: Final = 16 << 10
+"""What is written to see whether the disk has room: several pages, as a small turn needs."""
 PAGES_AT_ONCE: Final = 1000
 """Pages that one write gives back to the file system: 4 MiB."""
 
@@ -65,6 +73,7 @@ class SqliteStore:
         clock: Clock,
         retention: Retention,
         memory: StepMemory,
+        limits: ContextLimits,
     ) -> None:
         """`readers` None: the writer's connection is the only one, and reads are its jobs too."""
         self._writer = writer
@@ -73,7 +82,12 @@ class SqliteStore:
         self._clock = clock
         self._retention = retention
         self._memory = memory
+        self._limits = limits
         self._ram = RamSteps(memory, clock)
+        self._sweeping: asyncio.Task[None] | None = None
+        """Removes what a large deletion has left."""
+        self._one_sweep = asyncio.Lock()
+        """Two at once would only put two pieces into one commit."""
 
     @classmethod
     async def open(
@@ -83,6 +97,7 @@ class SqliteStore:
         clock: Clock,
         retention: Retention | None = None,
         memory: StepMemory | None = None,
+        limits: ContextLimits | None = None,
         lock_wait: float = LOCK_WAIT,
         opener: Connect = connect,
     ) -> SqliteStore:
@@ -96,6 +111,7 @@ class SqliteStore:
             clock=clock,
             retention=retention or Retention(),
             memory=memory or StepMemory(),
+            limits=limits or ContextLimits(),
         )
 
     @classmethod
@@ -105,6 +121,7 @@ class SqliteStore:
         clock: Clock,
         retention: Retention | None = None,
         memory: StepMemory | None = None,
+        limits: ContextLimits | None = None,
         opener: Connect = connect,
     ) -> SqliteStore:
         """A store that leaves nothing on disk and ends with the process."""
@@ -116,6 +133,7 @@ class SqliteStore:
             clock=clock,
             retention=retention or Retention(),
             memory=memory or StepMemory(),
+            limits=limits or ContextLimits(),
         )
 
     async def _write(
@@ -128,6 +146,18 @@ class SqliteStore:
     ) -> T:
         run = self._writer.run if self._readers is None else self._readers.run
         return await run(lambda connection: job(connection, *args, **named))
+
+    async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
+        """Marks the object; what does not fit into this write is removed behind the caller's back."""
+        found, more = await self._write(removal.delete, mark, owner, id)
+        if more and (self._sweeping is None or self._sweeping.done()):
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep_quietly())
+        return found
+
+    async def _sweep_quietly(self) -> None:
+        # Nobody waits for it: where it cannot go on, the next `prune` or `sweep` does, and tells its caller why.
+        with contextlib.suppress(StoreUnavailable):
+            await self.sweep()
 
     @property
     def _now(self) -> float:
@@ -177,21 +207,25 @@ class SqliteStore:
         recovery: bytes | None = None,
         append: Append | None = None,
         only_from: Collection[str] | None = None,
+        webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
-        change = responses.Change(status, json, recovery)
+        change = responses.Change(status, json, recovery, webhooks)
         return await self._write(responses.update, owner, id, change, output, append, only_from, self._now)
 
     async def response(self, owner: str, id: str) -> StoredResponse | None:
         return await self._read(responses.get, owner, id)
 
     async def delete_response(self, owner: str, id: str) -> bool:
-        return await self._write(responses.delete, owner, id)
+        return await self._delete(responses.mark_deleted, owner, id)
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
         return await self._read(responses.input_items, owner, response_id, page)
 
     async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
         return await self._read(responses.context, owner, response_id)
+
+    async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
+        await self._read(responses.scan, owner, response_id, self._limits, visit)
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
         return await self._read(items.found_among, owner, ids)
@@ -212,7 +246,7 @@ class SqliteStore:
     async def add_conversation(
         self, conversation: Conversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
-        return await self._write(conversations.add, conversation, items, self._now)
+        return await self._write(conversations.add, conversation, items, self._limits, self._now)
 
     async def conversation(self, owner: str, id: str) -> Conversation | None:
         return await self._read(conversations.get, owner, id)
@@ -223,12 +257,21 @@ class SqliteStore:
         return await self._write(conversations.update, owner, id, changes, self._now)
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
-        return await self._write(conversations.delete, owner, id)
+        return await self._delete(conversations.mark_deleted, owner, id)
 
     async def append_items(
-        self, owner: str, conversation_id: str, items: Sequence[NewItem], *, version: int | None = None
+        self,
+        owner: str,
+        conversation_id: str,
+        items: Sequence[NewItem],
+        *,
+        version: int | None = None,
+        limited: bool = True,
     ) -> tuple[StoredItem, ...]:
-        return await self._write(conversations.append, owner, conversation_id, items, version, self._now)
+        limits = self._limits if limited else None
+        return await self._write(
+            conversations.append, owner, conversation_id, items, version, limits, self._now
+        )
 
     async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
         return await self._read(conversations.items, owner, conversation_id, page)
@@ -238,6 +281,9 @@ class SqliteStore:
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Conversation:
         return await self._write(conversations.delete_item, owner, conversation_id, item_id, self._now)
+
+    async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
+        await self._read(conversations.scan, owner, id, self._limits, visit)
 
     async def conversation_context(self, owner: str, id: str) -> ConversationContext:
         return await self._read(conversations.context, owner, id)
@@ -252,8 +298,8 @@ class SqliteStore:
 
     # --- webhooks -------------------------------------------------------------------------------
 
-    async def put_webhook(self, pending: PendingWebhook) -> None:
-        await self._write(webhooks.put, pending)
+    async def count_webhook_try(self, pending: PendingWebhook) -> None:
+        await self._write(webhooks.count_try, pending)
 
     async def drop_webhook(self, event_id: str, url: str) -> None:
         await self._write(webhooks.drop, event_id, url)
@@ -266,10 +312,18 @@ class SqliteStore:
     async def stats(self) -> StoreStats:
         return await self._read(export.stats, self._location, len(self._ram))
 
+    async def check_writable(self) -> None:
+        await self._write(steps.write_and_remove, CHECK_BYTES)
+
     async def prune(self, now: float | None = None) -> Pruned:
         now = self._now if now is None else now
         self._ram.expire(now)
-        return await retention.prune(self._writer.run, self._retention, self._memory.age, now)
+        return await retention.prune(self._writer.run, self.sweep, self._retention, self._memory.age, now)
+
+    async def sweep(self) -> None:
+        async with self._one_sweep:
+            while await self._write(removal.piece):
+                pass  # other writes come in between
 
     async def export(self, write: Callable[[bytes], object]) -> int:
         total = 0
@@ -284,6 +338,18 @@ class SqliteStore:
                 total += len(lines)
         return total
 
+    async def check(self) -> Checked:
+        rows, damaged = 0, []
+        for table in checksums.TABLES:
+            key = table.key
+            while True:
+                read, found, key = await self._read(checksums.damaged_after, table, key)
+                if not read:
+                    break
+                rows += read
+                damaged += found
+        return Checked(rows, tuple(damaged))
+
     async def vacuum(self) -> int:
         freed = 0
         while step := await self._write(_give_back):
@@ -292,6 +358,9 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Raises `StoreUnavailable` where the disk does not let it end in time."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from codex_proxy.store.webhooks import PendingWebhook
 
 
-def put(connection: sqlite3.Connection, pending: PendingWebhook) -> None:
+def put(connection: sqlite3.Connection, webhooks: Sequence[PendingWebhook]) -> None:
+    connection.executemany(
+        "INSERT INTO webhooks (event_id, url, body, tries) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        [(pending.event_id, pending.url, pending.body, pending.tries) for pending in webhooks],
+    )
+
+
+def count_try(connection: sqlite3.Connection, pending: PendingWebhook) -> None:
     connection.execute(
-        "INSERT INTO webhooks (event_id, url, body, tries) VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (event_id, url) DO UPDATE SET tries = excluded.tries",
-        (pending.event_id, pending.url, pending.body, pending.tries),
+        "UPDATE webhooks SET tries = ? WHERE event_id = ? AND url = ?",
+        (pending.tries, pending.event_id, pending.url),
     )
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.chat.wire import ChatRequest
-from codex_proxy.surfaces.text_format import JSON_OBJECT, Format
+from codex_proxy.surfaces.base import Logprobs
+from codex_proxy.surfaces.body import check_range
+from codex_proxy.surfaces.chat.wire import AssistantMessage, ChatRequest
+from codex_proxy.surfaces.text_format import JSON_OBJECT, Format, json_schema_format
 
 UNSUPPORTED: Final = "unsupported_value"
 
@@ -23,21 +24,42 @@ IGNORED: Final = (
     "logit_bias",
     "seed",
     "prediction",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "prompt_cache_retention",
+    "context_management",
 )
 """Validated and accepted; no agent has a knob for them."""
 
 
 def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
     """The parameters that were given and change nothing, in the order of `IGNORED`."""
-    return tuple(name for name in IGNORED if getattr(request, name) is not None)
+    given = tuple(name for name in IGNORED if getattr(request, name) is not None)
+    named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
+    return (
+        *given,
+        *logprobs_asked_for(request),
+        *(("store",) if request.store else ()),  # false is what a chat completion here is anyway
+        *(("messages[].name",) if named else ()),
+    )
+
+
+def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
+    """The parameters that ask for log probabilities. Raises `Fault` for one of the wrong type."""
+    given = request.logprobs
+    if given is not None and not isinstance(given, bool | int):
+        raise bad_request("Invalid type for 'logprobs': expected a boolean.", "logprobs", "invalid_type")
+    asked = {"logprobs": bool(given), "top_logprobs": request.top_logprobs is not None}
+    return tuple(name for name, is_asked in asked.items() if is_asked)
 
 
 def choices_of(request: ChatRequest, most: int) -> int:
     """`n`, from 1 to what the operator allows."""
     count = 1 if request.n is None else request.n
-    if not 1 <= count <= most:
-        accepted = "only 1 is accepted" if most == 1 else f"expected an integer from 1 to {most}"
-        raise bad_request(f"Invalid value for 'n': {accepted}.", "n", UNSUPPORTED)
+    if most == 1 and count != 1:
+        raise bad_request("Invalid value for 'n': only 1 is accepted.", "n", UNSUPPORTED)
+    check_range("n", count, 1, most)
     return count
 
 
@@ -60,30 +82,33 @@ def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
         )
     if wanted.type == "json_object":
         return JSON_OBJECT
-    if wanted.json_schema is None:
+    given = wanted.json_schema
+    if given is None:
         raise _missing("response_format.json_schema")
-    if wanted.json_schema.schema_ is None:
+    if given.schema_ is None:
         raise _missing("response_format.json_schema.schema")
-    return Format("json_schema", schema_json(wanted.json_schema.schema_))
+    return json_schema_format(given.schema_, given.name, given.description)
 
 
-def refuse_unsupported(request: ChatRequest) -> None:
+def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
     """What would need a different answer, and not only a different sampling."""
-    logprobs = request.logprobs
-    if logprobs is not None and not isinstance(logprobs, bool | int):
-        raise bad_request("Invalid type for 'logprobs': expected a boolean.", "logprobs", "invalid_type")
-    if logprobs:
-        raise _unsupported("logprobs", "Log probabilities are not available: leave 'logprobs' out.")
-    if request.top_logprobs is not None:
-        raise _unsupported("top_logprobs", "Log probabilities are not available: leave 'top_logprobs' out.")
+    for name in logprobs_asked_for(request):
+        if logprobs == "refuse":
+            raise _unsupported(
+                name,
+                f"Log probabilities are not available: leave '{name}' out. (With PROXY_LOGPROBS=ignore the server "
+                "answers without them.)",
+            )
+    if request.max_tokens is not None and request.max_completion_tokens is not None:
+        raise bad_request(
+            "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
+            "max_tokens",
+            "mutually_exclusive_parameters",
+        )
     if "audio" in (request.modalities or ()):
         raise _unsupported("modalities", "The agent answers in text: the only modality is 'text'.")
     if request.audio is not None:
         raise _unsupported("audio", "The agent answers in text: leave 'audio' out.")
-    if request.web_search_options is not None:
-        raise _unsupported(
-            "web_search_options", "Web search cannot be asked for here: leave 'web_search_options' out."
-        )
     if request.stream_options is not None and not request.stream:
         raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
 

@@ -17,6 +17,7 @@ from codex_proxy.core.events import Stop
 from codex_proxy.core.items import ToolCall
 from codex_proxy.surfaces.base import json_lines, json_text
 from codex_proxy.surfaces.lanes import Lane
+from codex_proxy.surfaces.usage import json_tokens
 
 BLANK_LINE: Final = "\n\n"
 
@@ -104,7 +105,7 @@ class Choice:
         self._middle = b',"finish_reason":'
         self._tail = b"}" + chunk.after
         self._after = self._middle + b"null" + self._tail
-        self._index = index
+        self.index = index
         self._legacy = legacy
         self._legacy_calls: bool | None = None
         self._content = self._text(b"content")
@@ -255,13 +256,13 @@ class Choice:
         elif calls:
             message["tool_calls"] = [call.whole() for call in calls]
         return {
-            "index": self._index,
+            "index": self.index,
             "message": message,
             "logprobs": None,
             "finish_reason": msgspec.Raw(json_text(self.finish_reason)),
         }
 
-    def length(self) -> int:
-        """How long its text is as JSON: what an estimate of its tokens goes by."""
+    def tokens(self) -> int:
+        """An estimate of the tokens of what it says and calls."""
         texts = [self._content, self._refusal, *(call.arguments for call in self._calls.values())]
-        return sum(len(text.whole()) - 2 for text in texts)
+        return json_tokens(bytes(text.whole()) for text in texts)

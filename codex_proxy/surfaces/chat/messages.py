@@ -20,6 +20,7 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.surfaces.chat import wire
+from codex_proxy.surfaces.files import file_text
 from codex_proxy.surfaces.images import image_part
 
 
@@ -30,6 +31,18 @@ def history_of(messages: Iterable[wire.AnyMessage]) -> tuple[HistoryItem, ...]:
         reader.read(message, index)
     reader.settle()
     return tuple(reader.items)
+
+
+def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
+    """The images that are named by a web address, and the field in which each is named first."""
+    found: dict[str, str] = {}
+    for index, message in enumerate(messages):
+        parts = message.content if isinstance(message, wire.UserMessage | wire.ToolMessage) else None
+        for number, part in enumerate(parts if isinstance(parts, list) else ()):
+            if isinstance(part, wire.ImagePart) and part.image_url.url.strip()[:5].lower() != "data:":
+                place = f"messages[{index}].content[{number}].image_url.url"
+                found.setdefault(part.image_url.url.strip(), place)
+    return found
 
 
 def has_instructions(messages: Iterable[wire.AnyMessage]) -> bool:
@@ -57,9 +70,10 @@ class _Reader:
             return
         self.settle()
         if isinstance(message, wire.InstructionMessage):
-            self.items.append(SaidMessage("developer", _text_parts(message.content)))
+            self.items.append(SaidMessage("developer", _named(message.name, _text_parts(message.content))))
         elif isinstance(message, wire.UserMessage):
-            self.items.append(SaidMessage("user", _shown_parts(message.content, f"{place}.content")))
+            parts = _named(message.name, _shown_parts(message.content, f"{place}.content"))
+            self.items.append(SaidMessage("user", parts))
         else:
             self._assistant(message, index, place)
 
@@ -161,6 +175,16 @@ def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:
     return tuple(TextPart(part.text) for part in content)
 
 
+def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The message with its speaker's name in front, since an agent has no other place for it."""
+    if not name:
+        return parts
+    first, *others = parts
+    if isinstance(first, TextPart):
+        return (TextPart(f"{name}: {first.text}"), *others)
+    return (TextPart(f"{name}:"), *parts)
+
+
 def _assistant_parts(message: wire.AssistantMessage) -> tuple[Part, ...]:
     """What it said or refused to say, as text; nothing for a message that only calls."""
     content = message.content or ()
@@ -183,6 +207,12 @@ def _shown_part(part: wire.ShownPart, place: str) -> Part:
         return TextPart(part.text)
     if isinstance(part, wire.UnheardPart):
         raise bad_request(
-            f"The agent cannot take a part of type '{part.type}': accepted are 'text' and 'image_url'.", place
+            f"The agent cannot take a part of type '{part.type}': accepted are 'text', 'image_url' and 'file'.",
+            place,
+        )
+    if isinstance(part, wire.FilePart):
+        given = part.file
+        return TextPart(
+            file_text(f"{place}.file", name=given.filename, data=given.file_data, id=given.file_id)
         )
     return image_part(part.image_url.url, part.image_url.detail, f"{place}.image_url.url")

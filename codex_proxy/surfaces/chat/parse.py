@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from codex_proxy.core.turn import Sandbox, Turn
-from codex_proxy.surfaces.base import RequestHints, WorkdirParam, workdir_of
+from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, shown_tier, workdir_of
 from codex_proxy.surfaces.body import MOST_ITEMS, most_elements
 from codex_proxy.surfaces.chat.answer import (
     choices_of,
@@ -19,13 +19,12 @@ from codex_proxy.surfaces.chat.answer import (
     refuse_unsupported,
     stops_of,
 )
-from codex_proxy.surfaces.chat.messages import has_instructions, history_of
+from codex_proxy.surfaces.chat.messages import has_instructions, history_of, web_images
 from codex_proxy.surfaces.chat.tools import offered_by
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
 from codex_proxy.surfaces.mode import BuiltinTools, mode_of, sandbox_of
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.text_format import told
-from codex_proxy.surfaces.usage import letters_in
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +40,9 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Off: seed 001, only text. On: json_object and json_schema too."""
     max_items: int = MOST_ITEMS
     """Messages of one request."""
+    logprobs: Logprobs = "refuse"
+    web_search: bool = True
+    """Whether a request may switch on the agent's own search."""
 
 
 class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,23 +56,22 @@ class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
     choices: int
     ignored: tuple[str, ...]
     """Parameters that were accepted and change nothing, for `x-codex-ignored-params`."""
+    web_search: bool
+    """Whether the agent's own search was asked for."""
+    service_tier: str | None
+    """As the answer shows it; None where none was asked for."""
     legacy_function_call: bool
-    stop: tuple[str, ...]
-    metadata: dict[str, str]
-    user: str | None
     workdir_param: WorkdirParam
     """Who named the folder, for the 400 of whoever looks at the disk."""
-    json_object: bool
-    """The answer's text must be one JSON object; the model has been told."""
-    prompt_letters: int
-    """Length of the history's text: what an estimate of its tokens goes by."""
+    web_images: dict[str, str]
+    """Images by web address, and the field of each: what a fault of its fetching names."""
 
 
 def parse(body: bytes, *, settings: ChatSettings, catalog: ModelCatalog, headers: RequestHints) -> ParsedChat:
     """The whole of one request. The first thing that is wrong is the fault that is raised."""
     request = parse_body(body)
     most_elements("messages", len(request.messages), settings.max_items)
-    refuse_unsupported(request)
+    refuse_unsupported(request, settings.logprobs)
     choices = choices_of(request, settings.max_choices)
     wanted = format_of(request, structured_output=settings.structured_output)
     offered = offered_by(request)
@@ -93,6 +94,7 @@ def parse(body: bytes, *, settings: ChatSettings, catalog: ModelCatalog, headers
         summary=request.reasoning.summary if request.reasoning else None,
         verbosity=request.verbosity,
         service_tier=request.service_tier,
+        web_search=request.web_search_options is not None and settings.web_search,
         tools=offered.tools,
         tool_choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
@@ -110,13 +112,11 @@ def parse(body: bytes, *, settings: ChatSettings, catalog: ModelCatalog, headers
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
         choices=choices,
         ignored=ignored_by_us(request),
+        web_search=request.web_search_options is not None,
+        service_tier=None if request.service_tier is None else shown_tier(request.service_tier),
         legacy_function_call=offered.legacy,
-        stop=turn.stop,
-        metadata=metadata,
-        user=request.user or request.safety_identifier,
         workdir_param=workdir_param,
-        json_object=wanted.kind == "json_object",
-        prompt_letters=letters_in(turn.history),
+        web_images=web_images(request.messages),
     )
 
 

@@ -11,7 +11,7 @@ exchange decides that. `result` of a failed turn raises the `Fault`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from codex_proxy.core.events import (
     ArgumentsDelta,
@@ -33,6 +33,9 @@ from codex_proxy.surfaces.errors import error_frame
 from codex_proxy.surfaces.pieces import Pieces, pieces_together
 from codex_proxy.surfaces.usage import Spending, Spent
 
+ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]
+"""Whose chunks: OpenAI's, or those of codex-completions-api (`usage: null` always, all choices in one chunk)."""
+
 DONE: Final = b"data: [DONE]\n\n"
 NOT_MEASURED: Final = StreamMetrics()
 _SAID: Final = (Message, Reasoning, ToolCall)
@@ -52,21 +55,32 @@ class ChatRenderer:
         id: str,
         created: int,
         model: str,
+        profile: ChatProfile = "openai",
         choices: int = 1,
         stream: bool = False,
         include_usage: bool = False,
         legacy_function_call: bool = False,
         whole_calls: bool = False,
         show_activity: bool = True,
-        prompt_letters: int = 0,
+        prompt_tokens: Callable[[], int] = lambda: 0,
+        max_tokens: int | None = None,
         metrics: Measure | None = None,
+        service_tier: str | None = None,
     ) -> None:
         self._envelope: dict[str, Any] = {"id": raw_text(id), "created": created, "model": raw_text(model)}
+        tier = b""
+        if service_tier is not None:
+            self._envelope["service_tier"] = service_tier
+            tier = b'"service_tier":%b,' % json_text(service_tier)
         self._chunk_head = (
-            b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":['
-            % (json_text(id), created, json_text(model))
+            b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,%b"choices":['
+            % (json_text(id), created, json_text(model), tier)
         )
-        chunk = Chunk(self._chunk_head, b'],"usage":null}\n\n' if include_usage else b"]}\n\n")
+        usage_null = include_usage or profile == "codex-completions-api"
+        self._chunk_end = b'],"usage":null}\n\n' if usage_null else b"]}\n\n"
+        self._joined = profile == "codex-completions-api" and choices > 1
+        # A choice that shares its chunks says its part as a line: JSON has no raw line breaks.
+        chunk = Chunk(b"", b"\n") if self._joined else Chunk(self._chunk_head, self._chunk_end)
         self._choices = tuple(
             Choice(index, chunk, legacy=legacy_function_call, whole_calls=whole_calls)
             for index in range(choices)
@@ -75,37 +89,27 @@ class ChatRenderer:
         self._stream = stream
         self._include_usage = include_usage
         self._show_activity = show_activity
-        self._prompt_letters = prompt_letters
+        self._prompt_tokens = prompt_tokens
+        self._max_tokens = max_tokens
         self._measure = metrics
         self._routed = False
         self.spent = Spent()
         self.visible = False
         self.ended = False
         self.failure: Failure | None = None
-        self._handlers: dict[type, Callable[[Any, list[bytes]], None]] = {
-            Pieces: self._pieces,
-            ArgumentsDelta: self._arguments_delta,
-            ReasoningDelta: self._reasoning_delta,
-            RefusalDelta: self._refusal_delta,
-            ItemStarted: self._item_started,
-            ItemEnded: self._item_ended,
-            UsageSeen: lambda event, out: self.spent.seen(event),
-            StepCompleted: lambda event, out: self.spent.step(event),
-            TurnEnded: self._turn_ended,
-        }
 
     # --- what an exchange asks ------------------------------------------------------------------
 
     def feed(self, events: Iterable[Event]) -> bytes:
         """The SSE bytes of a batch; nothing where the answer is given whole. After the end: nothing."""
         out: list[bytes] = []
-        handlers = self._handlers
+        handlers = HANDLERS
         for event in pieces_together(events):
             if self.ended:
                 break
             handler = handlers.get(type(event))
             if handler is not None:
-                handler(event, out)
+                handler(self, event, out)
         return b"".join(out) if self._stream else b""
 
     def open(self) -> bytes:
@@ -132,31 +136,54 @@ class ChatRenderer:
 
     def _begin(self, out: list[bytes]) -> None:
         self.visible = True
-        for choice in self._choices:
-            choice.begin(out)
+        self._each(self._choices, lambda choice, said: choice.begin(said), out)
+
+    def _each(
+        self, targets: tuple[Choice, ...], say: Callable[[Choice, list[bytes]], None], out: list[bytes]
+    ) -> None:
+        """Lets each of the choices say the same thing: in chunks of its own, or all of them in one chunk."""
+        if not self._joined:
+            for choice in targets:
+                say(choice, out)
+            return
+        spoken: list[list[bytes]] = []
+        for choice in targets:
+            said: list[bytes] = []
+            say(choice, said)
+            spoken.append(b"".join(said).split(b"\n")[:-1])
+        # From the end backwards: choices that say less than others finish together with them.
+        count = max(map(len, spoken), default=0)
+        for index in range(-count, 0):
+            parts = [parts[index] for parts in spoken if len(parts) >= -index]
+            out += (self._chunk_head, b",".join(parts), self._chunk_end)
 
     def _pieces(self, pieces: Pieces, out: list[bytes]) -> None:
         targets = self._hearing(pieces.id, out)
+
+        def saying(texts: list[str]) -> Callable[[Choice, list[bytes]], None]:
+            return lambda choice, said: choice.say(pieces.id, texts, said)
+
         if len(targets) == 1:
-            targets[0].say(pieces.id, pieces.texts, out)
+            self._each(targets, saying(pieces.texts), out)
             return
         for text in pieces.texts:  # each piece goes to all choices before the next one does
-            for choice in targets:
-                choice.say(pieces.id, [text], out)
+            self._each(targets, saying([text]), out)
 
     def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
-        for choice in self._hearing(event.id, out):
-            choice.refuse(event.id, event.text, out)
+        targets = self._hearing(event.id, out)
+        self._each(targets, lambda choice, said: choice.refuse(event.id, event.text, said), out)
 
     def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
         """Summaries only: raw reasoning is not meant for clients."""
         if event.kind == "summary":
-            for choice in self._hearing(event.id, out):
-                choice.think(event.id, event.part, event.text, out)
+            targets = self._hearing(event.id, out)
+            self._each(
+                targets, lambda choice, said: choice.think(event.id, event.part, event.text, said), out
+            )
 
     def _arguments_delta(self, event: ArgumentsDelta, out: list[bytes]) -> None:
-        for choice in self._hearing(event.id, out):
-            choice.argue(event.id, event.text, out)
+        targets = self._hearing(event.id, out)
+        self._each(targets, lambda choice, said: choice.argue(event.id, event.text, said), out)
 
     def _hearing(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
         """The choices that an item speaks to; what it says makes the answer begin."""
@@ -175,11 +202,9 @@ class ChatRenderer:
             for choice in self._targets[item.id]:
                 choice.open_message(item.id)
         elif isinstance(item, ToolCall):
-            for choice in self._hearing(item.id, out):
-                choice.open_call(item, out)
+            self._each(self._hearing(item.id, out), lambda choice, said: choice.open_call(item, said), out)
         elif line is not None:
-            for choice in self._hearing(item.id, out):
-                choice.act(line, out)
+            self._each(self._hearing(item.id, out), lambda choice, said: choice.act(line, said), out)
 
     def _line_of(self, item: Item) -> str | None:
         """What the agent or this server did, as one line for those who want to see it."""
@@ -197,9 +222,11 @@ class ChatRenderer:
         return self._choices[item.choice : item.choice + 1] if item.choice >= 0 else NOBODY
 
     def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
-        for choice in self._targets.pop(event.id, NOBODY):
-            choice.close_message(event.id, out)
-            choice.close_call(event.id, out)
+        def close(choice: Choice, said: list[bytes]) -> None:
+            choice.close_message(event.id, said)
+            choice.close_call(event.id, said)
+
+        self._each(self._targets.pop(event.id, NOBODY), close, out)
 
     def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True
@@ -210,9 +237,10 @@ class ChatRenderer:
         if not self.visible:
             self._begin(out)
         stops = event.choice_stops or {}
-        for index, choice in enumerate(self._choices):
-            choice.finish(stops.get(index, event.stop), out)
-        self.spent.ended(event.trigger)
+        self._each(
+            self._choices, lambda choice, said: choice.finish(stops.get(choice.index, event.stop), said), out
+        )
+        self.spent.ended(event)
         if self._include_usage and self._stream:
             out.append(self._usage_chunk())
         out.append(DONE)
@@ -223,16 +251,24 @@ class ChatRenderer:
         return chat_usage(
             self.spent,
             copies=1 if self._routed else len(self._choices),
-            prompt_letters=self._prompt_letters,
-            answer_letters=sum(choice.length() for choice in self._choices),
+            prompt=self._prompt_tokens,
+            answer=self._answer_tokens,
         )
+
+    def _answer_tokens(self) -> int:
+        """An estimate of what the agent said, once where it was told to every choice. It is what `max_tokens` was kept
+        by, and says no more."""
+        counted = self._choices if self._routed else self._choices[:1]
+        tokens = [choice.tokens() for choice in counted]
+        if self._max_tokens is not None:
+            tokens = [min(each, self._max_tokens) for each in tokens]
+        return sum(tokens)
 
     def spending(self) -> Spending:
         """What the turn has cost so far. An answer that was told to every choice was paid for once."""
-        copies = 1 if self._routed else len(self._choices)
         return self.spent.spending(
-            prompt_letters=self._prompt_letters,
-            answer_letters=lambda: sum(choice.length() for choice in self._choices) // copies,
+            prompt=self._prompt_tokens,
+            answer=self._answer_tokens,
             failed=self.failure is not None,
         )
 
@@ -243,3 +279,17 @@ class ChatRenderer:
         figures["throughput_after_first_token"] = measured.throughput_after_first_token
         figures["emission_trigger"] = self.spent.trigger
         return self._chunk_head + b'],"usage":' + json_bytes(figures) + b"}\n\n"
+
+
+HANDLERS: Final[dict[type, Callable[[ChatRenderer, Any, list[bytes]], None]]] = {
+    Pieces: ChatRenderer._pieces,
+    ArgumentsDelta: ChatRenderer._arguments_delta,
+    ReasoningDelta: ChatRenderer._reasoning_delta,
+    RefusalDelta: ChatRenderer._refusal_delta,
+    ItemStarted: ChatRenderer._item_started,
+    ItemEnded: ChatRenderer._item_ended,
+    UsageSeen: lambda renderer, event, out: renderer.spent.seen(event),
+    StepCompleted: lambda renderer, event, out: renderer.spent.step(event),
+    TurnEnded: ChatRenderer._turn_ended,
+}
+"""What is rendered of each event; the others show nothing."""

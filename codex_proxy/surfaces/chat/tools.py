@@ -66,8 +66,10 @@ def _function(definition: wire.FunctionDefinition) -> Tool:
 
 def _custom_description(definition: wire.CustomDefinition) -> str:
     description = definition.description or ""
-    grammar = definition.format.grammar if definition.format else None
-    return description if grammar is None else grammar_words(description, grammar.syntax, grammar.definition)
+    if not isinstance(definition.format, wire.GrammarFormat):
+        return description
+    grammar = definition.format.grammar
+    return grammar_words(description, grammar.syntax, grammar.definition)
 
 
 def _choice(choice: wire.ToolChoice | None, tools: list[Tool]) -> ToolChoice:

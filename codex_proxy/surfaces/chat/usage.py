@@ -25,12 +25,12 @@ Measure: TypeAlias = Callable[[int], StreamMetrics]
 """Gives the metrics at the end of a stream, told the completion tokens."""
 
 
-def chat_usage(spent: Spent, *, copies: int, prompt_letters: int, answer_letters: int) -> dict[str, Any]:
-    """The `usage` object. `copies`: how many choices the counted output stands for."""
-    usage = spent.tokens(prompt_letters=prompt_letters, answer_letters=answer_letters)
-    estimated = spent.told is None
-    if estimated:
-        copies = 1  # the letters of every choice were counted
+def chat_usage(
+    spent: Spent, *, copies: int, prompt: Callable[[], int], answer: Callable[[], int]
+) -> dict[str, Any]:
+    """The `usage` object. `copies`: how many choices what is told of the output stands for. `prompt`, `answer`:
+    estimates, of one answer that stands for as many."""
+    usage = spent.tokens(prompt=prompt, answer=answer)
     completion = usage.output * copies
     figures: dict[str, Any] = {
         "prompt_tokens": usage.input,
@@ -39,6 +39,6 @@ def chat_usage(spent: Spent, *, copies: int, prompt_letters: int, answer_letters
         "prompt_tokens_details": {"cached_tokens": usage.cached},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning * copies},
     }
-    if estimated:
+    if spent.estimated:
         figures["estimated"] = True
     return figures

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, Tag
 
-from codex_proxy.surfaces.body import Wire, by_kind, parse_as
+from codex_proxy.surfaces.body import Parameters, StopSequence, Wire, by_kind, parse_as
 
 CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
@@ -43,10 +43,21 @@ class ImagePart(Wire):
     image_url: ImageUrl
 
 
-class UnheardPart(Wire):
-    """Audio or a file: known to the protocol, unknown to the agents."""
+class GivenFile(Wire):
+    file_data: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
 
-    type: Literal["input_audio", "file"]
+
+class FilePart(Wire):
+    type: Literal["file"]
+    file: GivenFile
+
+
+class UnheardPart(Wire):
+    """Audio: known to the protocol, unknown to the agents."""
+
+    type: Literal["input_audio"]
 
 
 _STRING_OR_PARTS = by_kind("type", {}, text="~string", array="~parts")
@@ -58,8 +69,9 @@ AssistantPart: TypeAlias = Annotated[
 ShownPart: TypeAlias = Annotated[
     Annotated[TextPart, Tag("~text")]
     | Annotated[ImagePart, Tag("~image")]
+    | Annotated[FilePart, Tag("~file")]
     | Annotated[UnheardPart, Tag("~unheard")],
-    by_kind("type", {"text": "~text", "image_url": "~image", "input_audio": "~unheard", "file": "~unheard"}),
+    by_kind("type", {"text": "~text", "image_url": "~image", "input_audio": "~unheard", "file": "~file"}),
 ]
 TextParts: TypeAlias = Annotated[list[TextPart], Field(min_length=1)]
 AssistantParts: TypeAlias = Annotated[list[AssistantPart], Field(min_length=1)]
@@ -111,16 +123,19 @@ class InstructionMessage(Wire):
 
     role: Literal["system", "developer"]
     content: TextContent
+    name: str | None = None
 
 
 class UserMessage(Wire):
     role: Literal["user"]
     content: ShownContent
+    name: str | None = None
 
 
 class AssistantMessage(Wire):
     role: Literal["assistant"]
     content: AssistantContent | None = None
+    name: str | None = None
     refusal: str | None = None
     tool_calls: list[PastToolCall] | None = None
     function_call: CalledFunction | None = None
@@ -164,7 +179,7 @@ AnyMessage: TypeAlias = Annotated[
 class FunctionDefinition(Wire):
     name: Name
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 
@@ -173,9 +188,19 @@ class Grammar(Wire):
     syntax: Literal["lark", "regex"]
 
 
-class CustomFormat(Wire):
-    type: Literal["text", "grammar"]
-    grammar: Grammar | None = None
+class TextFormat(Wire):
+    type: Literal["text"]
+
+
+class GrammarFormat(Wire):
+    type: Literal["grammar"]
+    grammar: Grammar
+
+
+CustomFormat: TypeAlias = Annotated[
+    Annotated[TextFormat, Tag("~text")] | Annotated[GrammarFormat, Tag("~grammar")],
+    by_kind("type", {"text": "~text", "grammar": "~grammar"}),
+]
 
 
 class CustomDefinition(Wire):
@@ -258,8 +283,14 @@ class ReasoningOptions(Wire):
     summary: Literal["auto", "concise", "detailed", "none"] | None = None
 
 
+class WebSearchOptions(Wire):
+    search_context_size: Literal["low", "medium", "high"] | None = None
+    user_location: dict[str, Any] | None = None
+
+
 class JsonSchemaFormat(Wire):
     name: Name
+    description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
 
@@ -270,7 +301,8 @@ class ResponseFormat(Wire):
 
 
 Stop: TypeAlias = Annotated[
-    Annotated[str, Tag("~one")] | Annotated[Annotated[list[str], Field(max_length=4)], Tag("~many")],
+    Annotated[StopSequence, Tag("~one")]
+    | Annotated[Annotated[list[StopSequence], Field(max_length=4)], Tag("~many")],
     by_kind("type", {}, text="~one", array="~many"),
 ]
 MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
@@ -300,12 +332,13 @@ class ChatRequest(Wire):
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
     modalities: list[Literal["text", "audio"]] | None = None
     audio: dict[str, Any] | None = None
-    web_search_options: dict[str, Any] | None = None
+    web_search_options: WebSearchOptions | None = None
     logprobs: Any = None
     top_logprobs: int | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue | None], Field(max_length=16)] | None = None
     store: bool | None = None
     user: str | None = None
+    prompt_cache_key: str | None = None
     safety_identifier: str | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -314,6 +347,11 @@ class ChatRequest(Wire):
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     prediction: dict[str, Any] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0, le=2)] | None = None
+    prompt_cache_retention: str | None = None
+    context_management: Any = None
 
 
 def parse_body(body: bytes) -> ChatRequest:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.excerpts import excerpt
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.lists import list_object
 
 ITEMS_LIMIT: Final = 100
-_SHOWN: Final = 80  # letters of a client's own words in a message
 
 
 def conversation(id: str, created_at: int, metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -50,10 +50,20 @@ def added(items: Sequence[ItemDict]) -> dict[str, Any]:
 
 def not_found(id: str) -> Fault:
     """A path or a body names a conversation that is not there (or somebody else's)."""
-    message = f"Conversation with id '{id[:_SHOWN]}' not found."
+    message = f"Conversation with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
+
+
+def too_large(held: str, param: str) -> Fault:
+    """A conversation holds more than a turn goes on from, or would with what is added."""
+    return bad_request(
+        f"The conversation holds too much, or would: {held}. Delete items of it, or begin another one with what "
+        "matters.",
+        param,
+        "context_too_large",
+    )
 
 
 def item_not_found(id: str) -> Fault:
     """A path names an item that is not in the conversation."""
-    return Fault(Failure(kind=FaultKind.NOT_FOUND, message=f"Item with id '{id[:_SHOWN]}' not found."))
+    return Fault(Failure(kind=FaultKind.NOT_FOUND, message=f"Item with id '{excerpt(id)}' not found."))

@@ -14,16 +14,17 @@ import msgspec
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryItem, PastOutput, SaidMessage, TextPart
+from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MOST_ITEMS
 from codex_proxy.surfaces.items import ItemDict, normalised
-from codex_proxy.surfaces.models import ModelCatalog, resolve
-from codex_proxy.surfaces.responses.history import history_of
+from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
+from codex_proxy.surfaces.responses.history import STAND_ALONE, history_of
 from codex_proxy.surfaces.responses.parse import check_input, context_of, format_of
 from codex_proxy.surfaces.responses.tools import offered_by
 from codex_proxy.surfaces.responses.wire import parse_context as parse_body
-from codex_proxy.surfaces.usage import letters_in
+from codex_proxy.surfaces.usage import tokens_in
 
 APPROVED: Final = "The user has approved this call. It has yet to be made."
 COMPACTION_WORDS: Final = (
@@ -43,13 +44,15 @@ class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str | None
     previous_response_id: str | None
     conversation: str | None
-    letters_beside: int
-    """Length of what the model sees beside the history: tools and schemas."""
+    tokens_beside: int
+    """An estimate of what the model sees beside the history: tools and schemas."""
 
 
-def parse_context(body: bytes, *, catalog: ModelCatalog, max_items: int = MOST_ITEMS) -> ParsedContext:
-    """The whole of one request."""
-    request = parse_body(body)
+def parse_context(
+    body: bytes, *, catalog: ModelCatalog, max_items: int = MOST_ITEMS, counting: bool = False
+) -> ParsedContext:
+    """The whole of one request. `counting`: it may be without a model, since an estimate needs none."""
+    request = parse_body(body, counting=counting)
     check_input(request, max_items)
     conversation = context_of(request)
     items = normalised(request.input or ())
@@ -63,13 +66,13 @@ def parse_context(body: bytes, *, catalog: ModelCatalog, max_items: int = MOST_I
     schema = format_of(request).schema
     shown = schema_json(offered.shown) if offered.shown else b""
     return ParsedContext(
-        model_asked=request.model,
-        agent_model=resolve(request.model, catalog).agent_model,
+        model_asked=request.model or DEFAULT_NAME,
+        agent_model=resolve(request.model or DEFAULT_NAME, catalog).agent_model,
         input_items=items,
         instructions=request.instructions,
         previous_response_id=request.previous_response_id,
         conversation=conversation,
-        letters_beside=len(bytes(shown)) + (0 if schema is None else len(bytes(schema))),
+        tokens_beside=estimate_all(bytes(each or b"").decode() for each in (shown, schema)),
     )
 
 
@@ -90,9 +93,32 @@ def _not_run(item: HistoryItem) -> HistoryItem:
     return item
 
 
-def letters_of(parsed: ParsedContext, history: Sequence[HistoryItem]) -> int:
-    """What an estimate of the context's tokens goes by."""
-    return letters_in(history) + parsed.letters_beside
+class Measure:
+    """How many tokens a context has, item by item: an estimate. It keeps none of the items but those that only others
+    make sense of: calls and their outputs, without their images."""
+
+    def __init__(self) -> None:
+        self._tokens = 0
+        self._kept: list[ItemDict] = []
+
+    def add(self, item: ItemDict) -> None:
+        """The next item of what was said before the request."""
+        if item["type"] in STAND_ALONE:
+            self._tokens += tokens_in(history_of((item,), earlier=1))
+        else:
+            self._kept.append(_without_images(item))
+
+    def tokens_with(self, parsed: ParsedContext, items: Sequence[ItemDict]) -> int:
+        """An estimate of the context's tokens; `items` are the request's own."""
+        history = context_history(parsed, [*self._kept, *items], earlier=len(self._kept))
+        return self._tokens + tokens_in(history) + parsed.tokens_beside
+
+
+def _without_images(item: ItemDict) -> ItemDict:
+    output = item.get("output")
+    if not isinstance(output, list):
+        return item
+    return {**item, "output": [part for part in output if part["type"] != "input_image"]}
 
 
 def compaction_turn(parsed: ParsedContext, history: tuple[HistoryItem, ...]) -> Turn:

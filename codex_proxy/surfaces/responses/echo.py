@@ -6,13 +6,11 @@ OpenAI's wire rules ("Responses object").
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
+from codex_proxy.surfaces.base import shown_tier
 from codex_proxy.surfaces.responses.tools import Offered
 from codex_proxy.surfaces.responses.wire import JsonSchemaFormat, ResponseRequest, TextOptions
-
-_TIERS: Final = {None: "default", "auto": "default", "fast": "priority"}
-"""How a tier is shown; one that is not here, as it was asked."""
 
 
 def echo_of(
@@ -38,7 +36,7 @@ def echo_of(
         "prompt_cache_key": request.prompt_cache_key,
         "reasoning": _reasoning(request, effort),
         "safety_identifier": request.safety_identifier,
-        "service_tier": _TIERS.get(request.service_tier, request.service_tier),
+        "service_tier": shown_tier(request.service_tier),
         "store": request.store is not False,
         "temperature": _number(request.temperature, 1.0),
         "text": _text(request.text),

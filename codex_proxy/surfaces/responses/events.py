@@ -169,7 +169,7 @@ class ResponseEvents(FrameList):
                 part=text_part(part),
             )
         elif output.kind == "function_call" and isinstance(output.item, ToolCall):
-            name = msgspec.Raw(json_text(output.item.name))
+            name = msgspec.Raw(json_text(output.called.name))
             self._add("response.function_call_arguments.done", **place, name=name, arguments=whole)
         elif output.kind == "custom_tool_call":
             self._add("response.custom_tool_call_input.done", **place, input=whole)

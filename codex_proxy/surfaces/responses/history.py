@@ -30,6 +30,7 @@ from codex_proxy.core.items import (
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses import mcp_history
+from codex_proxy.surfaces.responses.client_tools import as_function_item, name_of
 from codex_proxy.surfaces.responses.compaction import unsealed
 from codex_proxy.surfaces.responses.mcp_history import McpPast
 from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE
@@ -50,6 +51,7 @@ class Told(NamedTuple):
 def told_by(items: Sequence[ItemDict], *, earlier: int = 0) -> list[Told]:
     """The history that these items tell. The first `earlier` of them are not of this request: a fault there
     names `input`, one in the others names the item."""
+    items = [as_function_item(item) for item in items]
     reader = _Reader(items, earlier)
     for index, item in enumerate(items):
         reader.read(item, index)
@@ -175,7 +177,7 @@ def _past_call(item: ItemDict) -> PastCall:
     id = item.get("id") or ""
     return PastCall(
         item["call_id"],
-        item["name"],
+        name_of(item.get("namespace"), item["name"]),
         item[field],
         "custom" if field == "input" else "function",
         id if id.startswith(("fc_", "ctc_")) else None,
@@ -208,6 +210,12 @@ def _said(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     # Providers take ids of their own form only, and need none of what people said.
     own = id if role == "assistant" and id.startswith("msg_") else None
     return [SaidMessage(role, parts, item.get("phase"), own)]
+
+
+def _said_by_agent(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+    """What a sub-agent of the client's has said to another: to the model that reads it, its user says it."""
+    texts = [part.get("text") or part.get("encrypted_content") or "" for part in item["content"]]
+    return [SaidMessage("user", (TextPart("".join(texts)),))]
 
 
 def _reasoned(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
@@ -244,7 +252,13 @@ _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
     "reasoning": _reasoned,
     "compaction": _compacted,
     ACTIVITY_TYPE: _nothing,
+    "additional_tools": _nothing,
+    "agent_message": _said_by_agent,
+    "tool_search_call": _nothing,
+    "tool_search_output": _nothing,
     "web_search_call": _as_it_came,
     "image_generation_call": _as_it_came,
     "local_shell_call": _as_it_came,
 }
+STAND_ALONE: Final = frozenset(_OTHERS)
+"""Types of items that tell the same whatever stands before and behind them."""

@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from codex_proxy.core.events import Usage
+from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.compaction import sealed
 from codex_proxy.surfaces.responses.response_object import error_object, usage_object
-from codex_proxy.surfaces.usage import LETTERS_PER_TOKEN
 
 INPUT_ITEMS_LIMIT: Final = 20
-_SHOWN: Final = 80  # letters of a client's own words in a message
 _RUNNING: Final = frozenset({"queued", "in_progress"})
 
 
@@ -31,7 +30,8 @@ def cancelling(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
     `Fault` for a response that is not a background one."""
     if not response["background"]:
         raise bad_request(
-            "Background mode is not supported. Synchronous and streaming responses cannot be cancelled.",
+            "This response was not created with 'background': true. Synchronous and streaming responses cannot be "
+            "cancelled: closing the connection ends them.",
             code="cancellation_not_supported",
         )
     return "cancel" if response["status"] in _RUNNING else "keep"
@@ -62,10 +62,9 @@ def compacted(
     }
 
 
-def token_count(letters: int) -> dict[str, Any]:
+def token_count(tokens: int) -> dict[str, Any]:
     """`response.input_tokens`. No agent counts without a model call, so it is an estimate, and says so."""
-    tokens = max(1, letters // LETTERS_PER_TOKEN)
-    return {"object": "response.input_tokens", "input_tokens": tokens, "estimated": True}
+    return {"object": "response.input_tokens", "input_tokens": max(1, tokens), "estimated": True}
 
 
 # --- what is not there --------------------------------------------------------------------------
@@ -73,23 +72,33 @@ def token_count(letters: int) -> dict[str, Any]:
 
 def not_found(id: str) -> Fault:
     """A path names a response that is not there (or somebody else's, or deleted)."""
-    message = f"Response with id '{id[:_SHOWN]}' not found."
+    message = f"Response with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 
 
 def previous_not_found(id: str) -> Fault:
     """A body names a previous response that is not there, also one that was never stored."""
     return bad_request(
-        f"Previous response with id '{id[:_SHOWN]}' not found.",
+        f"Previous response with id '{excerpt(id)}' not found.",
         "previous_response_id",
         "previous_response_not_found",
+    )
+
+
+def previous_too_large(held: str) -> Fault:
+    """A chain has grown beyond what a turn goes on from."""
+    return bad_request(
+        f"The responses up to this one hold too much to go on from: {held}. Begin anew without "
+        "'previous_response_id', with what matters of them in 'input'.",
+        "previous_response_id",
+        "context_too_large",
     )
 
 
 def not_resumable(id: str) -> Fault:
     """Only the events of background streams are kept."""
     return bad_request(
-        f"The stream of response '{id[:_SHOWN]}' cannot be resumed: only background responses that were "
+        f"The stream of response '{excerpt(id)}' cannot be resumed: only background responses that were "
         "created with 'stream': true keep their events.",
         "stream",
         "stream_not_resumable",

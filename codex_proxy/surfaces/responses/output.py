@@ -7,7 +7,7 @@ rules ("Responses object").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -16,6 +16,7 @@ from codex_proxy.core.ids import IdSource
 from codex_proxy.core.items import (
     OURS,
     Activity,
+    ClientName,
     Item,
     McpApproval,
     McpCall,
@@ -27,6 +28,7 @@ from codex_proxy.core.items import (
 from codex_proxy.surfaces import mcp_ids
 from codex_proxy.surfaces.base import json_lines, raw_text
 from codex_proxy.surfaces.responses import mcp_items
+from codex_proxy.surfaces.usage import json_tokens
 
 PartKey: TypeAlias = tuple[str, int]
 """What a part holds (`text`, `refusal`, `summary`, `arguments`, `output`), and the agent's own count of it."""
@@ -37,6 +39,7 @@ ARGUMENTS: Final[PartKey] = ("arguments", 0)
 OUTPUT: Final[PartKey] = ("output", 0)
 LINE: Final[PartKey] = ("summary", 0)
 
+TOOL_SEARCH_CALL: Final = "tool_search_call"
 ACTIVITY_TYPE: Final = "codex:activity"
 """The agent's own doing as an item of a type of ours, for clients that asked for it."""
 
@@ -67,21 +70,21 @@ class Part:
         """All of it as one JSON string: the fragments without their quotes, joined."""
         return b'"' + b"".join([fragment[1:-1] for fragment in self.fragments]) + b'"'
 
-    def letters(self) -> int:
-        return sum(len(fragment) - 2 for fragment in self.fragments)
-
 
 class OutputItem:
     """One item of the output. `index` is None until the client has heard of it."""
 
     __slots__ = (
-        "awaiting", "encrypted", "id", "index", "item", "kept", "kind", "parts", "printed", "status", "waiting",
+        "awaiting", "client_name", "encrypted", "id", "index", "item", "kept", "kind", "parts", "printed", "status",
+        "waiting",
     )  # fmt: skip
 
-    def __init__(self, item: Item, kind: str, id: str) -> None:
+    def __init__(self, item: Item, kind: str, id: str, client_name: ClientName | None = None) -> None:
         self.item = item
         self.kind = kind
         self.id = id
+        self.client_name = client_name
+        """What the client calls the tool of a call, where the model was offered it under another name."""
         self.index: int | None = None
         self.parts: list[Part] = []
         self.status = "in_progress"
@@ -92,12 +95,18 @@ class OutputItem:
         """It is over, but its encrypted content is still to come."""
         self.encrypted: str | None = None
         self.printed: list[str] = []
-        """What a call of ours gave: it is told with the item, when that is over."""
+        """What a call of ours gave, or what a tool search asks for: it is told with the item, when that is over."""
 
     @property
     def ours(self) -> bool:
         """It is of this server, and not of the agent: how it ended is known for good when it is over."""
         return isinstance(self.item, OURS)
+
+    @property
+    def called(self) -> ClientName:
+        """What the client calls the tool of a call."""
+        assert isinstance(self.item, ToolCall)
+        return self.client_name or ClientName(self.item.name)
 
     def part(self, key: PartKey) -> Part | None:
         """The part that is open, if it is this one."""
@@ -109,8 +118,9 @@ class OutputItem:
         head = {"type": self.kind, "id": raw_text(self.id), "status": self.status}
         return head | KINDS[self.kind](self)
 
-    def letters(self) -> int:
-        return sum(part.letters() for part in self.parts)
+    def tokens(self) -> int:
+        """An estimate of the tokens of what it says."""
+        return json_tokens(part.whole() for part in self.parts)
 
 
 def text_part(part: Part) -> dict[str, Any]:
@@ -145,11 +155,21 @@ def _reasoning(output: OutputItem) -> dict[str, Any]:
 def _call(output: OutputItem) -> dict[str, Any]:
     assert isinstance(output.item, ToolCall)
     text = msgspec.Raw(b"".join(part.whole() for part in output.parts) or b'""')
-    return {
-        "call_id": raw_text(output.item.call_id),
-        "name": raw_text(output.item.name),
-        "input" if output.kind == "custom_tool_call" else "arguments": text,
-    }
+    called = output.called
+    call = {"call_id": raw_text(output.item.call_id), "name": raw_text(called.name)}
+    if called.namespace is not None:
+        call["namespace"] = raw_text(called.namespace)
+    return call | {"input" if output.kind == "custom_tool_call" else "arguments": text}
+
+
+def _tool_search_call(output: OutputItem) -> dict[str, Any]:
+    """Its arguments are an object, and no text as those of a function."""
+    assert isinstance(output.item, ToolCall)
+    try:
+        arguments = msgspec.json.decode("".join(output.printed), type=dict[str, Any])
+    except msgspec.DecodeError:
+        arguments = {}
+    return {"call_id": raw_text(output.item.call_id), "execution": "client", "arguments": arguments}
 
 
 def _activity(output: OutputItem) -> dict[str, Any]:
@@ -163,6 +183,7 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     "reasoning": _reasoning,
     "function_call": _call,
     "custom_tool_call": _call,
+    TOOL_SEARCH_CALL: _tool_search_call,
     mcp_items.LIST: mcp_items.list_fields,
     mcp_items.CALL: mcp_items.call_fields,
     mcp_items.REQUEST: mcp_items.request_fields,
@@ -175,6 +196,7 @@ _PREFIXES: Final = {
     "reasoning": "rs_",
     "function_call": "fc_",
     "custom_tool_call": "ctc_",
+    TOOL_SEARCH_CALL: "tsc_",
     mcp_items.LIST: "mcpl_",
     ACTIVITY_TYPE: "act_",
 }
@@ -185,12 +207,16 @@ _OURS_KINDS: Final[dict[type[Item], str]] = {
 }
 
 
-def output_item(item: Item, ids: IdSource, *, activity: str) -> OutputItem | None:
+def output_item(
+    item: Item, ids: IdSource, *, activity: str, client_names: Mapping[str, ClientName]
+) -> OutputItem | None:
     """The output item that an item of the agent's becomes; None for what is not shown.
 
-    `activity`: `off`, `summaries` (a line of reasoning) or `items`.
+    `activity`: `off`, `summaries` (a line of reasoning) or `items`. `client_names`: what the client calls its tools, by
+    the name that the model was offered, where the two differ.
     """
-    kind = _kind_of(item, activity)
+    called = client_names.get(item.name) if isinstance(item, ToolCall) else None
+    kind = TOOL_SEARCH_CALL if called is not None and called.search else _kind_of(item, activity)
     if kind is None:
         return None
     if isinstance(item, McpCall | McpApproval):
@@ -199,7 +225,7 @@ def output_item(item: Item, ids: IdSource, *, activity: str) -> OutputItem | Non
     prefix = _PREFIXES[kind]
     own = item.id
     keep = own.startswith(prefix) and len(own) >= _OWN_ID_LENGTH and "~" not in own
-    return OutputItem(item, kind, own if keep else ids.new(prefix))
+    return OutputItem(item, kind, own if keep else ids.new(prefix), called)
 
 
 def _kind_of(item: Item, activity: str) -> str | None:

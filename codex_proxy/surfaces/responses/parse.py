@@ -13,14 +13,16 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryItem, SaidMessage, TextPart
 from codex_proxy.core.turn import Sandbox, Turn
-from codex_proxy.surfaces.base import RequestHints, WorkdirParam, schema_json, workdir_of
+from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, workdir_of
 from codex_proxy.surfaces.body import MOST_ITEMS, most_elements
 from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.mode import BuiltinTools, mode_of, sandbox_of
 from codex_proxy.surfaces.models import ModelCatalog, resolve
+from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.echo import echo_of, summary_of
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, Offered, offered_by
 from codex_proxy.surfaces.responses.wire import (
@@ -30,12 +32,11 @@ from codex_proxy.surfaces.responses.wire import (
     ResponseRequest,
     parse_body,
 )
-from codex_proxy.surfaces.text_format import JSON_OBJECT, Format, told
+from codex_proxy.surfaces.text_format import JSON_OBJECT, Format, json_schema_format, told
 
 UNSUPPORTED: Final = "unsupported_value"
 CONVERSATION_PREFIX: Final = "conv_"
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
-_SHOWN: Final = 80  # letters of a client's own words in a message
 
 IGNORED: Final = (
     "temperature",
@@ -45,6 +46,8 @@ IGNORED: Final = (
     "repetition_penalty",
     "frequency_penalty",
     "presence_penalty",
+    "prompt_cache_retention",
+    "context_management",
 )
 """Validated and accepted; no agent has a knob for them."""
 
@@ -64,6 +67,7 @@ class ResponsesSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of agent turns that name none."""
     max_items: int = MOST_ITEMS
     """Input items of one request."""
+    logprobs: Logprobs = "refuse"
 
 
 class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +97,6 @@ class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The constant fields of the response object."""
     ignored: tuple[str, ...]
     """Parameters that were accepted and change nothing, for `x-codex-ignored-params`."""
-    metadata: dict[str, str]
-    user: str | None
     workdir_param: WorkdirParam
     """Who named the folder, for the 400 of whoever looks at the disk."""
 
@@ -106,8 +108,8 @@ def parse(
     request = _checked(parse_body(body), settings)
     conversation = context_of(request)
     wanted = format_of(request)
-    offered = offered_by(request.tools, request.tool_choice)
     items = normalised(request.input)
+    offered = offered_by(request.tools, request.tool_choice, tools_in(items))
     resolved = resolve(request.model, catalog)
     effort = (request.reasoning.effort if request.reasoning else None) or resolved.effort
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
@@ -154,9 +156,7 @@ def parse(
         json_object=wanted.kind == "json_object",
         activity=_activity(headers.activity, settings),
         echo=echo_of(request, offered, effort=effort, metadata=metadata, conversation=conversation),
-        ignored=(*(name for name in IGNORED if getattr(request, name) is not None), *offered.left_out),
-        metadata=metadata,
-        user=request.user or request.safety_identifier,
+        ignored=(*_ignored_by_us(request), *offered.left_out),
         workdir_param=workdir_param,
     )
 
@@ -171,7 +171,7 @@ def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
 
 def _checked(request: ResponseRequest, settings: ResponsesSettings) -> ResponseRequest:
     check_input(request, settings.max_items)
-    _refuse_unsupported(request)
+    _refuse_unsupported(request, settings)
     return request
 
 
@@ -193,9 +193,8 @@ def context_of(request: ContextFields) -> str | None:
             code="mutually_exclusive_parameters",
         )
     if not conversation.startswith(CONVERSATION_PREFIX):
-        shown = conversation if len(conversation) <= _SHOWN else conversation[:_SHOWN] + "..."
         raise bad_request(
-            f"Invalid 'conversation': '{shown}'. Expected an ID that begins with 'conv_'.",
+            f"Invalid 'conversation': '{excerpt(conversation)}'. Expected an ID that begins with 'conv_'.",
             "conversation",
             "invalid_conversation_id",
         )
@@ -206,7 +205,7 @@ def format_of(request: ContextFields) -> Format:
     """`text.format`."""
     wanted = request.text.format if request.text else None
     if isinstance(wanted, JsonSchemaFormat):
-        return Format("json_schema", schema_json(wanted.schema_))
+        return json_schema_format(wanted.schema_, wanted.name, wanted.description)
     return JSON_OBJECT if wanted and wanted.type == "json_object" else Format()
 
 
@@ -237,7 +236,7 @@ def _activity(asked: str | None, settings: ResponsesSettings) -> Activity:
     return "summaries" if settings.show_activity else "off"
 
 
-def _refuse_unsupported(request: ResponseRequest) -> None:
+def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -> None:
     """What would need a different answer, and not only a different sampling."""
     if request.background and request.store is False:
         raise bad_request(
@@ -245,12 +244,12 @@ def _refuse_unsupported(request: ResponseRequest) -> None:
         )
     if request.prompt is not None:
         raise _unsupported("prompt", "Stored prompts are not available: send 'instructions' and 'input'.")
-    if request.top_logprobs:
-        raise _unsupported("top_logprobs", "Log probabilities are not available: leave 'top_logprobs' out.")
-    for index, name in enumerate(request.include or ()):
-        if name == "message.output_text.logprobs":
+    for name, value in _logprobs_asked_for(request).items():
+        if settings.logprobs == "refuse":
             raise _unsupported(
-                f"include[{index}]", f"Log probabilities are not available: leave '{name}' out."
+                name,
+                f"Log probabilities are not available: leave '{value}' out. (With PROXY_LOGPROBS=ignore the server "
+                "answers without them.)",
             )
     if request.stream_options is not None and not request.stream:
         raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
@@ -260,6 +259,22 @@ def _refuse_unsupported(request: ResponseRequest) -> None:
             "input",
             "empty_array",
         )
+
+
+def _ignored_by_us(request: ResponseRequest) -> tuple[str, ...]:
+    """The parameters that were given and change nothing, in the order of `IGNORED`."""
+    given = tuple(name for name in IGNORED if getattr(request, name) is not None)
+    return (*given, *_logprobs_asked_for(request).values())
+
+
+def _logprobs_asked_for(request: ResponseRequest) -> dict[str, str]:
+    """The parameters that ask for log probabilities, each with what it asks for."""
+    included = {
+        f"include[{index}]": name
+        for index, name in enumerate(request.include or ())
+        if name == "message.output_text.logprobs"
+    }
+    return ({"top_logprobs": "top_logprobs"} if request.top_logprobs else {}) | included
 
 
 def _unsupported(param: str, message: str) -> Fault:

@@ -10,6 +10,7 @@ of that server.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -118,7 +119,7 @@ class _Result(OutputItem):
             "status": self.status,
         }
 
-    def letters(self) -> int:
+    def tokens(self) -> int:
         """No model has said it."""
         return 0
 
@@ -129,7 +130,8 @@ class OpenResponsesRenderer(ResponsesRenderer):
     unshown = (Reasoning, Activity, McpTools, McpApproval)
 
     def _events_of_profile(self) -> Events:
-        return OpenResponsesEvents(self._current)
+        renderer = weakref.proxy(self)  # the method itself would hold this renderer, which holds the events
+        return OpenResponsesEvents(lambda: renderer._current())  # noqa: PLW0108
 
     def _item_ended(self, event: ItemEnded) -> None:
         super()._item_ended(event)

@@ -14,7 +14,7 @@ exchange decides that. `result` of a failed turn raises the `Fault`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -36,6 +36,7 @@ from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.core.items import (
     Activity,
+    ClientName,
     McpApproval,
     McpCall,
     McpTools,
@@ -55,6 +56,7 @@ from codex_proxy.surfaces.responses.output import (
     OUTPUT,
     REFUSAL,
     TEXT,
+    TOOL_SEARCH_CALL,
     OutputItem,
     Part,
     PartKey,
@@ -96,17 +98,22 @@ class ResponsesRenderer:
         background: bool = False,
         activity: str = "summaries",
         encrypted_reasoning: bool = False,
-        prompt_letters: int = 0,
+        prompt_tokens: Callable[[], int] = lambda: 0,
+        max_tokens: int | None = None,
         keep_frames: bool = False,
+        client_names: Mapping[str, ClientName] | None = None,
     ) -> None:
-        """`echo`: the constant fields (`ParsedResponse.echo`). `keep_frames`: see `take_frames`."""
+        """`echo`: the constant fields (`ParsedResponse.echo`). `keep_frames`: see `take_frames`. `client_names`: see
+        `output_item`."""
         self._head = Head(id, created_at, echo)
         self._ids = ids
         self._clock = clock
         self._stream = stream
         self._activity = activity
         self._encrypted = encrypted_reasoning
-        self._prompt_letters = prompt_letters
+        self._prompt_tokens = prompt_tokens
+        self._max_tokens = max_tokens
+        self._client_names = client_names or {}
         self._frames: list[tuple[int, bytes]] | None = [] if keep_frames else None
         self._events: Events = self._events_of_profile()
         self._items: dict[str, OutputItem] = {}
@@ -123,19 +130,6 @@ class ResponsesRenderer:
         self.visible = False
         self.ended = False
         self.failure: Failure | None = None
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            Pieces: lambda pieces: self._say(pieces.id, TEXT, *pieces.texts),
-            ArgumentsDelta: lambda event: self._say(event.id, ARGUMENTS, event.text),
-            ReasoningDelta: self._reasoning_delta,
-            RefusalDelta: lambda event: self._say(event.id, REFUSAL, event.text),
-            OutputDelta: self._output_delta,
-            ItemStarted: self._item_started,
-            ItemEnded: self._item_ended,
-            RawItem: self._raw_item,
-            UsageSeen: self.spent.seen,
-            StepCompleted: self._step_completed,
-            TurnEnded: self._turn_ended,
-        }
 
     def _events_of_profile(self) -> Events:
         return ResponseEvents()
@@ -146,12 +140,12 @@ class ResponsesRenderer:
         """The SSE bytes of a batch; nothing where the answer is given whole. After the end: nothing."""
         if self.ended:
             return b""
-        handlers = self._handlers
+        handlers = HANDLERS
         for event in pieces_together(events):
             self._status = "in_progress"
             handler = handlers.get(type(event))
             if handler is not None:
-                handler(event)
+                handler(self, event)
             if self.ended:
                 break
         return self._taken()
@@ -229,7 +223,7 @@ class ResponsesRenderer:
         self._begin(visible=event.failure is None)
         self._order.end(status)
         self.ended = True
-        self.spent.ended(event.trigger)
+        self.spent.ended(event)
         self.failure = event.failure
         self._final = self._head.object(
             status,
@@ -244,22 +238,23 @@ class ResponsesRenderer:
         self._events.finish(self._final)
 
     def _usage(self) -> dict[str, Any] | None:
-        estimated = self.spent.told is None
-        if estimated and self.failure is not None:
+        if self.spent.told is None and self.failure is not None:
             return None
-        tokens = self.spent.tokens(prompt_letters=self._prompt_letters, answer_letters=self._letters())
-        return usage_object(tokens, estimated=estimated)
+        tokens = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
+        return usage_object(tokens, estimated=self.spent.estimated)
 
     def spending(self) -> Spending:
         """What the turn has cost so far."""
         return self.spent.spending(
-            prompt_letters=self._prompt_letters,
-            answer_letters=self._letters,
+            prompt=self._prompt_tokens,
+            answer=self._answer_tokens,
             failed=self.failure is not None,
         )
 
-    def _letters(self) -> int:
-        return sum(output.letters() for output in self._output if output.kind != "reasoning")
+    def _answer_tokens(self) -> int:
+        """An estimate of what the model said. It is what `max_output_tokens` was kept by, and says no more."""
+        tokens = sum(output.tokens() for output in self._output if output.kind != "reasoning")
+        return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
 
     # --- items ----------------------------------------------------------------------------------
 
@@ -267,7 +262,7 @@ class ResponsesRenderer:
         item = event.item
         if item.choice or isinstance(item, self.unshown):
             return  # a response has one answer, so another choice has no place in it
-        output = output_item(item, self._ids, activity=self._activity)
+        output = output_item(item, self._ids, activity=self._activity, client_names=self._client_names)
         if output is None:
             return
         self._step_began = self._step_began or not output.ours
@@ -291,7 +286,8 @@ class ResponsesRenderer:
         item = output.item
         if isinstance(item, ToolCall | McpCall):
             self._announce(output)
-            self._new_part(output, ARGUMENTS)
+            if output.kind != TOOL_SEARCH_CALL:
+                self._new_part(output, ARGUMENTS)
         elif isinstance(item, McpApproval):
             # It has no events for its arguments, so they come with it; half of them nobody could judge.
             output.parts.append(Part(ARGUMENTS, 0))
@@ -349,6 +345,9 @@ class ResponsesRenderer:
         if output.waiting:
             output.kept += [(key, text) for text in texts]
             return
+        if output.kind == TOOL_SEARCH_CALL:
+            output.printed += texts  # it has no events for its arguments
+            return
         if output.index is None:
             self._announce(output)
         part = output.part(key) or self._new_part(output, key)
@@ -394,3 +393,19 @@ class ResponsesRenderer:
             self._order.over(output, "completed")
         output.encrypted = raw.encrypted_content
         output.awaiting = False
+
+
+HANDLERS: Final[dict[type, Callable[[ResponsesRenderer, Any], None]]] = {
+    Pieces: lambda renderer, pieces: renderer._say(pieces.id, TEXT, *pieces.texts),
+    ArgumentsDelta: lambda renderer, event: renderer._say(event.id, ARGUMENTS, event.text),
+    ReasoningDelta: ResponsesRenderer._reasoning_delta,
+    RefusalDelta: lambda renderer, event: renderer._say(event.id, REFUSAL, event.text),
+    OutputDelta: ResponsesRenderer._output_delta,
+    ItemStarted: ResponsesRenderer._item_started,
+    ItemEnded: lambda renderer, event: renderer._item_ended(event),  # a profile has its own
+    RawItem: ResponsesRenderer._raw_item,
+    UsageSeen: lambda renderer, event: renderer.spent.seen(event),
+    StepCompleted: ResponsesRenderer._step_completed,
+    TurnEnded: ResponsesRenderer._turn_ended,
+}
+"""What is rendered of each event; the others show nothing."""

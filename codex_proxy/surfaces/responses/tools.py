@@ -7,7 +7,7 @@ choices that name what is not there. Sources: seed 002 ("Tool Configuration"), O
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,15 +15,12 @@ import msgspec
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import NamedTools, ToolChoice
-from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import Wire
-from codex_proxy.surfaces.offers import grammar_words, known_tool, refuse_duplicates
+from codex_proxy.surfaces.offers import known_tool, refuse_duplicates
 from codex_proxy.surfaces.responses import wire_tools as wire
+from codex_proxy.surfaces.responses.client_tools import TOOL_SEARCH, client_tools, name_of
 
 UNSUPPORTED: Final = "unsupported_tool"
-LEFT_OUT: Final = frozenset({"namespace", "tool_search"})
-"""Codex as a client brings these for extras of its own in every request: it works without them, and a refusal would
-shut it out. They are not offered, and the answer says so."""
 
 
 class McpFilter(msgspec.Struct, frozen=True):
@@ -73,20 +70,20 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     """Kinds of tools that were given and are not offered, as the header names them."""
 
 
-def offered_by(given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None) -> Offered:
-    """What the request offers to the model."""
+def offered_by(
+    given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, brought: Sequence[Tool] = ()
+) -> Offered:
+    """What the request offers to the model. `brought`: the client's tools that its items bring (`tools_in`)."""
     given = given or ()
     for index, tool in enumerate(given):
-        if isinstance(tool, wire.HostedTool) and tool.type not in LEFT_OUT:
+        if isinstance(tool, wire.HostedTool):
             raise _hosted(tool.type, f"tools[{index}]")
-    left_out = [tool.type for tool in given if isinstance(tool, wire.HostedTool)]
-    named = [
-        (_tool(tool), f"tools[{index}].name")
-        for index, tool in enumerate(given)
-        if isinstance(tool, wire.FunctionTool | wire.CustomTool)
-    ]
-    tools = tuple(tool for tool, _ in named)
-    refuse_duplicates(tools, [field for _, field in named])
+    named = list(client_tools(given))
+    refuse_duplicates([each.tool for each in named], [each.param for each in named])
+    tools = joined(tuple(each.tool for each in named if not each.deferred), brought)
+    searched_by_server = any(
+        isinstance(tool, wire.ToolSearchTool) and tool.execution != "client" for tool in given
+    )
     mcp = tuple(
         _mcp(tool, f"tools[{index}]") for index, tool in enumerate(given) if isinstance(tool, wire.McpServer)
     )
@@ -99,10 +96,16 @@ def offered_by(given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | N
         mcp=mcp,
         mcp_choice=mcp_choice,
         web_search=searching and search_too,
-        shown=[_shown(tool) for tool in given if not isinstance(tool, wire.HostedTool)],
+        shown=[_shown(tool) for tool in given],
         shown_choice=_shown_choice(choice),
-        left_out=tuple(f"tools[{kind}]" for kind in dict.fromkeys(left_out)),
+        left_out=(f"tools[{TOOL_SEARCH}]",) if searched_by_server else (),
     )
+
+
+def joined(tools: tuple[Tool, ...], brought: Iterable[Tool]) -> tuple[Tool, ...]:
+    """The tools, and those that items bring; one that a request gives wins over one of the same name."""
+    names = {tool.name for tool in tools}
+    return (*tools, *(tool for tool in brought if tool.name not in names))
 
 
 def _hosted(kind: str, param: str) -> Fault:
@@ -112,17 +115,6 @@ def _hosted(kind: str, param: str) -> Fault:
         param,
         UNSUPPORTED,
     )
-
-
-def _tool(tool: wire.FunctionTool | wire.CustomTool) -> Tool:
-    description = tool.description or ""
-    if isinstance(tool, wire.CustomTool):
-        grammar = tool.format
-        if grammar is not None and grammar.syntax is not None and grammar.definition is not None:
-            description = grammar_words(description, grammar.syntax, grammar.definition)
-        return Tool(tool.name, description, kind="custom")
-    parameters = None if tool.parameters is None else schema_json(tool.parameters)
-    return Tool(tool.name, description, parameters, strict=bool(tool.strict))
 
 
 def _mcp(server: wire.McpServer, param: str) -> McpOffer:
@@ -219,7 +211,8 @@ class _Chooser:
         if isinstance(choice, wire.ChosenHosted):
             raise _hosted(choice.type, place)
         if isinstance(choice, wire.ChosenTool):
-            name = known_tool(choice.name, choice.type, self._tools, f"{place}.name")
+            named = name_of(choice.namespace, choice.name)
+            name = known_tool(named, choice.type, self._tools, f"{place}.name")
             return NamedTools((name,), required), (), False
         if isinstance(choice, wire.ChosenMcp):
             if choice.server_label not in self._labels:

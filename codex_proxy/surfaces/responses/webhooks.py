@@ -34,6 +34,12 @@ class Webhook(msgspec.Struct, frozen=True):
     headers: dict[str, str]
 
 
+def event_id_of(response_id: str) -> str:
+    """The id of the event that tells of this response's end. A response ends once, so that whoever writes the event
+    down again, after a fault or a restart, gives it the same id."""
+    return "evt_" + response_id.removeprefix("resp_")
+
+
 def webhook_body(*, event_id: str, response_id: str, status: str, created_at: int) -> bytes:
     """The event, for a response that has ended with `status`."""
     event = {
@@ -57,6 +63,11 @@ def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhoo
         "webhook-signature": f"v1,{signature}",
     }
     return Webhook(body, headers)
+
+
+def check_secret(secret: str) -> None:
+    """Raises `ValueError` for a secret that is not what it says."""
+    _key(secret)
 
 
 def _key(secret: str) -> bytes:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, Tag
 
-from codex_proxy.surfaces.body import Wire, by_kind, parse_as
+from codex_proxy.surfaces.body import StopSequence, Wire, by_kind, parse_as
 from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem, Metadata
 from codex_proxy.surfaces.responses.wire_tools import AnyTool, Name, ToolChoice
 
@@ -88,15 +88,19 @@ class StreamOptions(Wire):
 
 
 Stop: TypeAlias = Annotated[
-    Annotated[str, Tag("~one")] | Annotated[Annotated[list[str], Field(max_length=16)], Tag("~many")],
+    Annotated[StopSequence, Tag("~one")]
+    | Annotated[Annotated[list[StopSequence], Field(max_length=16)], Tag("~many")],
     by_kind("type", {}, text="~one", array="~many"),
 ]
 
 
-class ContextFields(Wire):
-    """What the model gets to see. Counting and compacting take these too."""
+ModelName: TypeAlias = Annotated[str, Field(min_length=1)]
 
-    model: Annotated[str, Field(min_length=1)]
+
+class ContextFields(Wire):
+    """What the model gets to see: all that is asked to count its tokens."""
+
+    model: ModelName | None = None
     input: Input | None = None
     instructions: str | None = None
     previous_response_id: Label | None = None
@@ -109,9 +113,16 @@ class ContextFields(Wire):
     truncation: Literal["auto", "disabled"] | None = None
 
 
+class CompactRequest(ContextFields):
+    """A context to be summed up, by this model."""
+
+    model: ModelName
+
+
 class ResponseRequest(ContextFields):
     """What a client may ask for. Every field that may be absent may be null."""
 
+    model: ModelName
     input: Input
     max_output_tokens: Count | None = None
     max_tool_calls: Count | None = None
@@ -125,6 +136,8 @@ class ResponseRequest(ContextFields):
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
     prompt: dict[str, Any] | None = None
     prompt_cache_key: Label | None = None
+    prompt_cache_retention: str | None = None
+    context_management: Any = None
     safety_identifier: Label | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -142,6 +155,6 @@ def parse_body(body: bytes) -> ResponseRequest:
     return parse_as(ResponseRequest, body)
 
 
-def parse_context(body: bytes) -> ContextFields:
-    """The body of `compact` or `input_tokens`."""
-    return parse_as(ContextFields, body)
+def parse_context(body: bytes, *, counting: bool) -> ContextFields:
+    """The body of `input_tokens` (`counting`) or `compact`."""
+    return parse_as(ContextFields if counting else CompactRequest, body)

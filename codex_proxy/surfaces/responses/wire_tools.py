@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, Tag
 
-from codex_proxy.surfaces.body import Wire, by_kind
+from codex_proxy.surfaces.body import Parameters, Wire, by_kind
 
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
 WebSearch: TypeAlias = Literal[
@@ -25,8 +25,6 @@ Hosted: TypeAlias = Literal[
     "local_shell",
     "shell",
     "apply_patch",
-    "namespace",
-    "tool_search",
     "programmatic_tool_calling",
 ]
 
@@ -46,8 +44,6 @@ _HOSTED_TAGS: Final = {
     "local_shell": "~hosted",
     "shell": "~hosted",
     "apply_patch": "~hosted",
-    "namespace": "~hosted",
-    "tool_search": "~hosted",
     "programmatic_tool_calling": "~hosted",
 }
 
@@ -56,14 +52,25 @@ class FunctionTool(Wire):
     type: Literal["function"]
     name: Name
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
+    defer_loading: bool | None = None
 
 
-class CustomFormat(Wire):
-    type: Literal["text", "grammar"]
-    syntax: Literal["lark", "regex"] | None = None
-    definition: str | None = None
+class TextFormat(Wire):
+    type: Literal["text"]
+
+
+class GrammarFormat(Wire):
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+CustomFormat: TypeAlias = Annotated[
+    Annotated[TextFormat, Tag("~text")] | Annotated[GrammarFormat, Tag("~grammar")],
+    by_kind("type", {"text": "~text", "grammar": "~grammar"}),
+]
 
 
 class CustomTool(Wire):
@@ -71,6 +78,30 @@ class CustomTool(Wire):
     name: Name
     description: str | None = None
     format: CustomFormat | None = None
+    defer_loading: bool | None = None
+
+
+class NamespaceTool(Wire):
+    """Tools of the client's that share a namespace: Codex groups those of each MCP server of its own in one."""
+
+    type: Literal["namespace"]
+    name: Name
+    description: str | None = None
+    tools: list[
+        Annotated[
+            Annotated[FunctionTool, Tag("~function")] | Annotated[CustomTool, Tag("~custom")],
+            by_kind("type", {"function": "~function", "custom": "~custom"}),
+        ]
+    ]
+
+
+class ToolSearchTool(Wire):
+    """Finds tools that were deferred. `client`: the client looks for them; else OpenAI's servers would."""
+
+    type: Literal["tool_search"]
+    execution: Literal["client", "server"] | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
 
 
 class McpToolFilter(Wire):
@@ -127,6 +158,8 @@ AnyTool: TypeAlias = Annotated[
     | Annotated[CustomTool, Tag("~custom")]
     | Annotated[McpServer, Tag("~mcp")]
     | Annotated[WebSearchTool, Tag("~web_search")]
+    | Annotated[NamespaceTool, Tag("~namespace")]
+    | Annotated[ToolSearchTool, Tag("~tool_search")]
     | Annotated[HostedTool, Tag("~hosted")],
     by_kind(
         "type",
@@ -134,6 +167,8 @@ AnyTool: TypeAlias = Annotated[
             "function": "~function",
             "custom": "~custom",
             "mcp": "~mcp",
+            "namespace": "~namespace",
+            "tool_search": "~tool_search",
             **_WEB_SEARCH_TAGS,
             **_HOSTED_TAGS,
         },
@@ -146,6 +181,7 @@ AnyTool: TypeAlias = Annotated[
 class ChosenTool(Wire):
     type: Literal["function", "custom"]
     name: str
+    namespace: str | None = None
 
 
 class ChosenMcp(Wire):

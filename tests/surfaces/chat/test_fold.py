@@ -18,6 +18,7 @@ from tests.surfaces.chat.strategies import TURNS
 
 OPTIONS = st.fixed_dictionaries(
     {
+        "profile": st.sampled_from(["openai", "codex-completions-api"]),
         "choices": st.integers(1, 3),
         "legacy_function_call": st.booleans(),
         "whole_calls": st.booleans(),

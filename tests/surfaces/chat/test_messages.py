@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.items import HistoryItem, ImagePart, PastCall, PastOutput, SaidMessage, TextPart
+from tests.pictures import PIXEL
 from tests.surfaces.chat.asking import HELLO, answer, ask, call, refused
-
-PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 
 def history(*messages: dict[str, Any]) -> tuple[HistoryItem, ...]:
@@ -60,7 +59,7 @@ def test_an_assistant_that_said_nothing_leaves_no_message() -> None:
     assert history({"role": "assistant", "content": ""}, HELLO) == (said("user", "hello"),)
 
 
-@pytest.mark.parametrize("kind", ["input_audio", "file"])
+@pytest.mark.parametrize("kind", ["input_audio"])
 def test_a_part_that_no_agent_takes_is_named(kind: str) -> None:
     parts = [{"type": "text", "text": "listen"}, {"type": kind, kind: {}}]
     param, message = wrong(HELLO, {"role": "user", "content": parts})

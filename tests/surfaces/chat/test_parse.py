@@ -8,12 +8,15 @@ import msgspec
 import pytest
 
 from codex_proxy.core.faults import FaultKind
-from codex_proxy.core.items import SaidMessage
+from codex_proxy.core.items import SaidMessage, TextPart
 from codex_proxy.surfaces.base import RequestHints
-from codex_proxy.surfaces.chat.parse import ChatSettings
+from codex_proxy.surfaces.chat.parse import ChatSettings, ParsedChat
 from codex_proxy.surfaces.chat.wire import ChatRequest
+from tests.pictures import PIXEL
 from tests.surfaces.chat.asking import HELLO, STRUCTURED, ask, function_tool, refused
 
+ABOVE = "{} above maximum value. Expected a value <= {}, but got {}"
+BELOW = "{} below minimum value. Expected a value >= {}, but got {}"
 SYSTEM = {"role": "system", "content": "be brief"}
 
 
@@ -38,6 +41,7 @@ SYSTEM = {"role": "system", "content": "be brief"}
         ("stream", "true"),
         ("stream_options", True),
         ("stop", 3),
+        ("stop", "x" * 1_001),
         ("stop", ["a", "b", "c", "d", "e"]),
         ("seed", 10**30),
         ("seed", 1.5),
@@ -45,7 +49,6 @@ SYSTEM = {"role": "system", "content": "be brief"}
         ("metadata", {str(n): "" for n in range(17)}),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "alloy", "format": "wav"}),
-        ("web_search_options", {}),
         ("reasoning_effort", "huge"),
         ("verbosity", "chatty"),
         ("service_tier", "gold"),
@@ -75,6 +78,7 @@ def test_a_field_that_is_wrong_is_named(field: str, value: Any) -> None:
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"metadata": {"a": "x" * 513}}, "metadata.a"),
         ({"stop": ["a", 1]}, "stop[1]"),
+        ({"stop": ["a", "x" * 900_000]}, "stop[1]"),
         ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
         ({"logit_bias": {"50256": 101}}, "logit_bias.50256"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
@@ -86,7 +90,9 @@ def test_a_field_deep_inside_is_named_as_openai_writes_it(fields: dict[str, Any]
 
 def test_the_message_says_what_is_wrong_and_what_is_accepted() -> None:
     assert refused(n="2").message == "Invalid type for 'n': expected an integer, but got a string instead."
-    assert refused(n=9).message == "Invalid value for 'n': expected an integer from 1 to 5."
+    assert refused(n=9).message == (
+        "Invalid 'n': integer above maximum value. Expected a value <= 5, but got 9 instead."
+    )
     assert "'low', 'medium' or 'high'" in refused(verbosity="chatty").message
     assert refused(messages=None).message == "Missing required parameter: 'messages'."
 
@@ -103,7 +109,7 @@ def test_an_explicit_null_is_the_same_as_nothing() -> None:
 
 
 def test_unknown_fields_are_accepted_and_change_nothing() -> None:
-    assert ask(top_k=40, extra={"a": [1]}, messages=[{**HELLO, "mood": "good"}]) == ask()
+    assert ask(top_a=40, extra={"a": [1]}, messages=[{**HELLO, "mood": "good"}]) == ask()
 
 
 def test_a_request_without_a_model_is_answered_as_codex_5() -> None:
@@ -125,14 +131,19 @@ def test_ignored_parameters_are_named() -> None:
 
 
 def test_stop_is_one_sequence_or_up_to_four_and_the_empty_one_means_none() -> None:
-    assert ask(stop="END").stop == ("END",)
+    assert ask(stop="END").turn.stop == ("END",)
     assert ask(stop=["a", "", "b", "a"]).turn.stop == ("a", "b")
-    assert ask(stop="").stop == ask(stop=[]).stop == ()
+    assert ask(stop="").turn.stop == ask(stop=[]).turn.stop == ()
 
 
-def test_the_newer_name_of_a_token_limit_wins() -> None:
+def test_a_token_limit_has_either_name_and_not_both() -> None:
     assert ask(max_tokens=5).turn.max_tokens == 5
-    assert ask(max_tokens=5, max_completion_tokens=7).turn.max_tokens == 7
+    assert ask(max_completion_tokens=7).turn.max_tokens == 7
+    fault = refused(max_tokens=5, max_completion_tokens=7)
+    assert (fault.param, fault.message) == (
+        "max_tokens",
+        "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
+    )
 
 
 def test_knobs_that_agents_have_reach_the_turn() -> None:
@@ -157,28 +168,24 @@ def test_one_choice_is_the_policy_where_the_operator_says_so() -> None:
     assert (fault.param, fault.message) == ("n", "Invalid value for 'n': only 1 is accepted.")
 
 
-def test_metadata_and_user_are_handed_on() -> None:
-    parsed = ask(metadata={"a": "b", "none": None}, user="me")
-    assert (parsed.metadata, parsed.user) == ({"a": "b"}, "me")
-    assert ask(safety_identifier="you").user == "you"
-
-
-def test_letters_of_the_prompt_are_counted_for_an_estimate() -> None:
-    assert ask(messages=[SYSTEM, HELLO]).prompt_letters == len("be brief" + "hello")
-
-
 # --- structured output ----------------------------------------------------------------------------
 
 
 def test_with_structured_output_a_json_schema_is_the_turns_output_schema() -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
-    assert ask(STRUCTURED, response_format=wanted).turn.output_schema == msgspec.Raw(b'{"type":"object"}')
+    given = ask(STRUCTURED, response_format=wanted).turn.output_schema
+    assert given == msgspec.Raw(b'{"title":"x","type":"object"}')
+
+
+def test_the_name_and_the_description_of_a_schema_reach_the_model() -> None:
+    named = {"name": "place", "description": "Where it is.", "schema": {"type": "object", "title": "Spot"}}
+    given = ask(STRUCTURED, response_format={"type": "json_schema", "json_schema": named}).turn.output_schema
+    assert given == msgspec.Raw(b'{"title":"Spot","description":"Where it is.","type":"object"}')
 
 
 def test_with_structured_output_a_json_object_is_asked_for_in_words() -> None:
     parsed = ask(STRUCTURED, response_format={"type": "json_object"})
     first = parsed.turn.history[0]
-    assert parsed.json_object
     assert isinstance(first, SaidMessage)
     assert first.role == "developer"
 
@@ -252,3 +259,162 @@ def test_the_folder_is_the_headers_then_the_metadatas_then_the_servers() -> None
 def test_the_sandbox_is_the_operators() -> None:
     assert ask().turn.sandbox == "read-only"
     assert ask(ChatSettings(sandbox="workspace-write")).turn.sandbox == "workspace-write"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "message"),
+    [
+        (
+            {"temperature": 3},
+            "decimal_above_max_value",
+            "decimal above maximum value. Expected a value <= 2, but got 3",
+        ),
+        (
+            {"top_p": -0.5},
+            "decimal_below_min_value",
+            "decimal below minimum value. Expected a value >= 0, but got -0.5",
+        ),
+        (
+            {"n": 9},
+            "integer_above_max_value",
+            "integer above maximum value. Expected a value <= 5, but got 9",
+        ),
+        (
+            {"n": 0},
+            "integer_below_min_value",
+            "integer below minimum value. Expected a value >= 1, but got 0",
+        ),
+        (
+            {"max_tokens": 0},
+            "integer_below_min_value",
+            "integer below minimum value. Expected a value >= 1, but got 0",
+        ),
+        (
+            {"stop": ["a"] * 5},
+            "array_above_max_length",
+            "array too long. Expected an array with maximum length 4, but got an array with length 5",
+        ),
+        (
+            {"messages": []},
+            "empty_array",
+            "empty array. Expected an array with minimum length 1, but got an empty array",
+        ),
+    ],
+)
+def test_what_is_out_of_range_has_openais_code_and_openais_words(
+    fields: dict[str, Any], code: str, message: str
+) -> None:
+    fault = refused(**fields)
+    (param,) = fields
+    assert (fault.param, fault.code) == (param, code)
+    assert fault.message == f"Invalid '{param}': {message} instead."
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"temperature": "hot"},
+            "Invalid type for 'temperature': expected a decimal, but got a string instead.",
+        ),
+        (
+            {"prompt_cache_key": 5},
+            "Invalid type for 'prompt_cache_key': expected a string, but got an integer instead.",
+        ),
+        ({"n": 1.5}, "Invalid type for 'n': expected an integer, but got a decimal instead."),
+    ],
+)
+def test_a_wrong_type_is_told_in_openais_words(fields: dict[str, Any], message: str) -> None:
+    fault = refused(**fields)
+    assert (fault.code, fault.message) == ("invalid_type", message)
+
+
+def test_a_word_that_is_none_of_those_accepted_is_repeated_up_to_eighty_letters() -> None:
+    fault = refused(verbosity="x" * 5000)
+    assert fault.message.startswith(f"Invalid value: '{'x' * 80}...'. Supported values are: 'low'")
+    fault = refused(metadata={"k" * 5000: "v"})
+    assert len(fault.message) < 300
+    assert len(fault.param or "") < 200
+
+
+@pytest.mark.parametrize("kind", ["string", "array", ["string", "null"], 5])
+@pytest.mark.parametrize("generation", ["tools", "functions"])
+def test_parameters_that_are_no_object_are_a_400(kind: Any, generation: str) -> None:
+    function = {"name": "f", "parameters": {"type": kind}}
+    given: Any = {"tools": [{"type": "function", "function": function}], "functions": [function]}
+    fault = refused(**{generation: given[generation]})
+    assert fault.code == "invalid_function_parameters"
+    assert fault.param == (
+        "tools[0].function.parameters" if generation == "tools" else "functions[0].parameters"
+    )
+
+
+def test_a_custom_tool_with_a_grammar_format_has_a_grammar() -> None:
+    fault = refused(tools=[{"type": "custom", "custom": {"name": "f", "format": {"type": "grammar"}}}])
+    assert (fault.param, fault.code) == ("tools[0].custom.format.grammar", "missing_required_parameter")
+
+
+def test_a_model_s_name_of_blanks_is_a_400() -> None:
+    fault = refused(model=" ")
+    assert (fault.kind, fault.param) == (FaultKind.INVALID_REQUEST, "model")
+
+
+def test_log_probabilities_are_refused_or_ignored_as_the_operator_has_it() -> None:
+    for fields in (
+        {"logprobs": True},
+        {"logprobs": 2},
+        {"top_logprobs": 3},
+        {"logprobs": True, "top_logprobs": 2},
+    ):
+        assert refused(**fields).param == next(iter(fields))
+        assert ask(settings=ChatSettings(logprobs="ignore"), **fields).ignored == tuple(fields)
+    assert ask(settings=ChatSettings(logprobs="ignore"), logprobs=False).ignored == ()
+
+
+def test_the_name_of_who_speaks_stands_in_front_of_the_text() -> None:
+    picture = {"type": "image_url", "image_url": {"url": PIXEL}}
+    turn = ask(
+        messages=[
+            {"role": "system", "name": "rules", "content": "Be brief."},
+            {"role": "user", "name": "ann", "content": "Hello."},
+            {"role": "assistant", "name": "bot", "content": "Hi."},
+            {"role": "user", "name": "bob", "content": [picture]},
+        ]
+    )
+    texts = [[part.text for part in item.parts if isinstance(part, TextPart)] for item in said_in(turn)]
+    assert texts == [["rules: Be brief."], ["ann: Hello."], ["Hi."], ["bob:"]]
+    assert turn.ignored == ("messages[].name",)
+
+
+def said_in(parsed: ParsedChat) -> list[SaidMessage]:
+    return [item for item in parsed.turn.history if isinstance(item, SaidMessage)]
+
+
+def test_what_nobody_has_a_knob_for_is_named() -> None:
+    fields: dict[str, Any] = {
+        "top_k": 5,
+        "min_p": 0.5,
+        "repetition_penalty": 1.1,
+        "prompt_cache_retention": "24h",
+        "context_management": [{"type": "compaction", "compact_threshold": 1000}],
+        "store": True,
+    }
+    assert ask(**fields).ignored == tuple(fields)
+    assert ask(store=False).ignored == ()
+
+
+@pytest.mark.parametrize(("allowed", "searches"), [(True, True), (False, False)])
+def test_web_search_options_switch_on_the_agents_own_search(allowed: bool, searches: bool) -> None:
+    parsed = ask(settings=ChatSettings(web_search=allowed), web_search_options={"search_context_size": "low"})
+    assert (parsed.web_search, parsed.turn.web_search) == (True, searches)
+    assert not ask().web_search
+    assert refused(web_search_options={"search_context_size": "huge"}).param == (
+        "web_search_options.search_context_size"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"), [(None, None), ("auto", "default"), ("fast", "priority"), ("flex", "flex")]
+)
+def test_a_service_tier_is_shown_where_one_was_asked_for(asked: str | None, shown: str | None) -> None:
+    assert ask(service_tier=asked).service_tier == shown

@@ -229,9 +229,22 @@ def test_the_first_keepalive_brings_the_role_along_once() -> None:
 
 
 def test_usage_that_nobody_told_is_an_estimate_and_says_so() -> None:
-    usage = whole(turn(said("x" * 40)), choices=2, prompt_letters=100)["usage"]
+    usage = whole(turn(said("1" * 30)), choices=2, prompt_tokens=lambda: 25)["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["estimated"]) == (25, 20, True)
     assert usage["total_tokens"] == 45
+
+
+def test_a_cut_answer_reports_just_its_limit_and_is_marked() -> None:
+    for choices in (1, 3):
+        events = turn(said("one two"), stop="length", cut=True)
+        usage = whole(events, choices=choices, max_tokens=2)["usage"]
+        assert (usage["completion_tokens"], usage["estimated"]) == (2 * choices, True)
+
+
+def test_what_was_told_before_a_cut_is_not_all_that_was_spent() -> None:
+    told = stepped(Usage(100, 0, 3, 0))
+    usage = whole(turn(told, said("one two three four five"), stop="length", cut=True))["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["estimated"]) == (100, 5, True)
 
 
 def test_an_estimate_is_at_least_one_token_each() -> None:

@@ -88,10 +88,12 @@ def stepped(usage: Usage | None) -> list[Event]:
     return [StepCompleted(usage)]
 
 
-def turn(*parts: list[Event], stop: str = "stop", choice_stops: dict[int, str] | None = None) -> list[Event]:
+def turn(
+    *parts: list[Event], stop: str = "stop", choice_stops: dict[int, str] | None = None, cut: bool = False
+) -> list[Event]:
     """A whole turn that ends well."""
     events = [event for part in parts for event in part]
-    return [TurnStarted(), *events, TurnEnded(stop, choice_stops=choice_stops)]
+    return [TurnStarted(), *events, TurnEnded(stop, choice_stops=choice_stops, cut=cut)]
 
 
 def failed(*parts: list[Event]) -> list[Event]:

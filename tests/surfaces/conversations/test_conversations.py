@@ -76,7 +76,11 @@ def test_every_kind_of_item_can_be_added_by_value_or_by_reference() -> None:
         (parse_items, {"items": [HELLO] * 21}, "items"),
         (parse_items, {}, "items"),
         (parse_items, {"items": [{"type": "tomorrow"}]}, "items[0].type"),
-        (parse_items, {"items": [{**HELLO, "content": [{"type": "input_file"}]}]}, "items[0].content[0]"),
+        (
+            parse_items,
+            {"items": [{**HELLO, "content": [{"type": "input_file"}]}]},
+            "items[0].content[0].file_data",
+        ),
         (parse_create, {"metadata": {str(n): "x" for n in range(17)}}, "metadata"),
         (parse_create, {"metadata": {"a": "x" * 513}}, "metadata.a"),
         (parse_create, {"items": [HELLO] * 21}, "items"),

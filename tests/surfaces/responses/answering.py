@@ -93,7 +93,11 @@ FINAL_TEXT = {
     "response.mcp_call_arguments.done": "arguments",
     "response.reasoning_summary_text.done": "text",
 }
-TOLD_AT_THE_END = {"mcp_list_tools": ("tools", "error"), "mcp_call": ("output", "error")}
+TOLD_AT_THE_END = {
+    "mcp_list_tools": ("tools", "error"),
+    "mcp_call": ("output", "error"),
+    "tool_search_call": ("arguments",),
+}
 """What has no events of its own."""
 STAGES = {
     f"response.{kind}.{stage}"
@@ -147,7 +151,10 @@ def _fold_text(item: Any, event: Any, kind: str) -> None:
     if kind in ("response.content_part.done", "response.reasoning_summary_part.done"):
         assert event["part"] == holder
         return
-    name = next(name for name in ("text", "refusal", "arguments", "input", "output") if name in holder)
+    growing = (
+        ("output",) if holder.get("type") == "codex:activity" else ("text", "refusal", "arguments", "input")
+    )
+    name = next(name for name in growing if name in holder)
     if kind.endswith(".delta"):
         holder[name] += event["delta"]
     else:

@@ -10,16 +10,19 @@ import pytest
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import SaidMessage, TextPart
+from codex_proxy.core.tokens import estimate_tokens
+from codex_proxy.surfaces.models import DEFAULT_NAME
 from codex_proxy.surfaces.responses import objects
 from codex_proxy.surfaces.responses.context import (
     COMPACTION_WORDS,
+    Measure,
     ParsedContext,
     compaction_turn,
     context_history,
-    letters_of,
     parse_context,
     summary_in,
 )
+from codex_proxy.surfaces.usage import tokens_in
 from tests.surfaces.chat.turns import called, said, turn
 from tests.surfaces.responses.answering import whole
 from tests.surfaces.responses.asking import CATALOG, function_tool, history
@@ -29,17 +32,63 @@ def context(**fields: Any) -> ParsedContext:
     return parse_context(json.dumps({"model": "codex-5", **fields}).encode(), catalog=CATALOG)
 
 
-def letters(**fields: Any) -> int:
+def tokens(**fields: Any) -> int:
     parsed = context(**fields)
-    return letters_of(parsed, context_history(parsed, parsed.input_items))
+    return Measure().tokens_with(parsed, parsed.input_items)
 
 
 def test_everything_that_the_model_sees_counts() -> None:
-    assert letters(input="x" * 40) == 40
-    assert letters(input="x" * 40, instructions="y" * 10) == 50
-    assert letters(input="x", tools=[function_tool()]) > 50
+    assert tokens(input="one two") == 2
+    assert tokens(input="one two", instructions="three four") == 4
+    assert tokens(input="one", tools=[function_tool()]) > 10
     schema = {"type": "json_schema", "name": "a", "schema": {"type": "object"}}
-    assert letters(input="x", text={"format": schema}) == 1 + len('{"type":"object"}')
+    assert tokens(input="one", text={"format": schema}) == 1 + estimate_tokens(
+        '{"title":"a","type":"object"}'
+    )
+
+
+def test_a_context_without_a_model_is_counted() -> None:
+    body = b'{"input": "one two", "model": null}'
+    assert parse_context(body, catalog=CATALOG, counting=True).model_asked == DEFAULT_NAME
+    with pytest.raises(Fault) as caught:
+        parse_context(body, catalog=CATALOG)
+    assert caught.value.failure.param == "model"
+
+
+PAST: list[dict[str, Any]] = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What is it?"}]},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x" * 50},
+    {"type": "function_call", "call_id": "1", "name": "look", "arguments": '{"at":"a"}'},
+    {"type": "function_call", "call_id": "2", "name": "look", "arguments": '{"at":"b"}'},
+    {
+        "type": "function_call_output",
+        "call_id": "2",
+        "output": [
+            {"type": "input_text", "text": "a cat"},
+            {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
+        ],
+    },
+    {"type": "function_call_output", "call_id": "1", "output": "a dog"},
+    {"type": "function_call_output", "call_id": "1", "output": "the same again, which does not count"},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Two animals."}]},
+]
+
+
+@pytest.mark.parametrize("earlier", range(len(PAST) + 1))
+def test_what_is_measured_item_by_item_is_as_long_as_the_whole_history(earlier: int) -> None:
+    parsed = context(input="And now?", instructions="Be brief.")
+    measure = Measure()
+    for item in PAST[:earlier]:
+        measure.add(item)
+    items = [*PAST, *parsed.input_items]
+    assert measure.tokens_with(parsed, items[earlier:]) == tokens_in(context_history(parsed, items))
+
+
+def test_a_call_without_its_output_is_refused_in_what_is_measured_too() -> None:
+    parsed, measure = context(input="x"), Measure()
+    measure.add(PAST[2])
+    with pytest.raises(Fault, match="No tool output found"):
+        measure.tokens_with(parsed, parsed.input_items)
 
 
 def test_a_context_may_be_all_in_the_past() -> None:

@@ -14,12 +14,12 @@ from codex_proxy.core.items import ImagePart, PastCall, PastOutput, PastRaw, Sai
 from codex_proxy.surfaces.items import references_of, resolved, with_ids
 from codex_proxy.surfaces.responses.compaction import sealed, unsealed
 from codex_proxy.surfaces.responses.history import history_of
+from tests.pictures import PIXEL
 from tests.surfaces.chat.turns import called, did, said, thought, turn
 from tests.surfaces.responses.answering import Counting
 from tests.surfaces.responses.answering import output as output_of
 from tests.surfaces.responses.asking import ask, call, history, output, refused
 
-PIXEL = "data:image/png;base64,iVBORw0KGgo="
 EVERY_KIND: list[dict[str, Any]] = [
     {"role": "user", "content": "hi"},
     {"role": "system", "content": [{"type": "input_text", "text": "hi"}]},
@@ -73,7 +73,7 @@ def test_output_of_a_response_comes_back_as_it_was() -> None:
     assert list(ask(input=items).input_items) == items
 
 
-@pytest.mark.parametrize("kind", ["input_file", "input_audio"])
+@pytest.mark.parametrize("kind", ["input_audio"])
 @pytest.mark.parametrize("role", ["user", "assistant"])
 def test_parts_that_no_agent_takes_are_refused_by_name(kind: str, role: str) -> None:
     failure = refused(
@@ -245,6 +245,29 @@ def test_what_the_models_provider_made_goes_back_as_it_came() -> None:
     (raw,) = history({**EVERY_KIND[14], "id": "ws_1"})
     assert isinstance(raw, PastRaw)
     assert json.loads(raw.json)["action"] == {"type": "search", "query": "q"}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {
+            "type": "image_generation_call",
+            "id": "ig_1",
+            "status": "completed",
+            "result": "iVBOR",
+            "size": "1024",
+        },
+        {
+            "type": "local_shell_call",
+            "status": "completed",
+            "action": {"type": "exec", "command": ["ls"], "env": {"A": "b"}},
+        },
+    ],
+)
+def test_other_things_that_it_made_go_back_whole_too(item: dict[str, Any]) -> None:
+    (raw,) = history(item)
+    assert isinstance(raw, PastRaw)
+    assert json.loads(raw.json).items() >= item.items()
 
 
 def test_a_compaction_of_ours_is_its_summary_and_any_other_is_opaque() -> None:

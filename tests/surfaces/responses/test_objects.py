@@ -39,7 +39,8 @@ def test_a_synchronous_response_cannot_be_cancelled_in_the_seeds_words() -> None
         "cancellation_not_supported",
     )
     assert error["message"] == (
-        "Background mode is not supported. Synchronous and streaming responses cannot be cancelled."
+        "This response was not created with 'background': true. Synchronous and streaming responses cannot be "
+        "cancelled: closing the connection ends them."
     )
 
 
@@ -68,7 +69,7 @@ def test_the_output_of_a_compaction_begins_a_new_chain() -> None:
 
 
 def test_a_count_of_tokens_is_an_estimate_and_says_so() -> None:
-    counted = objects.token_count(400)
+    counted = objects.token_count(100)
     InputTokenCountResponse.model_validate(counted, strict=True)
     assert counted == {"object": "response.input_tokens", "input_tokens": 100, "estimated": True}
 

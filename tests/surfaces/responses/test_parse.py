@@ -174,7 +174,7 @@ def test_a_json_schema_goes_to_the_agent_and_is_shown_whole() -> None:
     wanted = {"type": "json_schema", "name": "user_info", "schema": SCHEMA, "strict": True}
     parsed = ask(text={"format": wanted, "verbosity": "low"})
     assert parsed.turn.output_schema is not None
-    assert json.loads(bytes(parsed.turn.output_schema)) == SCHEMA
+    assert json.loads(bytes(parsed.turn.output_schema)) == {"title": "user_info", **SCHEMA}
     assert parsed.turn.verbosity == "low"
     assert parsed.echo["text"] == {"format": {**wanted, "description": None}, "verbosity": "low"}
 
@@ -244,6 +244,7 @@ def test_a_long_wrong_id_is_not_repeated_whole() -> None:
         ({"repetition_penalty": -1}, "repetition_penalty"),
         ({"frequency_penalty": 3}, "frequency_penalty"),
         ({"stop": 5}, "stop"),
+        ({"stop": ["x" * 1_001]}, "stop[0]"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": True}, "max_output_tokens"),
         ({"max_output_tokens": 10**30}, "max_output_tokens"),
@@ -524,3 +525,50 @@ def test_what_is_shown_is_one_of_the_sdks_own_responses(choice: Any) -> None:
     Response.model_validate(
         {"id": "resp_1", "object": "response", "created_at": 1, "output": [], **shown}, strict=True
     )
+
+
+@pytest.mark.parametrize(
+    ("item", "param"),
+    [
+        ({"type": "image_generation_call"}, "input[0].id"),
+        (
+            {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": 5},
+            "input[0].result",
+        ),
+        ({"type": "local_shell_call", "status": "completed", "action": {"type": "exec"}}, "input[0].action"),
+        ({"type": "web_search_call", "action": "search"}, "input[0].action"),
+    ],
+)
+def test_a_malformed_item_of_the_provider_s_is_the_client_s_fault(item: dict[str, Any], param: str) -> None:
+    fault = refused(input=[item])
+    assert (fault.kind, fault.param) == (FaultKind.INVALID_REQUEST, param)
+
+
+def test_log_probabilities_are_refused_or_ignored_as_the_operator_has_it() -> None:
+    included = {"include": ["message.output_text.logprobs"]}
+    for fields, param, named in (
+        ({"top_logprobs": 2}, "top_logprobs", "top_logprobs"),
+        (included, "include[0]", "message.output_text.logprobs"),
+    ):
+        assert refused(**fields).param == param
+        assert ask(settings=ResponsesSettings(logprobs="ignore"), **fields).ignored == (named,)
+
+
+@pytest.mark.parametrize("format", [{"type": "grammar"}, {"type": "grammar", "syntax": "lark"}])
+def test_a_custom_tool_with_a_grammar_format_has_a_grammar(format: dict[str, Any]) -> None:
+    fault = refused(tools=[{"type": "custom", "name": "f", "format": format}])
+    assert fault.code == "missing_required_parameter"
+
+
+def test_parameters_that_are_no_object_are_a_400() -> None:
+    fault = refused(tools=[{"type": "function", "name": "f", "parameters": {"type": "string"}}])
+    assert (fault.code, fault.param) == ("invalid_function_parameters", "tools[0].parameters")
+
+
+def test_a_model_s_name_of_blanks_is_a_400() -> None:
+    assert refused(model=" ").param == "model"
+
+
+def test_what_nobody_has_a_knob_for_is_named() -> None:
+    fields: dict[str, Any] = {"prompt_cache_retention": "24h", "context_management": [{"type": "compaction"}]}
+    assert ask(**fields).ignored == tuple(fields)

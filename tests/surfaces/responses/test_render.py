@@ -507,13 +507,20 @@ def test_usage_has_its_details() -> None:
 
 
 def test_usage_that_nobody_told_is_an_estimate_and_says_so() -> None:
-    usage = whole(turn(said("x" * 40)), prompt_letters=100)["usage"]
+    usage = whole(turn(said("1" * 30)), prompt_tokens=lambda: 25)["usage"]
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (25, 10, 35)
     assert usage["estimated"] is True
 
 
+def test_a_cut_answer_reports_just_its_limit_and_is_marked() -> None:
+    events = turn(said("one two"), stop="length", cut=True)
+    usage = whole(events, max_tokens=2)["usage"]
+    assert (usage["output_tokens"], usage["estimated"]) == (2, True)
+    assert whole(turn(said("one two three")), max_tokens=2)["usage"]["output_tokens"] == 2
+
+
 def test_an_estimate_does_not_count_what_was_only_thought() -> None:
-    assert whole(turn(thought("y" * 400), said("x" * 40)))["usage"]["output_tokens"] == 10
+    assert whole(turn(thought("y " * 400), said("1" * 30)))["usage"]["output_tokens"] == 10
 
 
 # --- frames ---------------------------------------------------------------------------------------

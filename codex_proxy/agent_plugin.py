@@ -1,0 +1,42 @@
+"""What an agent in a package of its own is made of: import these names from here, they stay.
+
+The values that a dialect reads and says are in `codex_proxy.core.turn`, `codex_proxy.core.items`,
+`codex_proxy.core.events` and `codex_proxy.core.faults`. docs/adding-an-agent.md walks through all of it.
+"""
+
+from __future__ import annotations
+
+from codex_proxy.agent_specs.spec import AgentContext, AgentSpec, NoAgentError
+from codex_proxy.agents.base import NOTHING, Capability, Decision, Dialect, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.failures import failure_from_exit, failure_from_text
+from codex_proxy.commands.checkup import Check
+from codex_proxy.core.models import AgentModel
+from codex_proxy.process.child import Command
+from codex_proxy.process.launch import SpawnError, find_program
+from codex_proxy.runs.agent import Agent, ProcessCounts
+from codex_proxy.runs.child_per_turn import ChildPerTurnAgent, ChildSpec
+
+__all__ = [
+    "NOTHING",
+    "Agent",
+    "AgentContext",
+    "AgentModel",
+    "AgentSpec",
+    "Capability",
+    "Check",
+    "ChildPerTurnAgent",
+    "ChildSpec",
+    "Command",
+    "Decision",
+    "Dialect",
+    "Ended",
+    "NoAgentError",
+    "ProcessCounts",
+    "Reply",
+    "SpawnError",
+    "Step",
+    "ToolReply",
+    "failure_from_exit",
+    "failure_from_text",
+    "find_program",
+]

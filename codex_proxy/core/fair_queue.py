@@ -1,0 +1,91 @@
+"""Who has one of a number of places, and who waits for one: owners are served in turn, each up to a share.
+
+Decides synchronously, and says what is to be done: whom to let in. What a place is and how somebody waits for it is the
+caller's affair. With a single owner it is a plain queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+def share_of(places: int, owners: int) -> int:
+    """How many of the places one owner may have: all where nobody else can come, else so many that a quarter (at least
+    one) is left for the others."""
+    if owners < 2:
+        return places
+    return max(1, places - max(1, places // 4))
+
+
+class FairQueue(Generic[T]):
+    """`places` in all; `owners` tells how many owners there are, and is asked at each decision."""
+
+    def __init__(self, places: int, owners: Callable[[], int]) -> None:
+        self._places = places
+        self._owners = owners
+        self._running: Counter[str] = Counter()
+        self._waiting: dict[str, deque[T]] = {}
+        """By owner, the one whose turn is next first. None of these queues is empty."""
+
+    @property
+    def running(self) -> int:
+        """Places that are taken."""
+        return self._running.total()
+
+    @property
+    def waiting(self) -> int:
+        """Waiters of all owners."""
+        return sum(map(len, self._waiting.values()))
+
+    def waiting_of(self, owner: str) -> int:
+        return len(self._waiting.get(owner, ()))
+
+    def enter(self, owner: str) -> bool:
+        """Takes a place if one is to be had now. Whoever has one has to `leave`."""
+        if owner in self._waiting or not self._has_room(owner):
+            return False
+        self._running[owner] += 1
+        return True
+
+    def wait(self, owner: str, waiter: T) -> None:
+        """Queues a waiter behind the others of its owner. It has to be let in by `leave`, or to `withdraw`."""
+        self._waiting.setdefault(owner, deque()).append(waiter)
+
+    def withdraw(self, owner: str, waiter: T) -> None:
+        """Takes a waiter out of the queue, if it is still there."""
+        queue = self._waiting.get(owner)
+        if queue is not None and waiter in queue:
+            queue.remove(waiter)
+            if not queue:
+                del self._waiting[owner]
+
+    def leave(self, owner: str) -> list[tuple[str, T]]:
+        """Gives a place back. Returns who has one now, and had to wait: the owner and the waiter of each."""
+        self._running[owner] -= 1
+        if not self._running[owner]:
+            del self._running[owner]
+        let_in: list[tuple[str, T]] = []
+        while (next_owner := self._next()) is not None:
+            queue = self._waiting.pop(next_owner)
+            let_in.append((next_owner, queue.popleft()))
+            self._running[next_owner] += 1
+            if queue:
+                self._waiting[next_owner] = queue  # behind the other owners
+        return let_in
+
+    def clear(self) -> list[T]:
+        """Empties the queue, and returns who has waited."""
+        waiters = [waiter for queue in self._waiting.values() for waiter in queue]
+        self._waiting.clear()
+        return waiters
+
+    def _next(self) -> str | None:
+        """The owner whose waiter is to be let in."""
+        return next((owner for owner in self._waiting if self._has_room(owner)), None)
+
+    def _has_room(self, owner: str) -> bool:
+        return self.running < self._places and self._running[owner] < share_of(self._places, self._owners())

@@ -1,0 +1,225 @@
+"""Which bytes are an image that models see, and the one way in which it is written as a data URL.
+
+In: a data URL or a file's bytes, from whoever sent them. Out: a `data:<type>;base64,` URL whose type is that of the
+bytes, whatever they were declared as. Raises `NoImageError` for anything else: an agent leaves out an image that it
+cannot decode, and answers as if nobody had sent one.
+
+Looks at what a decoder needs before it comes to the pixels: the format, the size, and whether the file is whole. It
+decodes no pixels. Everything is read by offsets and by the checksums of `zlib`, so that megabytes take milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from codex_proxy.core import base64_text
+
+ACCEPTED: Final = "a PNG, JPEG, WebP or GIF"
+MAX_PIXEL_BYTES: Final = 512 * 1024 * 1024
+"""What the decoded pixels may take: the limit of the agent's own decoder."""
+
+_HEAD: Final = re.compile(r"data:([^,]{0,256}?);base64,", re.IGNORECASE)
+
+_PNG_START: Final = b"\x89PNG\r\n\x1a\n"
+_PNG_CHANNELS: Final = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+"""Samples of a pixel, by the colour type of the header."""
+_PNG_PROBE: Final = 4096
+"""Bytes of pixels that are unpacked to see that the stream is one."""
+_JPEG_ALONE: Final = frozenset({0x01, *range(0xD0, 0xD9)})
+"""Markers without a length: TEM, RST0 to RST7, SOI."""
+_JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Markers of a frame header (SOF), which says the size."""
+
+
+class NoImageError(ValueError):
+    """What was given is no image that models see. The message says why; it begins with a verb, as in `is torn`."""
+
+
+class Picture(NamedTuple):
+    """What the first bytes of an image say."""
+
+    media_type: str
+    width: int
+    height: int
+    pixel_bytes: int
+
+
+def clean_data_url(url: str) -> str:
+    """The data URL with the type of its bytes and canonical base64. Line breaks, the URL-safe alphabet, percent signs
+    and missing padding are put right; anything else that is no base64 raises `NoImageError`."""
+    head = _HEAD.match(url)
+    if head is None:
+        raise NoImageError("is no data URL in base64")
+    payload = url[head.end() :]
+    data = base64_text.decode_canonical(payload)
+    if data is None:
+        try:
+            data = base64_text.decode(payload)
+        except ValueError:
+            raise NoImageError("is no valid base64") from None
+        return data_url(check(data), data)
+    start = f"data:{check(data)};base64,"
+    return url if url.startswith(start) else start + payload
+
+
+def data_url_of(data: bytes) -> str:
+    """The data URL of a file. Raises `NoImageError`."""
+    return data_url(check(data), data)
+
+
+def data_url(media_type: str, data: bytes) -> str:
+    """Bytes of this type as a data URL."""
+    return f"data:{media_type};base64,{base64_text.encode(data)}"
+
+
+def check(data: bytes) -> str:
+    """The media type of an image that is whole. Raises `NoImageError`."""
+    if not data:
+        raise NoImageError("is empty")
+    for start, read in _READERS.items():
+        if data.startswith(start):
+            try:
+                picture = read(data)
+            except IndexError:
+                raise NoImageError("is torn: its end is missing") from None
+            if not picture.width or not picture.height:
+                raise NoImageError("has no width or no height")
+            if picture.pixel_bytes > MAX_PIXEL_BYTES:
+                raise NoImageError(f"has too many pixels ({picture.width} x {picture.height})")
+            return picture.media_type
+    raise NoImageError(f"is not {ACCEPTED}")
+
+
+def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
+    """An unsigned number of `size` bytes. Raises `IndexError` behind the end."""
+    if at + size > len(data):
+        raise IndexError
+    return int.from_bytes(data[at : at + size], "little" if little else "big")
+
+
+# --- one reader per format: raises IndexError where the bytes end too early -----------------------
+
+
+def _png(data: bytes) -> Picture:
+    """Every chunk of the image itself has to be there, with its checksum, from the header to the end."""
+    view = memoryview(data)
+    at = len(_PNG_START)
+    picture: Picture | None = None
+    unpacker = zlib.decompressobj()
+    unpacked = 0
+    while True:
+        length = _number(data, at, 4)
+        kind = data[at + 4 : at + 8]
+        checksum = _number(data, at + 8 + length, 4)
+        critical = kind[:1].isupper()
+        if critical and zlib.crc32(view[at + 4 : at + 8 + length]) != checksum:
+            raise NoImageError("is torn: a checksum is wrong")
+        if picture is None:
+            picture = _png_header(data, at, kind, length)
+        elif kind == b"IDAT" and unpacked < _PNG_PROBE:
+            try:
+                unpacked += len(unpacker.decompress(view[at + 8 : at + 8 + length], _PNG_PROBE))
+            except zlib.error:
+                raise NoImageError("is torn: its pixels cannot be unpacked") from None
+        elif kind == b"IEND":
+            if not unpacked:
+                raise NoImageError("is torn: it has no pixels")
+            return picture
+        at += 12 + length
+
+
+def _png_header(data: bytes, at: int, kind: bytes, length: int) -> Picture:
+    if kind != b"IHDR" or length != 13:
+        raise NoImageError("is torn: its header is missing")
+    width, height = _number(data, at + 8, 4), _number(data, at + 12, 4)
+    depth, colour = data[at + 16], data[at + 17]
+    bits = depth * _PNG_CHANNELS.get(colour, 4)
+    return Picture("image/png", width, height, width * height * max(bits, 8) // 8)
+
+
+def _jpeg(data: bytes) -> Picture:
+    """Segments up to the first scan, which must have come after a frame header; behind it, the end marker."""
+    at = 2
+    picture: Picture | None = None
+    while True:
+        if data[at] != 0xFF:
+            raise NoImageError("is torn: a marker is missing")
+        marker = data[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+            continue
+        if marker in _JPEG_ALONE:
+            at += 2
+            continue
+        length = _number(data, at + 2, 2)
+        if marker in _JPEG_FRAMES:
+            height, width = _number(data, at + 5, 2), _number(data, at + 7, 2)
+            picture = Picture("image/jpeg", width, height, width * height * data[at + 9])
+        at += 2 + length
+        if marker == 0xD9 or length < 2:
+            raise NoImageError("is torn: it has no pixels")
+        if marker == 0xDA:
+            break
+    if picture is None:
+        raise NoImageError("is torn: its size is missing")
+    if data.find(b"\xff\xd9", at) < 0:
+        raise IndexError
+    return picture
+
+
+def _gif(data: bytes) -> Picture:
+    """Blocks up to the end of the first picture: models see no more of an animation."""
+    width, height = _number(data, 6, 2, little=True), _number(data, 8, 2, little=True)
+    at = 13 + _gif_palette(data[10])
+    while True:
+        kind = data[at]
+        if kind == 0x21:  # an extension
+            at = _behind_gif_blocks(data, at + 2)
+        elif kind == 0x2C:  # a picture
+            at = _behind_gif_blocks(data, at + 11 + _gif_palette(data[at + 9]))
+            return Picture("image/gif", width, height, width * height * 4)
+        else:
+            raise NoImageError("is torn: it has no pixels")
+
+
+def _gif_palette(flags: int) -> int:
+    """Bytes of a colour table."""
+    return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
+
+
+def _behind_gif_blocks(data: bytes, at: int) -> int:
+    while size := data[at]:
+        at += 1 + size
+    return at + 1
+
+
+def _webp(data: bytes) -> Picture:
+    """The whole container, by its length, and the size of what is in it."""
+    if data[8:12] != b"WEBP":
+        raise NoImageError(f"is not {ACCEPTED}")
+    if _number(data, 4, 4, little=True) + 8 > len(data):
+        raise IndexError
+    kind = data[12:16]
+    if kind == b"VP8 " and data[23:26] == b"\x9d\x01\x2a":
+        width, height = (_number(data, at, 2, little=True) & 0x3FFF for at in (26, 28))
+    elif kind == b"VP8L" and data[20] == 0x2F:
+        bits = _number(data, 21, 4, little=True)
+        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    elif kind == b"VP8X":
+        width, height = (_number(data, at, 3, little=True) + 1 for at in (24, 27))
+    else:
+        raise NoImageError("is torn: its size is missing")
+    return Picture("image/webp", width, height, width * height * 4)
+
+
+_READERS: Final[dict[bytes, Callable[[bytes], Picture]]] = {
+    _PNG_START: _png,
+    b"\xff\xd8\xff": _jpeg,
+    b"GIF87a": _gif,
+    b"GIF89a": _gif,
+    b"RIFF": _webp,
+}
+"""The formats that models see, and how a file of each begins."""

@@ -1,0 +1,56 @@
+"""What is known here of a turn's fault beside what the agent says of it: the model's context, the account's limits.
+
+In: a failure, and what is known. Out: the failure as the client is told it. Clients recognise a context that is too
+long by OpenAI's words, and then leave something out or summarise; so its message has those words, whatever the agent's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from codex_proxy.core.account_limits import AccountLimits, LimitWindow
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.models import AgentModel
+
+_OPENAIS_WORDS: Final = "This model's maximum context length is"
+_TOO_LONG: Final = "The input exceeds the context window of this model (context_length_exceeded)."
+"""LangChain looks for the code in the text, which has only the message."""
+
+
+def with_context_length(failure: Failure, model: str, models: Sequence[AgentModel]) -> Failure:
+    """Of a context that is too long: how much the model takes, where the agent lists it. `model` '' is its default."""
+    if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED or failure.message.startswith(_OPENAIS_WORDS):
+        return failure
+    meant = (each for each in models if (each.id == model if model else each.is_default))
+    window = next((each.context_window for each in meant), None)
+    length = "exceeded" if window is None else f"{window} tokens"
+    message = f"{_OPENAIS_WORDS} {length}. {_TOO_LONG} {failure.message}"
+    return msgspec.structs.replace(failure, message=message)
+
+
+def with_reset(failure: Failure, limits: Sequence[AccountLimits], *, told_at: float, now: float) -> Failure:
+    """Of a usage limit that is reached: the seconds until it is not. `told_at`, `now`: seconds since 1970."""
+    if failure.kind is not FaultKind.USAGE_LIMIT_REACHED or failure.retry_after is not None:
+        return failure
+    resets = {
+        window: reset
+        for limit in limits
+        for window in limit.windows
+        if (reset := resets_at(window, told_at)) is not None and reset > now
+    }
+    if not resets:
+        return failure
+    # All of the account's use may be a little less than the whole of a window: then it is the fullest one.
+    full = min(100.0, max(window.used_percent for window in resets))
+    last = max(reset for window, reset in resets.items() if window.used_percent >= full)
+    return msgspec.structs.replace(failure, retry_after=last - now)
+
+
+def resets_at(window: LimitWindow, told_at: float) -> int | None:
+    """When the window begins anew, in seconds since 1970; None where the agent does not tell."""
+    if window.resets_at is None and window.resets_in is not None:
+        return int(told_at + window.resets_in)
+    return window.resets_at

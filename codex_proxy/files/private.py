@@ -1,0 +1,98 @@
+"""Making folders and files that nobody but their owner reads, whatever the umask, and closing those left open.
+
+In: paths. Out: folders of mode 0700 and files of mode 0600. Raises `OSError`. What exists keeps its mode unless a
+function says otherwise. Links are not followed where something is opened or closed by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+FILE_MODE: Final = 0o600
+FOLDER_MODE: Final = 0o700
+OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+def make_folder(folder: Path) -> None:
+    """The folder, and each one above it that is missing (`mkdir(parents=True)` leaves those to the umask)."""
+    if not folder.parent.exists():
+        make_folder(folder.parent)
+    folder.mkdir(exist_ok=True, mode=FOLDER_MODE)
+
+
+def create(path: Path) -> int:
+    """A descriptor of a new, empty file for reading and writing. Raises `FileExistsError` also for a link."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    os.fchmod(descriptor, FILE_MODE)
+    return descriptor
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
+    """A file that takes the place of the one at `path` when the body has ended, as a whole or not at all. What is
+    no regular file (a pipe, a terminal) is written to as it is. A link stays one: what it leads to is replaced."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        with target.open("wb") as out:
+            yield out
+        return
+    descriptor, new = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # of mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            yield out
+            out.flush()
+            os.fchmod(out.fileno(), mode)
+            os.fsync(out.fileno())
+        os.replace(new, target)
+    except BaseException:
+        os.unlink(new)
+        raise
+
+
+def close_to_others(path: Path) -> bool:
+    """Takes away what others may do with a file or folder of ours; whether they could do anything. Never what a link
+    leads to, and never what has come into the place of what was looked at."""
+    if not hasattr(os, "O_PATH"):  # not Linux; there `chmod` can be told not to follow a link
+        found = path.lstat()
+        if not _open_and_ours(found):
+            return False
+        os.chmod(path, stat.S_IMODE(found.st_mode) & ~OTHERS, follow_symlinks=False)
+        return True
+    # A descriptor that opens nothing: closing a real one of a database would drop SQLite's locks on it.
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not _open_and_ours(found):
+            return False
+        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) & ~OTHERS)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _open_and_ours(found: os.stat_result) -> bool:
+    return not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and bool(found.st_mode & OTHERS)
+
+
+def unfit(path: Path) -> str:
+    """Why the file that is there may not be used as one of ours, as the end of a sentence; empty where it may, or is
+    not there. Nothing is opened and no link is followed."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return ""
+    if stat.S_ISLNK(found.st_mode):
+        return "is a link, which may lead anywhere; remove it"
+    if not stat.S_ISREG(found.st_mode):
+        return "is no file"
+    if found.st_uid != os.geteuid() and os.geteuid() != 0:
+        return "belongs to another user; give a path of your own"
+    if found.st_nlink > 1:
+        return "has a second name (a hard link), under which another program may use it; remove one of them"
+    return ""

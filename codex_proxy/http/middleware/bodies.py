@@ -1,0 +1,73 @@
+"""Which requests hold a body in memory: its bytes are counted before they are read, until the request is over.
+
+A request that there is no room for is refused before its body is read, and told when to come back. What a response in
+the background goes on holding is counted until that has ended.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from codex_proxy.core.byte_budget import ByteBudget
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.http.middleware.frame import OWNER, Handler
+from codex_proxy.http.service import SERVICE
+
+RETRY_SECONDS = 5
+
+
+class HeldBytes:
+    """What one request holds."""
+
+    def __init__(self, budget: ByteBudget, owner: str) -> None:
+        self._budget = budget
+        self._owner = owner
+        self.size = 0
+
+    def grow_to(self, size: int) -> None:
+        """Counts what is more than before. Raises `Fault` where there is no room for it."""
+        more = size - self.size
+        if more <= 0:
+            return
+        refused = self._budget.take(self._owner, more)
+        if refused is not None:
+            raise _no_room(self._budget, refused)
+        self.size = size
+
+    def release(self) -> None:
+        """The bytes are gone. Harmless to repeat."""
+        if self.size:
+            self._budget.give_back(self._owner, self.size)
+            self.size = 0
+
+    def handed_over(self) -> HeldBytes:
+        """The same bytes, held by who releases what this returns; this request holds none any more."""
+        other = HeldBytes(self._budget, self._owner)
+        other.size, self.size = self.size, 0
+        return other
+
+
+HELD = web.RequestKey("held", HeldBytes)
+
+
+@web.middleware
+async def bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
+    held = request[HELD] = HeldBytes(request.app[SERVICE].bodies, request[OWNER])
+    try:
+        return await handler(request)
+    finally:
+        held.release()
+
+
+def _no_room(budget: ByteBudget, whose: str) -> Fault:
+    if whose == "owner":
+        message = (
+            f"Requests of this key that are under way hold {budget.each} bytes of bodies (PROXY_KEY_BODY_BYTES), as "
+            "many as they may. Try again when one has ended."
+        )
+        return Fault(Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message, retry_after=RETRY_SECONDS))
+    message = (
+        f"Requests that are under way hold {budget.total} bytes of bodies (PROXY_TOTAL_BODY_BYTES), as many as this "
+        "server takes. Try again later."
+    )
+    return Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, retry_after=RETRY_SECONDS))

@@ -1,0 +1,203 @@
+"""What a sandbox that writes must not hold: where the server's own files are, and which folders may be written.
+
+Part of the wiring: it reads the settings, the environment and the disk, and changes nothing. A command that can write
+to the code, to the state folder or to Codex's program decides what runs outside of its sandbox.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from codex_proxy.agent_specs.plugins import code_of
+from codex_proxy.agent_specs.registry import plugin_reference, runs_codex
+from codex_proxy.config import Settings
+from codex_proxy.core.protection import Protected, endangered
+from codex_proxy.runs.codex_binary import find_codex
+
+if TYPE_CHECKING:
+    from codex_proxy.agents.codex_app_server.sandbox_config import WorkspaceWrite
+
+MAX_LINKS = 40
+"""Links that are followed in one path, as many as Linux follows."""
+
+ADVICE = "Work in another folder (start the server there, or name one with --workdir), or leave the sandbox read-only."
+
+
+class WritableTmp(msgspec.Struct, frozen=True):
+    """Whether commands with the sandbox `workspace-write` may write to these two, beside their workspace."""
+
+    slash_tmp: bool = True
+    tmpdir: bool = True
+
+
+def places_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Where a path leads to, and every symbolic link on the way there: who replaces one, replaces what is behind it."""
+    found: list[str] = []
+    rest = Path(os.path.abspath(os.path.expanduser(path))).parts[::-1]
+    waiting, here, links = list(rest[:-1]), rest[-1], 0
+    while waiting:
+        name = waiting.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            here = os.path.dirname(here)
+            continue
+        step = os.path.join(here, name)
+        if os.path.islink(step) and links < MAX_LINKS:
+            links += 1
+            found.append(step)
+            target = os.readlink(step)
+            here = "/" if os.path.isabs(target) else here
+            waiting += [part for part in target.split("/")[::-1] if part]
+            continue
+        here = step
+    return (*found, here)
+
+
+def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[Protected, ...]:
+    """Every place whose content decides what the server does, with its links; first the one to name in a message."""
+    return tuple(
+        dict.fromkeys(
+            Protected(what, place, whole)
+            for what, path, whole in (
+                *_own_files(settings),
+                *_code(),
+                *_plugin(settings),
+                *_codex(settings, environ),
+            )
+            for place in places_of(path)
+        )
+    )
+
+
+def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
+    yield "the state folder", settings.state_dir, True
+    yield "the keys file", settings.keys_path, True
+    yield "the settings file", settings.config_file, True
+    if settings.store == "sqlite":
+        yield "the store", settings.store_file, True
+    if settings.mcp_config is not None:
+        yield "the list of MCP servers", settings.mcp_config, True
+
+
+def _code() -> Iterator[tuple[str, str | Path, bool]]:
+    """What Python runs and imports. A folder that only leads to code (a checkout) may have harmless ones in it."""
+    for package in ("codex_proxy", "fake_proto"):
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            yield "the server's code", folder, True
+    if sys.prefix != sys.base_prefix:
+        yield "the Python environment", sys.prefix, True
+    yield "the Python interpreter", sys.executable, True
+    for folder in (os.path.dirname(os.__file__), *sys.path):
+        if os.path.isdir(folder or "."):
+            whole = os.path.basename(folder) in ("site-packages", "dist-packages")
+            yield "a folder that Python imports from", folder or ".", whole
+
+
+def _plugin(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
+    reference = plugin_reference(settings)
+    for path in () if reference is None else code_of(reference):
+        yield "the agent plugin's code", path, True
+
+
+def _codex(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, str | Path, bool]]:
+    if not runs_codex(settings):
+        return
+    yield "Codex's home", settings.codex_home, True
+    program = find_codex(settings.codex_bin, environ.get("PATH", os.defpath))
+    for each in (settings.codex_bin, program):
+        if each is not None and os.sep in each:
+            yield "the Codex program", each, True
+    if program is not None:
+        package = Path(os.path.realpath(program)).parents[1]
+        if (package / "codex-package.json").is_file():
+            yield "the Codex program", package, True
+
+
+def writable_tmp(environ: Mapping[str, str], protected: Iterable[Protected]) -> WritableTmp:
+    """Which temporary folders commands may write to: those that hold nothing of ours."""
+    places = tuple(protected)
+    tmpdir = environ.get("TMPDIR", "")
+    return WritableTmp(
+        slash_tmp=endangered(os.path.realpath("/tmp"), places) is None,
+        tmpdir=not tmpdir or endangered(os.path.realpath(tmpdir), places) is None,
+    )
+
+
+def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> WorkspaceWrite:
+    """What the user's config.toml says, without temporary folders in which something of ours is: those are left out,
+    since commands seldom need them, and a server that is tried below /tmp should start. Raises `ConfigError`."""
+    policy = user_workspace_write(settings)
+    protected = protected_paths(settings, environ)
+    tmp = writable_tmp(environ, protected)
+    roots = [root for root in policy.writable_roots if endangered(os.path.realpath(root), protected) is None]
+    return msgspec.structs.replace(
+        policy,
+        # A server without a sandbox starts with any roots; a key or a request may still narrow it to this one.
+        writable_roots=tuple(roots),
+        exclude_slash_tmp=policy.exclude_slash_tmp or not tmp.slash_tmp,
+        exclude_tmpdir_env_var=policy.exclude_tmpdir_env_var or not tmp.tmpdir,
+    )
+
+
+def unreadable_paths(settings: Settings) -> tuple[str, ...]:
+    """What no command of a client with a key may read: what is stored, the keys, the settings, and the sign-in."""
+    store = settings.store_file
+    files = [settings.keys_path, settings.config_file, settings.codex_home / "auth.json"]
+    files += [store.with_name(store.name + end) for end in ("", "-wal", "-shm", "-journal")]
+    if settings.mcp_config is not None:
+        files.append(settings.mcp_config.expanduser().absolute())
+    from codex_proxy.agents.codex_app_server.sandbox_config import denied_paths
+
+    there = [path for path in (settings.state_dir, *files) if path.parent.is_dir()]
+    return denied_paths([os.path.realpath(path) for path in there])
+
+
+def user_workspace_write(settings: Settings) -> WorkspaceWrite:
+    """What the user's config.toml says of `workspace-write`. Raises `ConfigError`."""
+    from codex_proxy.agents.codex_app_server.sandbox_config import workspace_write
+    from codex_proxy.agents.codex_app_server.shadow_home import ConfigError
+
+    config = settings.codex_home / "config.toml"
+    try:
+        return workspace_write(config.read_text("utf-8") if config.exists() else "")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{config} cannot be read: {error}") from error
+
+
+def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """Why no server may start with these settings, and what to do; None where it may."""
+    if settings.sandbox != "workspace-write" or settings.builtin_tools == "never":
+        return None
+    protected = protected_paths(settings, environ)
+    found = endangered(os.path.realpath(settings.workdir), protected)
+    if found is not None:
+        return (
+            f"--sandbox workspace-write would let the agent's commands write to {settings.workdir}, where "
+            f"{found.what} is ({found.path}): they could change what runs outside of the sandbox. {ADVICE}"
+        )
+    if not runs_codex(settings):
+        return None
+    from codex_proxy.agents.codex_app_server.shadow_home import ConfigError
+
+    try:
+        roots = user_workspace_write(settings).writable_roots
+    except ConfigError:
+        return None  # the agent's own start says what is wrong with the file
+    for root in roots:
+        found = endangered(os.path.realpath(root), protected)
+        if found is not None:
+            return (
+                f"{settings.codex_home / 'config.toml'} names {root} in sandbox_workspace_write.writable_roots, where "
+                f"{found.what} is ({found.path}): with --sandbox workspace-write the agent's commands could change "
+                "what runs outside of the sandbox. Take it out, or leave the sandbox read-only."
+            )
+    return None

@@ -1,0 +1,115 @@
+"""A checksum beside everything that is stored, so that what was damaged on the disk is noticed and never shown.
+
+Items have theirs as their digest, which finds equal ones too; all else has a CRC-32. Those find damage by chance, and
+are no defence against somebody who may write the file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from codex_proxy.store.base import StoreDamaged
+
+ROWS_AT_ONCE: Final = 200
+"""Rows that are checked in one read: it holds the write-ahead log for some ms."""
+
+
+def checksum(data: object) -> int:
+    """Of bytes; damage may also have made something else of them, which has none."""
+    return zlib.crc32(data) if isinstance(data, bytes) else -1
+
+
+def item_digest(json: object, raw: object) -> bytes:
+    """As `checksum`."""
+    if not (isinstance(json, bytes) and isinstance(raw, bytes)):
+        return b""
+    length = len(json).to_bytes(8, "big")
+    return blake2b(length + json + raw, digest_size=16).digest()
+
+
+def add_function(connection: sqlite3.Connection) -> None:
+    """`checksum(blob)` for statements."""
+    connection.create_function("checksum", 1, checksum, deterministic=True)
+
+
+def checked(data: bytes, stored: int, what: str) -> bytes:
+    """The data. Raises `StoreDamaged` where it is not what was written."""
+    if checksum(data) != stored:
+        raise damaged(what)
+    return data
+
+
+def damaged(what: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"{what} in the store is damaged: its checksum does not match; see `codex-proxy store check`"
+    )
+
+
+class _Table(NamedTuple):
+    """How the rows of a table are checked: a query whose first columns are the key, then a name and bodies."""
+
+    query: str
+    key: tuple[int, ...]
+    """Before the first one."""
+    sound: Callable[..., bool]
+    what: str
+
+
+def _sums(*bodies_and_sums: Any) -> bool:
+    """A body and its checksum, by turns."""
+    pairs = zip(bodies_and_sums[::2], bodies_and_sums[1::2], strict=True)
+    return all(checksum(data) == stored for data, stored in pairs)
+
+
+TABLES: Final = (
+    _Table(
+        "SELECT seq, id, json, raw, digest FROM items WHERE seq > ? ORDER BY seq LIMIT ?",
+        (0,),
+        lambda json, raw, digest: item_digest(json, raw) == digest,
+        "the item",
+    ),
+    _Table(
+        "SELECT seq, id, json, json_sum, recovery, recovery_sum FROM response_bodies"
+        " JOIN responses ON seq = response WHERE response > ? ORDER BY response LIMIT ?",
+        (0,),
+        _sums,
+        "the response",
+    ),
+    _Table(
+        "SELECT response, number, id, data, data_sum FROM frames JOIN responses ON seq = response"
+        " WHERE (response, number) > (?, ?) ORDER BY response, number LIMIT ?",
+        (0, -1),
+        _sums,
+        "an event of the response",
+    ),
+    _Table(
+        "SELECT seq, id, metadata, metadata_sum FROM conversations WHERE seq > ? ORDER BY seq LIMIT ?",
+        (0,),
+        _sums,
+        "the metadata of the conversation",
+    ),
+    _Table(
+        "SELECT seq, hex(key), value, value_sum FROM steps WHERE seq > ? ORDER BY seq LIMIT ?",
+        (0,),
+        _sums,
+        "the tool step",
+    ),
+)
+"""All that has a checksum."""
+
+
+def damaged_after(
+    connection: sqlite3.Connection, table: _Table, key: tuple[int, ...]
+) -> tuple[int, list[str], tuple[int, ...]]:
+    """Checks some rows behind this key: how many, what is damaged of them, and the key of the last one."""
+    rows, found = 0, []
+    for row in connection.execute(table.query, (*key, ROWS_AT_ONCE)):
+        rows += 1
+        key, (id, *bodies) = row[: len(key)], row[len(key) :]
+        if not table.sound(*bodies):
+            found.append(f"{table.what} {id}")
+    return rows, found, key

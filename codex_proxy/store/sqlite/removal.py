@@ -1,0 +1,132 @@
+"""Removing the rows of what is deleted, in pieces, so that no other write waits long for the only writer.
+
+A response or conversation that is deleted is marked in one small write, and nobody sees it from then on. Its rows are
+removed by `sweep`: in the same write where they are few, else by further writes of at most `PIECE` each. What is left
+is known from the marks alone, so that a process that dies between two pieces leaves nothing that the next one misses.
+A deleted response that others continue keeps its items until the last of those is removed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Final
+
+from codex_proxy.store.sqlite.items import forget
+
+PIECE: Final = 500
+"""What one write removes: rows, and pages of bodies. Some 20 ms; a single body may be more."""
+PAGE_BYTES: Final = 4096
+
+_RESPONSE_ITEMS: Final = ("response_items", ("response", "side", "position"))
+_CONVERSATION_ITEMS: Final = ("conversation_items", ("conversation", "position"))
+"""A list of items and its key, which begins with the row that holds the list."""
+
+Mark = Callable[[sqlite3.Connection, str, str], bool]
+
+
+class Budget:
+    """What one write may still remove."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def spend(self, size: int = 0) -> None:
+        """A row with a body of `size` bytes."""
+        self.left -= 1 + size // PAGE_BYTES
+
+
+def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> tuple[bool, bool]:
+    """Marks an object and removes a first piece, which is most objects as a whole. Whether it was there, and whether
+    more is left to remove. The piece is small, since many deletions may be gathered into one commit."""
+    if not mark(connection, owner, id):
+        return False, False
+    return True, sweep(connection, Budget(PIECE // 10))
+
+
+def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
+    """Removes what is marked, as far as the budget goes. False where nothing is left."""
+    while budget.left > 0:
+        if not _next(connection, budget):
+            return False
+    return True
+
+
+def piece(connection: sqlite3.Connection) -> bool:
+    """`sweep` with a budget of its own."""
+    return sweep(connection, Budget(PIECE))
+
+
+def _next(connection: sqlite3.Connection, budget: Budget) -> bool:
+    """Goes on with one object. False where there is none."""
+    for query, remove in _MARKED:
+        row = connection.execute(query).fetchone()
+        if row is not None:
+            remove(connection, row[0], budget)
+            return True
+    return False
+
+
+def _response(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
+    _frames(connection, row, budget)
+    if budget.left <= 0 or not _items(connection, *_RESPONSE_ITEMS, row, budget):
+        return
+    size, parent = connection.execute(
+        "SELECT coalesce(length(json) + length(recovery), 0), parent FROM responses"
+        " LEFT JOIN response_bodies ON response = seq WHERE seq = ?",
+        (row,),
+    ).fetchone()
+    connection.execute("DELETE FROM responses WHERE seq = ?", (row,))
+    if parent is not None:
+        connection.execute("UPDATE responses SET children = children - 1 WHERE seq = ?", (parent,))
+    budget.spend(size)
+
+
+def _conversation(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
+    if _items(connection, *_CONVERSATION_ITEMS, row, budget):
+        connection.execute("DELETE FROM conversations WHERE seq = ?", (row,))
+        budget.spend()
+
+
+def _frames(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
+    found = connection.execute(
+        "SELECT number, length(data) FROM frames WHERE response = ? ORDER BY number LIMIT ?",
+        (row, budget.left),
+    ).fetchall()
+    for number, size in found:
+        connection.execute("DELETE FROM frames WHERE response = ? AND number = ?", (row, number))
+        budget.spend(size)
+        if budget.left <= 0:
+            return
+
+
+def _items(
+    connection: sqlite3.Connection, table: str, key: tuple[str, ...], row: int, budget: Budget
+) -> bool:
+    """Takes items off the list that `row` holds, and removes those that nothing else holds. True where the list is
+    empty."""
+    columns, same = ", ".join(key), " AND ".join(f"{name} = ?" for name in key)
+    found = connection.execute(
+        f"SELECT item, length(json) + length(raw), {columns} FROM {table} JOIN items ON items.seq = item"
+        f" WHERE {key[0]} = ? ORDER BY {columns} LIMIT ?",
+        (row, budget.left),
+    ).fetchall()
+    for item, size, *place in found:
+        connection.execute(f"DELETE FROM {table} WHERE {same}", place)
+        forget(connection, (item,))
+        budget.spend(size)
+        if budget.left <= 0:
+            return False
+    return True
+
+
+_MARKED: Final[tuple[tuple[str, Callable[[sqlite3.Connection, int, Budget], None]], ...]] = (
+    ("SELECT seq FROM responses WHERE deleted = 1 AND children = 0 LIMIT 1", _response),
+    ("SELECT seq FROM conversations WHERE deleted = 1 LIMIT 1", _conversation),
+    (
+        "SELECT seq FROM responses WHERE deleted = 1 AND children > 0 AND background = 1"
+        " AND EXISTS (SELECT 1 FROM frames WHERE response = seq) LIMIT 1",
+        _frames,
+    ),
+)
+"""Objects that have rows to remove. Each query is answered by an index of marked rows."""

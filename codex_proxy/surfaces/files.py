@@ -1,0 +1,73 @@
+"""Files in a request: those that are text reach the model as text, with their names. Raises `Fault` for the others.
+
+In: the fields of a file part, which both APIs call the same. Out: the text of one part. There is no Files API here, so
+a `file_id` names nothing; and nobody fetches a `file_url`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Final
+
+from codex_proxy.core import base64_text
+from codex_proxy.core.faults import bad_request
+
+MAX_NAME: Final = 200
+_DATA_URL: Final = re.compile(r"data:[^,]{0,256}?;base64,", re.IGNORECASE)
+_NO_NAME: Final = re.compile(r'[\x00-\x1f\x7f"<>]')
+_WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def file_text(
+    place: str, *, name: str | None, data: str | None, id: str | None = None, url: str | None = None
+) -> str:
+    """The file as the model gets it; `place` is the part that holds it."""
+    if id is not None:
+        raise bad_request(
+            "There is no Files API here, so no file has an id: send the file itself in 'file_data'.",
+            f"{place}.file_id",
+            "unsupported_value",
+        )
+    if url is not None:
+        raise bad_request(
+            "This server does not fetch files by address: send the file itself in 'file_data'.",
+            f"{place}.file_url",
+            "unsupported_value",
+        )
+    if data is None:
+        raise bad_request("A file has to be given by 'file_data'.", f"{place}.file_data")
+    text = _text_of(data, f"{place}.file_data")
+    return f'<file name="{_shown_name(name)}">\n{text}\n</file>'
+
+
+def _text_of(data: str, place: str) -> str:
+    head = _DATA_URL.match(data)
+    try:
+        raw = base64_text.decode(data[head.end() :] if head else data)
+    except ValueError:
+        raise bad_request(
+            "Invalid file: 'file_data' is no valid base64, alone or in a 'data:<type>;base64,' URL.",
+            place,
+            "invalid_base64_file",
+        ) from None
+    try:
+        text = raw.decode("utf-16" if raw.startswith(_WIDE) else "utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text or raw.startswith(b"%PDF-"):
+        raise bad_request(
+            f"Invalid file: {_kind(raw)}. Only text (UTF-8, or UTF-16 with its mark) reaches the model: send the text "
+            "that is in it.",
+            place,
+            "unsupported_file",
+        )
+    return text
+
+
+def _kind(raw: bytes) -> str:
+    return "PDFs are not read here" if raw.startswith(b"%PDF-") else "it is no text"
+
+
+def _shown_name(name: str | None) -> str:
+    return _NO_NAME.sub("_", name or "file")[:MAX_NAME]

@@ -1,0 +1,104 @@
+"""What a one-shot program gets, and what its output means: the prompt on stdin, text on stdout, an exit status.
+
+Sans-IO: every method takes what happened and returns a `Step`, what is to be logged and written.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from codex_proxy.agent_plugin import NOTHING, Ended, Reply, Step, failure_from_exit
+from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import HistoryItem, Message, PastCall, PastOutput, SaidMessage, TextPart
+from codex_proxy.core.turn import Turn
+
+ANSWER = "answer"
+"""The id of the only item of a turn."""
+
+NO_OUTPUT = Failure(
+    kind=FaultKind.AGENT_PROTOCOL,
+    message="The program ended without an error and without an answer. Run it by hand with the same prompt.",
+)
+
+
+class OneShotTurn:
+    """One turn of a one-shot program, which is one child. A `Dialect` that reads chunks of bytes."""
+
+    def __init__(self) -> None:
+        # A character may be cut in two by the end of a chunk.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._answering = False
+        self._ended = False
+
+    @property
+    def settled(self) -> bool:
+        """The turn is over when the program is."""
+        return self._ended
+
+    @property
+    def resting(self) -> bool:
+        """Never: the program serves one turn."""
+        return False
+
+    def begin(self, turn: Turn) -> Step:
+        """Writes the prompt and closes stdin, which is how the program knows that the prompt is whole."""
+        return Step([TurnStarted(model=turn.model)], prompt_of(turn).encode(), close_stdin=True)
+
+    def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
+        """Nothing: it is never called, since no turn rests."""
+        return NOTHING
+
+    def receive(self, lines: Sequence[bytes]) -> Step:
+        """What the program printed is the answer, as it comes."""
+        return Step(self._text(self._decoder.decode(b"".join(lines))))
+
+    def answer(self, ask_id: str, reply: Reply) -> Step:
+        """Nothing: the program asks nothing."""
+        return NOTHING
+
+    def interrupt(self) -> Step:
+        """Nothing to write: stdin is closed. The child is ended by the server, with all that it has started."""
+        return NOTHING
+
+    def eof(self, ended: Ended) -> Step:
+        """The program is gone: its exit status says whether the answer is whole."""
+        if self._ended:
+            return NOTHING
+        events = self._text(self._decoder.decode(b"", final=True))
+        self._ended = True
+        if ended.code != 0:
+            return Step([*events, TurnEnded(Stop.FAILED, failure=failure_from_exit(ended))])
+        if not self._answering:
+            return Step([TurnEnded(Stop.FAILED, failure=NO_OUTPUT)])
+        return Step([*events, ItemEnded(ANSWER), TurnEnded(Stop.STOP)])
+
+    def _text(self, text: str) -> list[Event]:
+        if not text or self._ended:
+            return []
+        opened: list[Event] = [] if self._answering else [ItemStarted(Message(ANSWER))]
+        self._answering = True
+        return [*opened, TextDelta(ANSWER, text)]
+
+
+def prompt_of(turn: Turn) -> str:
+    """What the program is given: one message as it is, a conversation with the name of who said it before each part."""
+    if len(turn.history) == 1 and isinstance(turn.history[0], SaidMessage):
+        return _text_of(turn.history[0].parts)
+    return "\n\n".join(_labelled(item) for item in turn.history)
+
+
+def _labelled(item: HistoryItem) -> str:
+    if isinstance(item, SaidMessage):
+        return f"{item.role}: {_text_of(item.parts)}"
+    if isinstance(item, PastCall):
+        return f"call of {item.name}: {item.arguments}"
+    if isinstance(item, PastOutput):
+        return f"output of the call: {_text_of(item.parts)}"
+    return ""
+
+
+def _text_of(parts: Sequence[object]) -> str:
+    """The text of a message. Images do not get here: the agent declares none, so they are refused."""
+    return "\n".join(part.text for part in parts if isinstance(part, TextPart))

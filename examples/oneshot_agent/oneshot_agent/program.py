@@ -1,0 +1,10 @@
+"""The program that is run where no other is named: reads a prompt from stdin to its end, and prints an answer."""
+
+import sys
+
+prompt = sys.stdin.read()
+if not prompt.strip():
+    sys.exit("there is no prompt on stdin")
+words = len(prompt.split())
+print(f"You wrote {words} word{'' if words == 1 else 's'}:")
+print(prompt.rstrip("\n"))

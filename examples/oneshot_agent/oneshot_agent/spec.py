@@ -1,0 +1,76 @@
+"""The agent as codex-proxy knows it: `codex-proxy serve --agent-plugin oneshot_agent.spec:SPEC`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from codex_proxy.agent_plugin import (
+    Agent,
+    AgentContext,
+    AgentSpec,
+    Check,
+    ChildPerTurnAgent,
+    ChildSpec,
+    Command,
+    NoAgentError,
+    SpawnError,
+    find_program,
+)
+
+from .dialect import OneShotTurn
+
+VARIABLE = "ONESHOT_PROGRAM"
+"""The program with its arguments, as a shell has them. A setting of this package: a variable of the server's."""
+
+DEFAULT = (sys.executable, "-P", str(Path(__file__).with_name("program.py")))
+
+
+def command_of(context: AgentContext, workdir: str = "") -> Command:
+    """What is started for a turn, in the folder that the turn works in. Raises `NoAgentError`."""
+    try:
+        argv = tuple(shlex.split(context.environ.get(VARIABLE, ""))) or DEFAULT
+    except ValueError as error:
+        raise NoAgentError(f"{VARIABLE} cannot be read as a command: {error}.") from error
+    folder = workdir or str(context.settings.workdir)
+    return Command(argv, context.child_environment(), folder, limits=context.child_limits)
+
+
+async def make(context: AgentContext) -> Agent:
+    """The agent. Raises `NoAgentError` where there is no such program."""
+    try:
+        program = find_program(command_of(context))
+    except SpawnError as error:
+        raise NoAgentError(f"{error}. Name a program with {VARIABLE}.") from error
+    return ChildPerTurnAgent(
+        ChildSpec(
+            name=SPEC.name,
+            version=Path(program).name,
+            command=lambda turn: command_of(context, turn.workdir),
+            dialect=OneShotTurn,
+            capabilities=SPEC.capabilities,
+            models=(),
+            any_model=True,
+            reads="chunks",
+        )
+    )
+
+
+async def check(context: AgentContext) -> list[Check]:
+    """What `codex-proxy doctor` shows."""
+    try:
+        program = find_program(command_of(context))
+    except (SpawnError, NoAgentError) as error:
+        advice = f"Name a program with {VARIABLE}."
+        return [Check(name="agent", status="failed", message=str(error), advice=advice)]
+    return [Check(name="agent", status="ok", message=f"Each turn runs {program}.", facts={"path": program})]
+
+
+SPEC = AgentSpec(
+    name="oneshot",
+    summary="any program that reads a prompt from stdin and prints its answer",
+    processes="one for each turn",
+    make=make,
+    check=check,
+)

@@ -1,0 +1,179 @@
+"""A proxy process under attack: it keeps its port and its files while it is killed and started again.
+
+Every process that a proxy starts stays a descendant of this program, also when its parent is killed: the program makes
+itself their reaper (Linux). So what is left of a proxy can be counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+import psutil
+
+from scripts.bench_lib.servers import PATIENCE, clean_environment, port_in
+
+PR_SET_CHILD_SUBREAPER = 36
+SAMPLE = re.compile(r"^(\w+)(\{[^}]*\})? ([^ \n]+)$", re.MULTILINE)
+METRICS_KEY = "metrics-of-a-tortured-server"
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of every descendant whose own parent dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on just now."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+class Proxy:
+    """`codex-proxy serve` on the fake agent, in a folder of its own. `keys` are two, of two clients."""
+
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.life = 0
+        """How often it was started."""
+        self.up = asyncio.Event()
+        """Set while the server takes requests and nobody has set out to end it."""
+        self._folder = folder
+        self._variables = {
+            "PROXY_STATE_DIR": str(folder / "state"),
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "PROXY_METRICS": "true",
+            "PROXY_METRICS_KEY": METRICS_KEY,
+            "PROXY_LOG_FORMAT": "json",
+            **variables,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        (folder / "work").mkdir(parents=True)
+        self.keys = [self._new_key(name) for name in ("first", "second")]
+
+    def _new_key(self, name: str) -> str:
+        argv = [sys.executable, "-P", "-m", "codex_proxy", "keys", "add", name]
+        made = subprocess.run(argv, env=self._environment(), capture_output=True, check=True, text=True)
+        return made.stdout.strip()
+
+    def _environment(self) -> dict[str, str]:
+        return clean_environment(self._variables)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> Path:
+        """What all its lives have logged."""
+        return self._folder / "log"
+
+    async def start(self, *flags: str) -> None:
+        """Returns when it serves. Raises `RuntimeError` where it does not."""
+        if not await asyncio.to_thread(self._serves, flags):
+            raise RuntimeError(f"the proxy did not start: {self.log.read_text()[-2000:]}")
+        self.life += 1
+        self.up.set()
+
+    def _serves(self, flags: tuple[str, ...]) -> bool:
+        """Starts the process; whether it came to serve."""
+        argv = [sys.executable, "-P", "-m", "codex_proxy", "serve", "--agent", "fake", *flags]
+        argv += ["--port", str(self.port), "--codex-home", str(self._folder / "codex-home")]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                argv, cwd=self._folder / "work", env=self._environment(), stdout=subprocess.PIPE, stderr=log
+            )
+        assert self._process.stdout is not None
+        return port_in(self._process.stdout) is not None
+
+    async def end(self, signal_: signal.Signals) -> int:
+        """Sends the signal and waits for the end. Gives the exit code."""
+        assert self._process is not None
+        self.up.clear()
+        self._process.send_signal(signal_)
+        code = await asyncio.to_thread(self._process.wait, PATIENCE)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
+
+    def children(self) -> list[psutil.Process]:
+        """The processes below the server, wardens and agents."""
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def resident(self) -> int:
+        """Bytes of RAM of the server's own process."""
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    def descriptors(self) -> int:
+        return int(psutil.Process(self.pid).num_fds())
+
+    async def metrics(self, session: aiohttp.ClientSession) -> dict[str, float]:
+        """Every sample of `GET /metrics`, by its name and labels."""
+        headers = {"Authorization": f"Bearer {METRICS_KEY}"}
+        async with session.get(f"{self.url}/metrics", headers=headers) as answer:
+            answer.raise_for_status()
+            text = await answer.text()
+        return {found[1] + (found[2] or ""): float(found[3]) for found in SAMPLE.finditer(text)}
+
+    async def at_rest(self, session: aiohttp.ClientSession, *, within: float) -> bool:
+        """Waits until no turn runs or waits and no stream is open; False where that takes longer."""
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline:
+            with contextlib.suppress(aiohttp.ClientError):
+                now = await self.metrics(session)
+                names = ("turns_running", "turns_queued", "active_streams")
+                if not any(now[f"codex_proxy_{name}"] for name in names):
+                    return True
+            await asyncio.sleep(0.1)
+        return False
+
+
+async def ended_within(processes: set[int], seconds: float) -> set[int]:
+    """Which of these processes still run after at most so many seconds."""
+    deadline = time.monotonic() + seconds
+    left = {pid for pid in processes if runs(pid)}
+    while left and time.monotonic() < deadline:
+        await asyncio.sleep(0.1)
+        left = {pid for pid in left if runs(pid)}
+    return left
+
+
+def runs(pid: int) -> bool:
+    """Whether the process has not ended; one that has and was not yet collected counts as ended, and is collected."""
+    try:
+        if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            return True
+    except psutil.NoSuchProcess:
+        return False
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    return False
+
+
+def descendants() -> set[int]:
+    """Every process below this one, by its id."""
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+def command_of(pid: int) -> str:
+    """The process's command line, and whose child it is."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return f"{' '.join(process.cmdline())} (parent {process.ppid()}, {process.status()})"
+    return "gone"

@@ -1,0 +1,136 @@
+"""How many bytes of bodies a server holds: one more is refused before it is read, and room comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doors.keyed import bearing, keyed_proxy
+from tests.http.serving import Proxy, fake_proxy, until, user
+
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+KIB = 1024
+LIMITS: dict[str, Any] = {"key_body_bytes": 100 * KIB, "total_body_bytes": 150 * KIB, "sse_keepalive_ms": 50}
+
+
+def of_size(size: int, text: str = "Hello.", **fields: Any) -> bytes:
+    body = json.dumps(user(text, **fields)).encode()
+    return body + b" " * (size - len(body))
+
+
+def held_bytes(proxy: Proxy) -> int:
+    assert proxy.server.service is not None
+    return proxy.server.service.bodies.held
+
+
+@asynccontextmanager
+async def running(proxy: Proxy, size: int, key: str | None = None) -> AsyncIterator[None]:
+    """A turn that holds a body of this size."""
+    body = of_size(size, "[[fake:text misbehave=hang at=4]]")
+    headers = bearing(key) if key else {}
+    before = held_bytes(proxy)
+    asking = asyncio.ensure_future(proxy.ask(body, headers=headers))
+    await until(lambda: held_bytes(proxy) == before + size)
+    try:
+        yield
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+async def announced(proxy: Proxy, size: int) -> bytes:
+    """The answer to a request that says how large its body is, and sends nothing of it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.server.port)
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: {size}\r\n\r\n".encode())
+    try:
+        async with asyncio.timeout(20):
+            return await reader.readuntil(b"\r\n\r\n")
+    finally:
+        writer.close()
+
+
+async def test_a_body_that_is_too_much_for_its_key_is_refused_before_it_comes(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **LIMITS) as proxy:
+        async with running(proxy, 80 * KIB):
+            head = await announced(proxy, 30 * KIB)
+            assert head.startswith(b"HTTP/1.1 429 ")
+            assert b"Retry-After: 5\r\n" in head
+            answer = await proxy.ask(of_size(30 * KIB))
+            assert (answer.status, answer.error["code"]) == (429, "concurrency_exceeded")
+            assert "PROXY_KEY_BODY_BYTES" in answer.error["message"]
+            assert (await proxy.ask(of_size(10 * KIB))).status == 200
+        await proxy.settled()
+        await until(lambda: held_bytes(proxy) == 0)
+        assert (await proxy.ask(of_size(90 * KIB))).status == 200
+
+
+async def test_bodies_of_all_keys_together_have_a_limit_too(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"one": {}, "two": {}}
+    async with keyed_proxy(tmp_path, keys, **LIMITS) as proxy, running(proxy, 90 * KIB, "one"):
+        refused = await proxy.ask(of_size(70 * KIB), headers=bearing("two"))
+        assert refused.status == 503
+        assert refused.headers["Retry-After"] == "5"
+        assert "PROXY_TOTAL_BODY_BYTES" in refused.error["message"]
+        assert (await proxy.ask(of_size(50 * KIB), headers=bearing("two"))).status == 200
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_a_body_of_unknown_size_is_counted_as_it_comes(tmp_path: Path, packed: bool) -> None:
+    async with fake_proxy(tmp_path, **LIMITS) as proxy:
+
+        async def chunks() -> AsyncIterator[bytes]:
+            whole = of_size(60 * KIB)
+            whole = gzip.compress(whole) if packed else whole
+            for start in range(0, len(whole), KIB):
+                yield whole[start : start + KIB]
+
+        async def ask() -> int:
+            headers = {"Content-Type": "application/json"} | ({"Content-Encoding": "gzip"} if packed else {})
+            async with proxy.session.post(proxy.url + CHAT, data=chunks(), headers=headers) as reply:
+                return reply.status
+
+        async with running(proxy, 60 * KIB):
+            assert await ask() == 429
+        await proxy.settled()
+        await until(lambda: held_bytes(proxy) == 0)
+        assert await ask() == 200
+
+
+async def test_what_a_response_in_the_background_was_asked_with_counts_until_it_has_ended(
+    tmp_path: Path,
+) -> None:
+    async with fake_proxy(tmp_path, **LIMITS) as proxy:
+        body = {"model": "codex-5", "input": "[[fake:text misbehave=hang at=4]]", "background": True}
+        created = await proxy.send("POST", RESPONSES, json.dumps(body).encode() + b" " * (80 * KIB))
+        assert created.status == 200
+        assert held_bytes(proxy) >= 80 * KIB
+        assert (await proxy.ask(of_size(30 * KIB))).status == 429
+        await proxy.send("POST", f"{RESPONSES}/{created.body['id']}/cancel")
+        await until(lambda: held_bytes(proxy) == 0)
+
+
+async def test_frames_of_a_websocket_count_as_bodies(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **LIMITS) as proxy:
+        async with running(proxy, 80 * KIB), proxy.session.ws_connect(proxy.url + RESPONSES) as socket:
+            frame = {"type": "response.create", "model": "codex-5", "input": "x" * 30 * KIB}
+            await socket.send_json(frame)
+            error = await socket.receive_json()
+            assert error["status"] == 429
+            assert "PROXY_KEY_BODY_BYTES" in error["error"]["message"]
+        await proxy.settled()
+        await until(lambda: held_bytes(proxy) == 0)
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, b"{"), ("/v1/nothing", b"{}"), (RESPONSES, b"[]")])
+async def test_a_request_that_fails_holds_nothing_on(tmp_path: Path, path: str, body: bytes) -> None:
+    async with fake_proxy(tmp_path, **LIMITS) as proxy:
+        assert (await proxy.send("POST", path, body + b" " * (50 * KIB))).status >= 400
+        assert held_bytes(proxy) == 0

@@ -1,0 +1,97 @@
+"""What is left for other keys by one key that asks for all there is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.doors.keyed import bearing, keyed_proxy
+from tests.http.serving import Answer, Proxy, until, user
+from tests.waiting import polled
+
+HELD = "[[fake:text misbehave=hang at=4]]"
+"""A turn that does not end by itself."""
+
+
+@asynccontextmanager
+async def asking(proxy: Proxy, key: str, count: int, body: Any, path: str) -> AsyncIterator[None]:
+    """So many requests of this key, as long as the block takes."""
+    headers = bearing(key)
+    tasks = [asyncio.ensure_future(proxy.send("POST", path, body, headers=headers)) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def of_another(proxy: Proxy, **fields: Any) -> Answer:
+    return await proxy.ask(user(**fields), headers=bearing("two"))
+
+
+async def test_a_key_that_takes_every_slot_and_fills_the_queue_leaves_a_slot_to_another(
+    tmp_path: Path,
+) -> None:
+    keys: dict[str, Any] = {"one": {}, "two": {}}
+    async with keyed_proxy(tmp_path, keys, max_running_turns=4, max_queued_turns=5) as proxy:
+        async with asking(proxy, "one", 8, user(HELD), "/v1/chat/completions"):
+            manager = proxy.server.manager
+            await until(lambda: (manager.running, manager.queued) == (3, 5))
+            assert (await proxy.ask(user(), headers=bearing("one"))).status == 429
+            assert (await of_another(proxy)).status == 200
+        await proxy.settled()
+
+
+async def test_a_key_that_waits_longest_has_its_turn_when_a_slot_is_free(tmp_path: Path) -> None:
+    async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, max_running_turns=1) as proxy:
+        manager = proxy.server.manager
+        async with asking(proxy, "one", 1, user(HELD), "/v1/chat/completions"):
+            await until(lambda: manager.running == 1)
+            many = asking(proxy, "one", 5, user("[[fake:text n=5 delay=20]]"), "/v1/chat/completions")
+            await many.__aenter__()
+            await until(lambda: manager.queued == 5)
+            other = asyncio.ensure_future(of_another(proxy))
+            await until(lambda: manager.queued == 6)
+        assert (await other).status == 200
+        assert manager.queued >= 3  # at most one of the five, which had come first, was before it
+        await many.__aexit__(None, None, None)
+        await proxy.settled()
+
+
+async def test_a_single_key_has_every_slot(tmp_path: Path) -> None:
+    async with keyed_proxy(tmp_path, {"one": {}}, max_running_turns=2) as proxy:
+        async with asking(proxy, "one", 2, user(HELD), "/v1/chat/completions"):
+            await until(lambda: proxy.server.manager.running == 2)
+        await proxy.settled()
+
+
+async def test_a_key_that_takes_every_stream_leaves_one_to_another(tmp_path: Path) -> None:
+    async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, sse_max_concurrency=4) as proxy:
+        async with asking(proxy, "one", 3, user(HELD, stream=True), "/v1/chat/completions"):
+            await until(lambda: proxy.streams == 3)
+            refused = await proxy.ask(user(stream=True), headers=bearing("one"))
+            assert (refused.status, refused.error["code"]) == (429, "concurrency_exceeded")
+            assert "this key's" in refused.error["message"]
+            assert (await of_another(proxy, stream=True)).status == 200
+        await proxy.settled()
+
+
+async def test_responses_in_the_background_of_one_key_leave_room_for_those_of_another(tmp_path: Path) -> None:
+    async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, max_running_turns=2) as proxy:
+        many = {"model": "codex-5", "input": "[[fake:text n=20 delay=20]]", "background": True}
+        for _ in range(6):
+            assert (await proxy.send("POST", "/v1/responses", many, headers=bearing("one"))).status == 200
+        one = {"model": "codex-5", "input": "Hello.", "background": True}
+        created = await proxy.send("POST", "/v1/responses", one, headers=bearing("two"))
+        path = f"/v1/responses/{created.body['id']}"
+
+        async def completed() -> bool:
+            got = await proxy.send("GET", path, headers=bearing("two"))
+            return bool(got.body["status"] == "completed")
+
+        await polled(completed)
+        assert proxy.server.background.slots.waiting_of("one") >= 3

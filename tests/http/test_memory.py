@@ -1,0 +1,223 @@
+"""What a request has left in memory when it is over: nothing, without a look of the garbage collector."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import gc
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
+from codex_proxy.agents.codex_proto import CodexProto
+from codex_proxy.core.faults import Fault
+from codex_proxy.core.items import SaidMessage
+from codex_proxy.core.rules import Rules
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.responses.answer import Answer
+from codex_proxy.http.responses.context import Context
+from codex_proxy.http.responses.live_run import LiveRun
+from codex_proxy.http.responses.prepare import Prepared
+from codex_proxy.process.child import Child
+from codex_proxy.runs.child_lane import ChildLane
+from codex_proxy.runs.event_log import EventLog
+from codex_proxy.runs.run import Run
+from codex_proxy.runs.seat import Seat
+from codex_proxy.surfaces.chat.parse import ParsedChat
+from codex_proxy.surfaces.chat.render import ChatRenderer
+from codex_proxy.surfaces.responses.parse import ParsedResponse
+from codex_proxy.surfaces.responses.render import ResponsesRenderer
+from codex_proxy.tools.attempt import Attempt
+from codex_proxy.tools.broker import Broker
+from tests.http.serving import WEATHER, Proxy, fake_proxy, until, user
+from tests.pictures import PNG
+
+OF_A_REQUEST = (
+    *(web.Request, ParsedChat, ParsedResponse, Prepared, Context, Turn, SaidMessage, Attempt, Broker),
+    *(Run, EventLog, Rules, Seat, ChildLane, CodexProto, AppServerTurn, ChatRenderer, ResponsesRenderer),
+    *(Answer, LiveRun, Fault),
+)
+"""What is made for a request, and holds of it what its client has sent or its agent has said."""
+
+PICTURE = base64.b64encode(PNG).decode()
+IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+FUNCTION = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
+
+
+def there() -> Counter[str]:
+    """How many there are of each."""
+    return Counter(type(each).__name__ for each in gc.get_objects() if type(each) in OF_A_REQUEST)
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(params=["proto", "app-server"])
+async def proxy(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Proxy]:
+    """One that keeps no threads between requests: they are not over with theirs."""
+    async with fake_proxy(tmp_path, fake_dialect=request.param, kept_threads=0) as running:
+        yield running
+
+
+async def nothing_is_left(proxy: Proxy, act: Callable[[], Awaitable[object]]) -> None:
+    """Acts once for what is made once, then again, with nobody to collect what holds itself."""
+    await act()
+    await proxy.settled()
+    with without_collector():
+        before = there()
+        for _ in range(3):
+            await act()
+        await proxy.settled()
+        try:
+            await until(lambda: sum((there() - before).values()) == 0)
+        except TimeoutError:
+            pytest.fail(f"left behind: {there() - before}")
+
+
+def chat(text: str, **fields: Any) -> dict[str, Any]:
+    """A request with an image."""
+    return user(**fields) | {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": text}, IMAGE]}]
+    }
+
+
+def response(text: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "codex-5", "input": text, **fields}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        pytest.param(CHAT, chat("Hello."), 200, id="chat"),
+        pytest.param(CHAT, chat("Hello.", stream=True), 200, id="chat, streamed"),
+        pytest.param(CHAT, chat("Hello.", n=3), 200, id="chat, several choices"),
+        pytest.param(CHAT, chat("[[fake:tool_call]]", tools=[WEATHER]), 200, id="chat, tools"),
+        pytest.param(
+            CHAT, chat("[[fake:text]]", response_format={"type": "json_object"}), 502, id="chat, a hidden second try"
+        ),
+        pytest.param(
+            CHAT, chat("[[fake:text]]", tools=[WEATHER], tool_choice="required"), 502, id="chat, no required call"
+        ),
+        pytest.param(CHAT, b"{", 400, id="no JSON"),
+        pytest.param(CHAT, chat("Hello.", n=99), 400, id="not valid"),
+        pytest.param("/v1/nothing", chat("Hello."), 404, id="no path"),
+        pytest.param(CHAT, chat("[[fake:error]]", stream=True), None, id="chat, failed"),
+        pytest.param(RESPONSES, response("Hello."), 200, id="a response"),
+        pytest.param(RESPONSES, response("Hello.", stream=True), 200, id="a response, streamed"),
+        pytest.param(RESPONSES, response("Hello.", store=False), 200, id="a response, not stored"),
+        pytest.param(RESPONSES, response("[[fake:tool_call]]", tools=[FUNCTION]), 200, id="a response, tools"),
+        pytest.param(RESPONSES, response("[[fake:error]]"), None, id="a response, failed"),
+    ],
+)  # fmt: skip
+async def test_a_request_that_is_over_leaves_nothing(
+    proxy: Proxy, path: str, body: Any, status: int | None
+) -> None:
+    async def ask() -> None:
+        got = (await proxy.send("POST", path, body)).status
+        assert got == status if status else got >= 400
+
+    await nothing_is_left(proxy, ask)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_in_the_background_leaves_nothing(proxy: Proxy, stream: bool) -> None:
+    async def ask() -> None:
+        text = (await proxy.send("POST", RESPONSES, response("Hello.", background=True, stream=stream))).text
+        assert "resp_" in text
+        assert proxy.server.background is not None
+        await until(lambda: not proxy.server.background._live)
+
+    await nothing_is_left(proxy, ask)
+
+
+async def test_a_client_that_leaves_in_the_middle_leaves_nothing(proxy: Proxy) -> None:
+    async def leave() -> None:
+        async with proxy.open(chat("[[fake:text n=10000 delay=20]]", stream=True)) as reply:
+            await reply.content.readany()
+        await proxy.settled()
+
+    await nothing_is_left(proxy, leave)
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(proxy: Proxy) -> None:
+    async def leave() -> None:
+        host = f"127.0.0.1:{proxy.server.port}"
+        _, writer = await asyncio.open_connection("127.0.0.1", proxy.server.port)
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n"
+        writer.write(head.encode() + b'{"model": ')
+        await writer.drain()
+        writer.close()
+
+    await nothing_is_left(proxy, leave)
+
+
+async def test_a_child_that_dies_leaves_nothing_of_its_turn(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+
+        async def ask() -> None:
+            answer = await proxy.ask(chat("[[fake:text misbehave=crash at=4]]"))
+            assert answer.status == 500
+
+        await nothing_is_left(proxy, ask)
+        assert not [each for each in gc.get_objects() if type(each) is Child and each.alive]
+
+
+async def test_turns_of_a_websocket_leave_nothing(proxy: Proxy) -> None:
+    async with proxy.session.ws_connect(f"{proxy.url}/v1/responses") as socket:
+
+        async def ask() -> None:
+            await socket.send_json({"type": "response.create", **response("Hello.", store=False)})
+            while (await socket.receive_json())["type"] != "response.completed":
+                pass
+
+        await nothing_is_left(proxy, ask)
+
+
+async def test_turns_that_are_told_to_wait_and_then_no_leave_nothing(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, max_running_turns=1, queue_wait=0.05) as proxy:
+        held = asyncio.ensure_future(proxy.ask(user("[[fake:text misbehave=hang at=4]]")))
+        await until(lambda: proxy.server.manager.running == 1)
+
+        async def ask() -> None:
+            assert (await proxy.ask(chat("Hello."))).status == 429
+
+        await ask()
+        with without_collector():
+            before = there()
+            for _ in range(3):
+                await ask()
+            await until(lambda: sum((there() - before).values()) == 0)
+        held.cancel()
+        with contextlib.suppress(asyncio.CancelledError, aiohttp.ClientError):
+            await held
+
+
+async def test_a_thread_that_is_kept_keeps_nothing_of_what_was_said_on_it(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
+
+        async def ask() -> None:
+            for path, body in ((CHAT, chat("Hello.")), (CHAT, chat("[[fake:tool_call]]", tools=[WEATHER]))):
+                assert (await proxy.send("POST", path, body)).status == 200
+
+        await ask()
+        await proxy.settled()
+        with without_collector():
+            before = there()["SaidMessage"]
+            await ask()
+            await until(lambda: len(proxy.server.manager.kept) == 4)
+            await until(lambda: there()["SaidMessage"] == before)

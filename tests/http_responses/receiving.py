@@ -1,0 +1,53 @@
+"""A receiver of webhooks on a real port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from tests.http.serving import PATIENCE
+
+SECRET = "whsec_c2VjcmV0IGZvciB0ZXN0cw=="
+
+
+@dataclass
+class Receiver:
+    """Answers with these statuses in turn, then with 200."""
+
+    statuses: list[int]
+    url: str = ""
+    elsewhere: str = ""
+    """Where a redirect leads."""
+    got: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def take(self, request: web.Request) -> web.Response:
+        async with self.arrived:
+            self.got.append((await request.text(), dict(request.headers)))
+            self.arrived.notify_all()
+        status = self.statuses.pop(0) if self.statuses else 200
+        return web.Response(status=status, headers={"Location": self.elsewhere} if self.elsewhere else {})
+
+    async def deliveries(self, count: int) -> list[tuple[str, dict[str, str]]]:
+        async with asyncio.timeout(PATIENCE), self.arrived:
+            await self.arrived.wait_for(lambda: len(self.got) >= count)
+        return self.got
+
+
+@asynccontextmanager
+async def receiver(*statuses: int) -> AsyncIterator[Receiver]:
+    receiving = Receiver(list(statuses))
+    application = web.Application()
+    application.router.add_post("/hook", receiving.take)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    receiving.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    try:
+        yield receiving
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,120 @@
+"""A background response is written and runs, or it is not written: whoever leaves, and whatever cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from codex_proxy.http.responses.background import create_in_background
+from codex_proxy.store.base import StoreUnavailable
+from codex_proxy.store.sqlite import SqliteStore
+from codex_proxy.store.sqlite.checksums import checksum
+from tests.http.serving import Proxy, until
+from tests.http_responses.asking import ask, said, serving
+from tests.http_responses.leaving import CancelledAt
+
+MOST_WAITS = 40
+"""A creation waits less often."""
+
+
+def statuses(proxy: Proxy) -> dict[str, str]:
+    """Of all background responses in the store's file."""
+    with sqlite3.connect(proxy.server.settings.store_file) as connection:
+        return dict(connection.execute("SELECT id, status FROM responses WHERE background = 1"))
+
+
+async def all_ended(proxy: Proxy) -> None:
+    """Waits, bounded, until none is queued or runs."""
+    await until(lambda: {"queued", "in_progress"}.isdisjoint(statuses(proxy).values()))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_at_any_moment_of_the_creation_leaves_nothing_queued(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    left: list[CancelledAt[Any]] = []
+
+    async def create_and_leave(*given: Any) -> Any:
+        left.append(CancelledAt(create_in_background(*given), len(left) + 1))
+        return await left[-1]
+
+    monkeypatch.setattr("codex_proxy.http.responses.create.create_in_background", create_and_leave)
+    answers = 0
+    while not left or left[-1].reached:
+        assert len(left) < MOST_WAITS
+        try:
+            await ask(proxy, said("Hello."), background=True, stream=stream)
+            answers += 1
+        except aiohttp.ServerDisconnectedError:
+            pass
+    assert answers == 1
+    await all_ended(proxy)
+    stored = statuses(proxy)
+    assert set(stored.values()) == {"completed"}
+    assert len(stored) > 1  # some left when it was written already
+    await until(lambda: all(proxy.server.background.find("local", id) is None for id in stored))
+
+
+async def test_a_creation_whose_write_is_too_slow_for_its_client_leaves_nothing_queued(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert proxy.server.keeping is not None
+    store: Any = proxy.server.keeping.store
+    write = store.add_response
+
+    async def too_slow(*given: Any, **more: Any) -> None:
+        await write(*given, **more)
+        raise StoreUnavailable("the store did not answer in time")
+
+    monkeypatch.setattr(store, "add_response", too_slow)
+    answer = await ask(proxy, said("Hello."), background=True)
+    assert answer.status == 503
+    await until(lambda: statuses(proxy) == {})
+
+
+async def test_what_cannot_be_recovered_at_the_start_is_as_soon_as_the_store_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.http.responses.background.RETRY_SECONDS", 0.01)
+    async with serving(tmp_path) as (proxy, _):
+        created = (await ask(proxy, said("Hello."), background=True)).body["id"]
+        await all_ended(proxy)
+    with sqlite3.connect(proxy.server.settings.store_file) as connection:
+        connection.execute("UPDATE responses SET status = 'queued', unfinished = 1")
+
+    full = asyncio.Event()
+    write = SqliteStore.update_response
+
+    async def refuse(self: SqliteStore, *given: Any, **more: Any) -> bool:
+        if not full.is_set():
+            raise StoreUnavailable("the disk is full")
+        return await write(self, *given, **more)
+
+    monkeypatch.setattr(SqliteStore, "update_response", refuse)
+    async with serving(tmp_path) as (proxy, _):
+        assert statuses(proxy) == {created: "queued"}
+        later = (await ask(proxy, said("Hello."), background=True)).body["id"]
+        full.set()
+        await until(lambda: statuses(proxy) == {created: "failed", later: "completed"})
+
+
+async def test_a_response_whose_recovery_is_not_understood_is_failed_and_holds_up_no_other(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, background_recovery="rerun") as (proxy, _):
+        for _ in range(2):
+            await ask(proxy, said("Hello."), background=True, instructions="Be brief.")
+        await all_ended(proxy)
+    with sqlite3.connect(proxy.server.settings.store_file) as connection:
+        connection.execute("UPDATE responses SET status = 'queued', unfinished = 1")
+        recovery = b'{"from": "another version"}'
+        rows = "UPDATE response_bodies SET recovery = ?, recovery_sum = ?"
+        connection.execute(rows, (recovery, checksum(recovery)))
+    async with serving(tmp_path, background_recovery="rerun") as (proxy, _):
+        await all_ended(proxy)
+        assert list(statuses(proxy).values()) == ["failed", "failed"]

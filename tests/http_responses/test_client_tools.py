@@ -1,0 +1,140 @@
+"""Tools that a client groups in namespaces, defers, or brings as items: offered under one name, called by theirs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from openai.types.responses import Response
+
+from tests.http.serving import Proxy
+from tests.http_responses.asking import ask, events_of
+
+READ: dict[str, Any] = {"type": "function", "name": "read", "parameters": {"type": "object"}}
+PATCH: dict[str, Any] = {"type": "custom", "name": "apply_patch"}
+FILES: dict[str, Any] = {
+    "type": "namespace",
+    "name": "files",
+    "description": "Files.",
+    "tools": [READ, PATCH],
+}
+SEARCH: dict[str, Any] = {
+    "type": "tool_search",
+    "execution": "client",
+    "description": "Finds tools.",
+    "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+}
+
+
+def calls(name: str, arguments: str = "{}") -> str:
+    return f"[[fake:tool_call name={name} args='{arguments}' say=\"Seen: {{outputs}}\"]]"
+
+
+async def test_a_function_of_a_namespace_is_called_by_its_name_and_namespace(proxy: Proxy) -> None:
+    answer = await ask(proxy, calls("files__read", '{"path": "a"}'), tools=[FILES])
+    (call,) = Response.model_validate(answer.body).output
+    assert (call.type, call.name, call.namespace) == ("function_call", "read", "files")  # type: ignore[union-attr]
+    assert json.loads(call.arguments) == {"path": "a"}  # type: ignore[union-attr, arg-type]
+    assert answer.body["tools"][0]["name"] == "files"
+
+
+async def test_the_output_of_such_a_call_goes_back_to_the_same_tool(proxy: Proxy) -> None:
+    prompt = {"role": "user", "content": calls("files__read")}
+    first = await ask(proxy, [prompt], tools=[FILES], store=False)
+    (call,) = first.body["output"]
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "its content"}
+    second = await ask(proxy, [prompt, call, output], tools=[FILES], store=False)
+    assert second.body["output"][0]["content"][0]["text"] == "Seen: its content"
+
+
+async def test_the_events_of_such_a_call_name_it_as_the_client_does(proxy: Proxy) -> None:
+    events = events_of((await ask(proxy, calls("files__read"), tools=[FILES], stream=True)).text)
+    done = next(event for event in events if event["type"] == "response.function_call_arguments.done")
+    assert done["name"] == "read"
+    items = [event["item"] for event in events if event["type"].startswith("response.output_item")]
+    assert {(item["name"], item["namespace"]) for item in items} == {("read", "files")}
+
+
+async def test_the_default_namespace_adds_nothing_to_a_name(proxy: Proxy) -> None:
+    answer = await ask(proxy, calls("read"), tools=[FILES | {"name": "functions"}])
+    (call,) = answer.body["output"]
+    assert (call["name"], call["namespace"]) == ("read", "functions")
+
+
+async def test_tools_that_come_as_an_item_are_offered(proxy: Proxy) -> None:
+    brought = {"type": "additional_tools", "role": "developer", "tools": [FILES]}
+    answer = await ask(proxy, [brought, {"role": "user", "content": calls("files__read")}])
+    assert answer.body["output"][0]["name"] == "read"
+    assert answer.body["tools"] == []
+
+
+async def test_tools_that_came_as_an_item_are_offered_in_what_goes_on_from_there(proxy: Proxy) -> None:
+    brought = {"type": "additional_tools", "role": "developer", "tools": [FILES]}
+    first = await ask(proxy, [brought, {"role": "user", "content": "Hello."}])
+    second = await ask(proxy, calls("files__read"), previous_response_id=first.body["id"])
+    (call,) = second.body["output"]
+    assert (call["name"], call["namespace"]) == ("read", "files")
+
+
+async def test_a_tool_search_comes_back_as_a_call_for_the_client(proxy: Proxy) -> None:
+    deferred = FILES | {"tools": [READ | {"defer_loading": True}]}
+    prompt = calls("tool_search", '{"query": "files"}')
+    answer = await ask(proxy, prompt, tools=[deferred, SEARCH])
+    (call,) = Response.model_validate(answer.body).output
+    assert (call.type, call.execution, call.arguments) == (  # type: ignore[union-attr]
+        "tool_search_call",
+        "client",
+        {"query": "files"},
+    )
+
+
+async def test_a_deferred_tool_is_offered_once_a_search_has_found_it(proxy: Proxy) -> None:
+    deferred = FILES | {"tools": [READ | {"defer_loading": True}]}
+    prompt = {"role": "user", "content": "[[fake:echo]]"}
+    before = await ask(proxy, [prompt], tools=[deferred, SEARCH], store=False)
+    found = [
+        {"type": "tool_search_call", "call_id": "call_1", "execution": "client", "arguments": {"query": "x"}},
+        {"type": "tool_search_output", "call_id": "call_1", "execution": "client", "tools": [deferred]},
+    ]
+    after = await ask(proxy, [prompt, *found, prompt], tools=[deferred, SEARCH], store=False)
+    names = [_offered(answer.body) for answer in (before, after)]
+    assert names == [["tool_search"], ["tool_search", "files__read"]]
+
+
+def _offered(body: Any) -> list[str]:
+    """The names of the tools that the fake agent was offered, which it repeats."""
+    echoed = json.loads(body["output"][0]["content"][0]["text"])
+    names: list[str] = echoed["tools"]
+    return names
+
+
+async def test_without_a_search_of_the_clients_deferred_tools_are_offered_at_once(proxy: Proxy) -> None:
+    deferred = FILES | {"tools": [READ | {"defer_loading": True}]}
+    answer = await ask(proxy, "[[fake:echo]]", tools=[deferred, {"type": "tool_search"}])
+    assert _offered(answer.body) == ["files__read"]
+    assert answer.headers["x-codex-ignored-params"] == "tools[tool_search]"
+
+
+async def test_an_item_with_a_broken_tool_is_a_400_that_names_its_place(proxy: Proxy) -> None:
+    broken = {"type": "additional_tools", "tools": [{"type": "function", "name": 5}]}
+    answer = await ask(proxy, [broken, {"role": "user", "content": "Hello."}])
+    assert (answer.status, answer.error["param"]) == (400, "input[0].tools[0].name")
+
+
+async def test_the_same_name_twice_in_a_namespace_is_a_400_that_names_the_second(proxy: Proxy) -> None:
+    answer = await ask(proxy, "Hello.", tools=[FILES | {"tools": [READ, READ]}])
+    assert (answer.status, answer.error["param"]) == (400, "tools[0].tools[1].name")
+
+
+async def test_what_a_sub_agent_says_reaches_the_model_as_its_users_word(proxy: Proxy) -> None:
+    said = {
+        "type": "agent_message",
+        "author": "/root",
+        "recipient": "/root/sub",
+        "content": [
+            {"type": "input_text", "text": "Payload: "},
+            {"type": "encrypted_content", "encrypted_content": '[[fake:text say="Understood."]]'},
+        ],
+    }
+    answer = await ask(proxy, [said])
+    assert answer.body["output"][0]["content"][0]["text"] == "Understood."

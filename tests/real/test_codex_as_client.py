@@ -1,0 +1,142 @@
+"""Codex as a client of the proxy whose agent is the real binary, too: what it brings for itself works through us.
+
+The model is the scripted one behind the proxy's own Codex. Each test runs `codex exec` once for a model name whose
+requests have another form: plain tools, deferred ones (`tool_search`), or all of them in an `additional_tools` item.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codex_proxy.core.mcp_names import offered_name
+from tests.fuzz.requests import PIXEL
+from tests.real.codex_home import codex_path, make_codex_home
+from tests.real.model_plans import call, plan, say
+from tests.real.model_server import ModelServer
+from tests.real.proxy import Proxy
+from tests.real.shared import Proxies, living_on
+from tests.real.test_responses_codex import PATIENCE
+
+PLAIN, DEFERRED, LITE = "scripted-model", "gpt-5.5", "gpt-6-sol"
+"""Names by which Codex chooses the form of its requests."""
+MCP_PROGRAM = Path(__file__).parents[1] / "mcp" / "program.py"
+PATCH = "*** Begin Patch\n*** Add File: made.txt\n+made by a patch\n*** End Patch\n"
+
+
+@dataclass
+class Session:
+    """One run of `codex exec`."""
+
+    items: list[dict[str, Any]]
+    """What it did, as `--json` prints it."""
+    folder: Path
+
+    @property
+    def answer(self) -> str:
+        """The last thing that it said."""
+        said: str = [item for item in self.items if item["type"] == "agent_message"][-1]["text"]
+        return said
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A proxy on the real agent, and the folder for clients of it."""
+
+    proxy: Proxy
+    model: ModelServer
+    folder: Path
+
+    async def session(self, model: str, prompt: str, *, image: Path | None = None) -> Session:
+        """Runs a client Codex that has an MCP server of its own."""
+        home = make_codex_home(self.folder / "client", f"{self.proxy.url}/v1")
+        home.config.write_text(
+            home.config.read_text().replace(PLAIN, model)
+            + f"[mcp_servers.files]\ncommand = {json.dumps(sys.executable)}\nrequired = true\n"
+            f'args = [{json.dumps(str(MCP_PROGRAM))}, "stdio", "--only", "echo"]\n'
+        )
+        pictures = ["--image", str(image)] if image else []
+        process = await asyncio.create_subprocess_exec(
+            *(str(codex_path()), "exec", "--json", "--skip-git-repo-check", "--sandbox", "workspace-write"),
+            *(prompt, *pictures),
+            cwd=home.workdir,
+            env=home.environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(PATIENCE):
+            said, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        events = [json.loads(line) for line in said.splitlines()]
+        items = [event["item"] for event in events if event["type"] == "item.completed"]
+        return Session(items, home.workdir)
+
+    def offered(self, index: int = -1) -> set[str]:
+        """The names of the tools that the model was offered."""
+        body = self.model.calls[index].body
+        items = [item for item in body["input"] if item.get("type") == "additional_tools"]
+        given = [*body.get("tools", ()), *(tool for item in items for tool in item["tools"])]
+        return {inner["name"] for tool in given for inner in tool.get("tools", [tool]) if "name" in inner}
+
+
+@living_on()
+async def chain(tmp_path: Path, proxies: Proxies, model_server: ModelServer) -> Chain:
+    aliases = ",".join(f"{name}={PLAIN}" for name in (DEFERRED, LITE))
+    return Chain(await proxies.of(model_aliases=aliases), model_server, tmp_path)
+
+
+async def test_a_patch_is_applied_under_a_model_name_with_a_patch_tool(chain: Chain) -> None:
+    done = await chain.session(DEFERRED, plan([call("apply_patch", input=PATCH)], [say("Patched.")]))
+    assert (done.folder / "made.txt").read_text() == "made by a patch\n"
+    assert done.answer == "Patched."
+
+
+async def test_a_patch_is_applied_by_a_script_under_a_newer_model_name(chain: Chain) -> None:
+    script = f"text(await tools.apply_patch({json.dumps(PATCH)}));"
+    done = await chain.session(LITE, plan([call("exec", input=script)], [say("Patched.")]))
+    assert (done.folder / "made.txt").read_text() == "made by a patch\n"
+    assert done.answer == "Patched."
+
+
+async def test_a_tool_of_its_mcp_server_is_called_under_a_plain_model_name(chain: Chain) -> None:
+    name = offered_name("mcp__files", "echo")
+    done = await chain.session(PLAIN, plan([call(f"client_{name}", text="seen")], [say("Called.")]))
+    (called,) = [item for item in done.items if item["type"] == "mcp_tool_call"]
+    assert (called["server"], called["tool"], called["status"]) == ("files", "echo", "completed")
+    assert done.answer == "Called."
+
+
+async def test_a_deferred_tool_of_its_mcp_server_is_found_and_called(chain: Chain) -> None:
+    name = f"client_{offered_name('mcp__files', 'echo')}"
+    done = await chain.session(
+        DEFERRED, plan([call("tool_search", query="echo")], [call(name, text="seen")], [say("Called.")])
+    )
+    (called,) = [item for item in done.items if item["type"] == "mcp_tool_call"]
+    assert (called["tool"], called["status"]) == ("echo", "completed")
+    assert name not in chain.offered(0)
+    assert name in chain.offered()
+
+
+async def test_a_script_calls_its_mcp_server_under_a_newer_model_name(chain: Chain) -> None:
+    script = 'text(await tools.mcp__files__echo({"text": "seen"}));'
+    done = await chain.session(LITE, plan([call("exec", input=script)], [say("Called.")]))
+    (called,) = [item for item in done.items if item["type"] == "mcp_tool_call"]
+    assert (called["tool"], called["status"]) == ("echo", "completed")
+
+
+@pytest.mark.parametrize("model", [PLAIN, DEFERRED, LITE])
+async def test_a_picture_reaches_the_model(chain: Chain, tmp_path: Path, model: str) -> None:
+    picture = tmp_path / "pixel.png"
+    picture.write_bytes(base64.b64decode(PIXEL.partition(",")[2]))
+    done = await chain.session(model, "[[model:text say=Seen.]]", image=picture)
+    assert done.answer == "Seen."
+    parts = [part for item in chain.model.calls[-1].body["input"] for part in item.get("content", ())]
+    assert [part for part in parts if part["type"] == "input_image"]

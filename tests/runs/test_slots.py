@@ -1,0 +1,85 @@
+"""Waiting for a slot: who is let in, who gives up, and that no slot is lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.runs.slots import Slots
+from tests.runs.virtual import settled, virtual
+
+STOP = Fault(Failure(kind=FaultKind.UNAVAILABLE, message="It stops."))
+
+
+@virtual
+async def test_a_slot_that_is_given_back_twice_is_free_once() -> None:
+    slots = Slots(1, lambda: 1)
+    first = await slots.take("a")
+    first.give_back()
+    first.give_back()
+    second = slots.take_now("a")
+    assert second is not None
+    assert slots.take_now("a") is None
+    assert slots.running == 1
+
+
+@virtual
+async def test_owners_are_let_in_by_turns() -> None:
+    slots = Slots(1, lambda: 2)
+    held = await slots.take("a")
+    order: list[str] = []
+
+    async def turn(name: str) -> None:
+        slot = await slots.take(name[0])
+        order.append(name)
+        await asyncio.sleep(1)
+        slot.give_back()
+
+    tasks = [asyncio.ensure_future(turn(name)) for name in ("a1", "a2", "a3", "b1", "b2")]
+    await settled()
+    held.give_back()
+    await asyncio.gather(*tasks)
+    assert order == ["a1", "b1", "a2", "b2", "a3"]
+    await slots.idle()
+
+
+@virtual
+async def test_a_waiter_whose_time_is_up_leaves_the_queue() -> None:
+    slots = Slots(1, lambda: 1)
+    held = await slots.take("a")
+    with pytest.raises(TimeoutError):
+        await slots.take("a", within=5)
+    assert slots.waiting == 0
+    held.give_back()
+    assert slots.running == 0
+
+
+@virtual
+async def test_a_waiter_that_is_cancelled_as_its_slot_comes_loses_none() -> None:
+    slots = Slots(1, lambda: 1)
+    held = await slots.take("a")
+    waiting = [asyncio.ensure_future(slots.take("a")) for _ in range(3)]
+    await settled()
+    waiting[0].cancel()  # not run yet: it is still in the queue
+    held.give_back()
+    await settled()
+    assert waiting[1].done()
+    waiting[1].result().give_back()
+    waiting[2].cancel()  # let in a moment ago, and not run yet
+    await settled()
+    assert slots.running == slots.waiting == 0
+    await slots.idle()
+
+
+@virtual
+async def test_who_waits_hears_that_no_slot_will_come() -> None:
+    slots = Slots(1, lambda: 1)
+    await slots.take("a")
+    waiting = asyncio.ensure_future(slots.take("b"))
+    await settled()
+    slots.stop(STOP)
+    with pytest.raises(Fault):
+        await waiting
+    assert slots.waiting == 0

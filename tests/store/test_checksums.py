@@ -1,0 +1,131 @@
+"""Rows that were damaged on the disk: whoever reads one is told so, and everything else is served."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.store.base import Frame, PageRequest, StepEntry, Store, StoreDamaged
+from codex_proxy.store.sqlite import SqliteStore
+from codex_proxy.store.sqlite.migrations import migrate
+from codex_proxy.store.sqlite.opening import connect
+from tests.store.conftest import Opened
+from tests.store.stored import OWNER, Hands, conversation, item, response
+
+WORD, FLIPPED = b"a secret word", b"a secret worm"
+
+Read = Callable[[Store], Awaitable[object]]
+
+
+def context(store: Store) -> Awaitable[object]:
+    return store.scan_context(OWNER, "resp_1", print)
+
+
+def conversation_context(store: Store) -> Awaitable[object]:
+    return store.scan_conversation(OWNER, "conv_1", print)
+
+
+READS: dict[str, tuple[str, Read]] = {
+    "a response": (
+        "UPDATE response_bodies SET json = 'no bytes'",
+        lambda store: store.response(OWNER, "resp_1"),
+    ),
+    "how it goes on": (
+        "UPDATE response_bodies SET recovery = x'00'",
+        lambda store: store.response(OWNER, "resp_1"),
+    ),
+    "an item of a chain": ("UPDATE items SET json = x'7b7d'", context),
+    "an item of a conversation": ("UPDATE items SET json = x'7b7d'", conversation_context),
+    "what the model said": ("UPDATE items SET raw = x'7b7d'", context),
+    "an item of a list": (
+        "UPDATE items SET json = x'7b7d'",
+        lambda store: store.items(OWNER, "conv_1", PageRequest()),
+    ),
+    "an item that is referred to": (
+        "UPDATE items SET json = x'7b7d'",
+        lambda store: store.find_items(OWNER, ["item_1"]),
+    ),
+    "an event": ("UPDATE frames SET data = x'00'", lambda store: store.frames(OWNER, "resp_1")),
+    "metadata": (
+        'UPDATE conversations SET metadata = CAST(\'{"a":"c"}\' AS BLOB)',
+        lambda store: store.conversation(OWNER, "conv_1"),
+    ),
+    "a tool step": ("UPDATE steps SET value = x'00'", lambda store: store.recall(OWNER, [b"key"])),
+}
+
+
+async def fill(store: Store) -> None:
+    await store.add_response(
+        response("resp_1", background=True, status="in_progress"), input=[item("item_1", "word")]
+    )
+    await store.append_frames(OWNER, "resp_1", [Frame(0, b"event")])
+    await store.add_conversation(conversation("conv_1", a="b"), [item("item_1", "word")])
+    await store.remember(OWNER, [StepEntry(b"key", b"value")])
+
+
+@pytest.mark.parametrize("damage", READS)
+async def test_what_is_damaged_is_told_and_never_shown(store: Store, opened: Opened, damage: str) -> None:
+    statement, read = READS[damage]
+    await fill(store)
+    await read(store)
+    before = await store.check()
+    assert before.rows == 5
+    assert before.damaged == ()
+    opened[0].execute(statement)
+    with pytest.raises(StoreDamaged, match="is damaged"):
+        await read(store)
+    assert len((await store.check()).damaged) == 1
+
+
+async def test_a_bit_that_flips_in_the_file_is_noticed(path: Path) -> None:
+    store = await SqliteStore.open(path, clock=Hands())
+    await store.add_response(response("resp_1"), output=[item("item_1", WORD.decode())])
+    await store.add_response(response("resp_2"), output=[item("item_2")])
+    await store.close()
+    data = path.read_bytes()
+    assert data.count(WORD) == 1
+    path.write_bytes(data.replace(WORD, FLIPPED))
+    store = await SqliteStore.open(path, clock=Hands())
+    with pytest.raises(StoreDamaged, match="the item item_1"):
+        await store.scan_context(OWNER, "resp_1", print)
+    await store.scan_context(OWNER, "resp_2", print)
+    assert (await store.check()).damaged == ("the item item_1",)
+    assert await store.delete_response(OWNER, "resp_1")
+    assert (await store.check()).damaged == ()
+    await store.close()
+
+
+async def test_a_damaged_response_does_not_keep_others_from_being_taken_up(
+    store: Store, opened: Opened
+) -> None:
+    for id in ("resp_1", "resp_2"):
+        await store.add_response(response(id, background=True, status="queued"))
+    opened[0].execute("UPDATE response_bodies SET recovery = x'00' WHERE response = 1")
+    assert [each.id for each in await store.unfinished_responses()] == ["resp_2"]
+
+
+async def test_rows_of_earlier_versions_get_their_checksums(path: Path) -> None:
+    path.parent.mkdir()
+    connection = connect(str(path), 0.0)
+    migrate(connection, to=6)
+    connection.execute("INSERT INTO steps (owner, key, created, value) VALUES (?, x'01', 0, x'02')", (OWNER,))
+    connection.execute(
+        "INSERT INTO conversations (owner, id, created, touched, version, next_position, metadata)"
+        " VALUES (?, 'conv_1', 0, 0, 0, 0, CAST('{}' AS BLOB))",
+        (OWNER,),
+    )
+    connection.execute(
+        "INSERT INTO responses (seq, owner, id, status, background, created, unfinished)"
+        " VALUES (1, ?, 'resp_1', 'completed', 1, 0, 0)",
+        (OWNER,),
+    )
+    connection.execute("INSERT INTO response_bodies VALUES (1, CAST('{}' AS BLOB), x'')")
+    connection.execute("INSERT INTO frames VALUES (1, 0, x'03')")
+    connection.close()
+    store = await SqliteStore.open(path, clock=Hands())
+    checked = await store.check()
+    assert (checked.rows, checked.damaged) == (4, ())
+    assert await store.response(OWNER, "resp_1") is not None
+    await store.close()

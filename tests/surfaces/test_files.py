@@ -1,0 +1,120 @@
+"""Files of text reach the model as text with their names, in both APIs; the others are refused by their field."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from codex_proxy.core.items import HistoryItem, PastOutput, SaidMessage, TextPart
+from tests.pictures import PNG
+from tests.surfaces.chat import asking as chat
+from tests.surfaces.responses import asking as responses
+
+NOTES = "# Notes\nÄ first line.\n"
+SHOWN = f'<file name="notes.md">\n{NOTES}\n</file>'
+
+
+def written(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def in_chat(**file: Any) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": "Read."}, {"type": "file", "file": file}]}
+
+
+def in_responses(**file: Any) -> dict[str, Any]:
+    return {
+        "role": "user",
+        "content": [{"type": "input_text", "text": "Read."}, {"type": "input_file", **file}],
+    }
+
+
+def histories(**file: Any) -> list[tuple[HistoryItem, ...]]:
+    return [chat.ask(messages=[in_chat(**file)]).turn.history, responses.history(in_responses(**file))]
+
+
+def refusals(**file: Any) -> list[tuple[str | None, str | None, str]]:
+    faults = chat.refused(messages=[in_chat(**file)]), responses.refused(input=[in_responses(**file)])
+    return [(fault.param, fault.code, fault.message) for fault in faults]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        written(NOTES.encode()),
+        "data:text/markdown;base64," + written(NOTES.encode()),
+        "data:application/octet-stream;base64," + base64.encodebytes(NOTES.encode()).decode(),
+        base64.urlsafe_b64encode(NOTES.encode()).decode().rstrip("="),
+        written(b"\xef\xbb\xbf" + NOTES.encode()),
+        written(NOTES.encode("utf-16")),
+    ],
+    ids=["base64", "data url", "lines", "url-safe", "utf-8 with mark", "utf-16"],
+)
+def test_a_file_of_text_reaches_the_model_as_text_with_its_name(data: str) -> None:
+    for history in histories(file_data=data, filename="notes.md"):
+        assert history == (SaidMessage("user", (TextPart("Read."), TextPart(SHOWN))),)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [(None, "file"), ("", "file"), ('a"><b\n.md', "a___b_.md"), ("x" * 300, "x" * 200)]
+)
+def test_a_name_is_never_more_than_a_name(name: str | None, shown: str) -> None:
+    for history in histories(file_data=written(b"a"), filename=name):
+        assert history == (
+            SaidMessage("user", (TextPart("Read."), TextPart(f'<file name="{shown}">\na\n</file>'))),
+        )
+
+
+def test_a_file_in_the_output_of_a_tool_is_text_too() -> None:
+    part = {"type": "input_file", "file_data": written(NOTES.encode()), "filename": "notes.md"}
+    (_, output) = responses.history(responses.call(), responses.output(text=[part]))
+    assert isinstance(output, PastOutput)
+    assert output.parts == (TextPart(SHOWN),)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (PNG, "it is no text"),
+        (b"a\0b", "it is no text"),
+        (b"\xff\xfea", "it is no text"),
+        (b"caf\xe9", "it is no text"),
+        (b"%PDF-1.7\n", "PDFs are not read here"),
+    ],
+)
+def test_what_is_no_text_is_refused_and_the_field_named(data: bytes, why: str) -> None:
+    chats, response = refusals(file_data=written(data), filename="a.pdf")
+    assert chats[:2] == ("messages[0].content[1].file.file_data", "unsupported_file")
+    assert response[:2] == ("input[0].content[1].file_data", "unsupported_file")
+    assert why in chats[2]
+    assert why in response[2]
+
+
+@pytest.mark.parametrize(
+    ("file", "field", "word"),
+    [
+        ({"file_id": "file-1"}, "file_id", "Files API"),
+        ({"file_data": "no base64!"}, "file_data", "no valid base64"),
+        ({"file_data": "data:text/plain,hello"}, "file_data", "no valid base64"),
+        ({}, "file_data", "has to be given"),
+    ],
+)
+def test_a_file_that_is_not_there_is_refused_by_its_field(
+    file: dict[str, Any], field: str, word: str
+) -> None:
+    chats, response = refusals(**file)
+    assert (chats[0], response[0]) == (f"messages[0].content[1].file.{field}", f"input[0].content[1].{field}")
+    assert word in chats[2]
+    assert word in response[2]
+
+
+def test_a_file_by_address_is_refused() -> None:
+    failure = responses.refused(input=[in_responses(file_url="https://example.com/a.txt")])
+    assert failure.param == "input[0].content[1].file_url"
+
+
+def test_the_assistant_has_no_files() -> None:
+    part = {"type": "input_file", "file_data": written(b"a")}
+    assert responses.refused(input=[{"role": "assistant", "content": [part]}]).param == "input[0].content[0]"

@@ -1,0 +1,169 @@
+"""No sandbox that writes holds the server's own files, wherever they are and whatever leads to them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import codex_proxy
+from codex_proxy.agents.codex_app_server.sandbox_config import WorkspaceWrite
+from codex_proxy.app import StartError, check
+from codex_proxy.commands.place_checks import workspace_check
+from codex_proxy.config import Settings, load
+from codex_proxy.core.protection import Protected, endangered
+from codex_proxy.protected_paths import places_of, workspace_write_policy, write_conflict
+
+ROOT = Path(codex_proxy.__file__).parents[1]
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    for name in ("work", "codex-home", "bin"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "bin" / "codex").write_text("#!/bin/sh\n")
+    return tmp_path
+
+
+def settings_of(top: Path, **more: Any) -> Settings:
+    """Settings of a server that writes, with every file of its own beside the workspace."""
+    given: dict[str, Any] = {
+        "agent": "codex-app-server",
+        "codex_bin": str(top / "bin" / "codex"),
+        "codex_home": top / "codex-home",
+        "workdir": top / "work",
+        "state_dir": top / "state",
+        "sandbox": "workspace-write",
+    }
+    return Settings(**(given | more))
+
+
+def test_a_workspace_beside_the_servers_own_files_is_fine(top: Path) -> None:
+    assert write_conflict(settings_of(top), {}) is None
+    check(settings_of(top), {})
+
+
+OWN: list[tuple[str, dict[str, str]]] = [
+    ("the state folder", {"state_dir": "work/.local/state"}),
+    ("the keys file", {"keys_file": "work/keys.toml"}),
+    ("the store", {"store_path": "work/store.sqlite3"}),
+    ("the list of MCP servers", {"mcp_config": "work/mcp.json"}),
+    ("Codex's home", {"codex_home": "work/.codex"}),
+    ("the Codex program", {"codex_bin": "work/codex"}),
+]
+
+
+@pytest.mark.parametrize(("what", "given"), OWN)
+def test_a_workspace_that_holds_one_of_them_is_refused_with_both_paths(
+    top: Path, what: str, given: dict[str, str]
+) -> None:
+    more: dict[str, Any] = {name: str(top / path) for name, path in given.items()}
+    settings = settings_of(top, **more)
+    conflict = write_conflict(settings, {}) or ""
+    assert what in conflict
+    assert all(str(path) in conflict for path in (top / "work", next(iter(more.values()))))
+    assert "another folder" in conflict
+    assert write_conflict(settings_of(top, **more, sandbox="read-only"), {}) is None
+    assert write_conflict(settings_of(top, **more, builtin_tools="never"), {}) is None
+    assert workspace_check(settings, {}).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("folder", "what"),
+    [
+        (ROOT, "the server's code"),
+        (ROOT / "codex_proxy" / "process", "the server's code"),
+        (ROOT / "fake_proto", "the server's code"),
+        (Path(sys.prefix), "the Python environment"),
+        (Path(sys.prefix) / "bin", "the Python environment"),
+        (Path("/"), "the state folder"),
+    ],
+)
+def test_a_workspace_with_the_code_or_within_it_is_refused(top: Path, folder: Path, what: str) -> None:
+    with pytest.raises(StartError, match=what):
+        check(settings_of(top, workdir=folder), {})
+
+
+def test_the_settings_file_counts_wherever_it_was_read_from(
+    top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = top / "work" / "settings.toml"
+    file.write_text(
+        f'sandbox = "workspace-write"\nworkdir = "{top / "work"}"\nstate_dir = "{top / "state"}"\n'
+    )
+    assert "the settings file" in (write_conflict(load({"agent": "fake"}, file), {}) or "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(top / "work"))
+    assert "the settings file" in (write_conflict(settings_of(top), {}) or "")
+
+
+def test_a_link_on_the_way_counts_like_what_it_leads_to(top: Path) -> None:
+    (top / "work" / "link").symlink_to("../real")
+    (top / "real" / "state").mkdir(parents=True)
+    conflict = write_conflict(settings_of(top, state_dir=top / "work" / "link" / "state"), {}) or ""
+    assert str(top / "work" / "link") in conflict
+    (top / "to-work").symlink_to("work")
+    assert write_conflict(settings_of(top, workdir=top / "to-work", state_dir=top / "work" / "state"), {})
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    assert str(tmp_path / "a") in places_of(tmp_path / "a" / "file")
+
+
+def test_a_writable_root_of_codexs_own_configuration_counts_like_the_workspace(top: Path) -> None:
+    (top / "codex-home" / "config.toml").write_text(
+        f'[sandbox_workspace_write]\nwritable_roots = ["{top / "fine"}", "{top}"]\nnetwork_access = true\n'
+    )
+    conflict = write_conflict(settings_of(top), {}) or ""
+    assert f"names {top} in sandbox_workspace_write.writable_roots" in conflict
+    assert str(top / "state") in conflict
+    policy = workspace_write_policy(settings_of(top), {})
+    assert (policy.writable_roots, policy.network_access) == ((str(top / "fine"),), True)
+
+
+def test_a_temporary_folder_with_something_of_ours_is_left_out_of_what_may_be_written(top: Path) -> None:
+    policy = workspace_write_policy(settings_of(top), {"TMPDIR": str(top)})
+    assert policy.exclude_tmpdir_env_var
+    assert policy.exclude_slash_tmp is os.path.realpath(top).startswith(os.path.realpath("/tmp") + "/")
+
+
+def test_a_temporary_folder_with_nothing_of_ours_may_be_written(top: Path) -> None:
+    policy = workspace_write_policy(settings_of(top), {"TMPDIR": str(top / "other")})
+    assert not policy.exclude_tmpdir_env_var
+    assert workspace_write_policy(settings_of(top, agent="fake"), {}).writable_roots == ()
+    assert WorkspaceWrite() == WorkspaceWrite((), False, False, False)
+
+
+PATHS = st.lists(st.sampled_from(["a", "b", "ab"]), max_size=4).map(lambda names: "/" + "/".join(names))
+
+
+@given(PATHS, PATHS, st.booleans())
+def test_a_place_is_in_danger_from_what_holds_it_and_from_what_lies_in_it(
+    root: str, place: str, whole: bool
+) -> None:
+    upper, lower = Path(root), Path(place)
+    found = endangered(root, (Protected("x", place, whole),))
+    assert (found is not None) is (lower.is_relative_to(upper) or (whole and upper.is_relative_to(lower)))
+
+
+def test_a_server_that_is_started_in_the_checkout_says_to_start_it_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "codex_proxy", "serve", "--agent", "fake"]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*command, "--sandbox", "workspace-write", "--port", "0"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert f"--sandbox workspace-write would let the agent's commands write to {ROOT}" in done.stderr
+    assert "Work in another folder (start the server there" in done.stderr

@@ -1,0 +1,57 @@
+"""No test sleeps: it waits for an event, by the virtual clock, or with the one bounded wait of `tests/waiting.py`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import eventually
+
+TESTS = Path(__file__).parent
+VIRTUAL = "tests.runs.virtual"
+PROGRAMS = {
+    "waiting.py": "the wait itself",
+    "mcp/program.py": "an MCP server, a process of its own, which knows no event of the test's",
+    "real/model_server.py": "`delay=` of a scenario: a provider that is slow on purpose",
+}
+"""Where a sleep is meant."""
+
+
+def sleeps(path: Path) -> Iterator[int]:
+    """The lines that sleep, for longer than giving others their turn (`asyncio.sleep(0)`) takes."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr != "sleep" or not isinstance(node.func.value, ast.Name):
+            continue
+        turn = node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+        if node.func.value.id in ("asyncio", "time") and not turn:
+            yield node.lineno
+
+
+def test_nothing_sleeps_but_the_one_wait_and_the_virtual_clock() -> None:
+    wrong = [
+        f"{path.relative_to(TESTS)}:{line}"
+        for path in sorted(TESTS.rglob("*.py"))
+        if str(path.relative_to(TESTS)) not in PROGRAMS
+        and f"from {VIRTUAL} import" not in path.read_text("utf-8")
+        for line in sleeps(path)
+    ]
+    assert wrong == []
+
+
+def test_a_sleep_is_found(tmp_path: Path) -> None:
+    there = tmp_path / "a.py"
+    there.write_text("import asyncio, time\nasyncio.sleep(0)\ntime.sleep(1)\nasyncio.sleep(x)\n")
+    assert list(sleeps(there)) == [3, 4]
+
+
+async def test_what_is_waited_for_is_given_and_what_never_comes_fails() -> None:
+    looks = iter((0, "", 7))
+    assert await eventually(lambda: next(looks)) == 7
+    with pytest.raises(AssertionError, match=r"not within 0.01 s"):
+        await eventually(lambda: False, within=0.01)

@@ -1,0 +1,433 @@
+"""OpenAI's subset of JSON Schema: what is in it, what can be made to fit, and how that is undone in an answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from codex_proxy.tools.checks import StrictForm
+from codex_proxy.tools.schemas import violation
+from codex_proxy.tools.strict_schemas import is_strict_schema, strict_form, without_nulls
+
+DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
+
+
+def raw(schema: Any) -> bytes:
+    return json.dumps(schema).encode()
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def opened(*required: str, **properties: Any) -> dict[str, Any]:
+    """An object whose other properties are optional."""
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def fitted(schema: Any) -> Any:
+    """The strict form."""
+    form = strict_form(raw(schema))
+    assert form is not None
+    assert is_strict_schema(form.schema)
+    return json.loads(form.schema)
+
+
+STRING = {"type": "string"}
+NODE = closed(next={"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]})
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema = closed()
+    for _ in range(levels - 1):
+        schema = closed(a=schema)
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        closed(),
+        closed(a=STRING, b={"type": ["string", "null"], "description": "x"}),
+        closed(a={"type": "array", "items": closed(b=STRING), "minItems": 1}),
+        closed(a={"anyOf": [STRING, closed(b=STRING)]}),
+        closed(a={"type": "string", "enum": ["x"]}, b={"const": 1}),
+        closed(a={"type": "string", "pattern": "^x", "format": "date-time"}),
+        {**closed(a={"$ref": "#/$defs/node"}), "$defs": {"node": NODE}},
+        {**closed(a={"$ref": "#/definitions/node"}), "definitions": {"node": closed()}},
+        {**DRAFT_7, **closed(a=STRING), "title": "T"},
+        nested(10),
+    ],
+)
+def test_a_schema_of_the_subset_is_strict(schema: Any) -> None:
+    assert is_strict_schema(raw(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        [],
+        {},
+        STRING,
+        {"anyOf": [closed()]},
+        {**closed(), "anyOf": [closed()]},
+        {"$ref": "#/$defs/a", "$defs": {"a": closed()}},
+        {"type": "object"},
+        {**closed(a=STRING), "additionalProperties": True},
+        {**closed(a=STRING), "required": []},
+        {**closed(a=STRING), "required": ["a", "b"]},
+        {**closed(a=STRING), "required": ["b"]},
+        closed(a={"type": "object"}),
+        closed(a={"type": ["object", "null"]}),
+        closed(a={"properties": {}}),
+        closed(a={}),
+        closed(a=True),
+        closed(a={"type": "array"}),
+        closed(a={"type": "array", "items": {"type": "object"}}),
+        closed(a={"anyOf": [{"type": "object"}]}),
+        closed(a={"$ref": "#/$defs/a", "description": "x"}),
+        closed(a={"$ref": "https://example.com/x"}),
+        {**closed(a=STRING), "$defs": {"b": {"type": "object"}}},
+        closed(a={"type": "string", "format": "uri"}),
+        closed(a={"type": "string", "enum": 5}),
+        *(
+            closed(a={**STRING, keyword: value})
+            for keyword, value in {
+                "allOf": [STRING],
+                "oneOf": [STRING],
+                "not": STRING,
+                "if": STRING,
+                "default": "x",
+                "minLength": 1,
+                "patternProperties": {},
+                "prefixItems": [STRING],
+                "uniqueItems": True,
+                "x-own": 1,
+            }.items()
+        ),
+        nested(11),
+        closed(**{f"p{n}": STRING for n in range(5_001)}),
+        closed(a={"type": "integer", "enum": list(range(1_001))}),
+    ],
+)
+def test_a_schema_outside_of_the_subset_is_not_strict(schema: Any) -> None:
+    assert not is_strict_schema(raw(schema))
+
+
+def test_an_object_that_says_nothing_of_further_properties_is_closed() -> None:
+    inner = {"type": "object", "properties": {"b": STRING}, "required": ["b"]}
+    given = {"type": "object", "properties": {"a": {"type": "array", "items": inner}}, "required": ["a"]}
+    assert fitted(given) == closed(a={"type": "array", "items": closed(b=STRING)})
+
+
+def test_a_schema_that_is_strict_stays_as_it_is() -> None:
+    assert strict_form(raw(closed(a=STRING))) == StrictForm(raw(closed(a=STRING)))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {}},
+        {**closed(a=STRING), "additionalProperties": True},
+        {**closed(a=STRING), "additionalProperties": STRING},
+        {**opened(a=STRING), "additionalProperties": STRING},
+        {**opened(a=STRING), "patternProperties": {"x": STRING}},
+        {**opened(a=STRING), "required": ["b"]},
+        {**opened(a=STRING), "required": [1]},
+        opened("a", a={"type": "object"}),
+        opened("a", a={"oneOf": [STRING]}),
+        opened(a={"not": STRING}),
+        opened(a={**STRING, "default": "x"}),
+        opened(a=True),
+        opened("a", a={**opened("b", b=STRING), "anyOf": [opened("b", b=STRING)]}),
+        opened(**{f"p{n}": STRING for n in range(5_001)}),
+        {**opened(a={"$ref": "#/$defs/a"}), "$defs": {"a": {"$ref": "#/$defs/a"}}},
+        {**opened(a={"$ref": "#/$defs/a"}), "$defs": {"a": {"$id": "x", "items": STRING, "type": "array"}}},
+        opened(a=closed(x=STRING), b={"$ref": "#/properties/a"}),
+        opened(a={"$ref": "#/$defs/nowhere"}),
+    ],
+)
+def test_a_schema_of_which_no_closed_one_says_the_same_has_no_strict_form(schema: Any) -> None:
+    assert strict_form(raw(schema)) is None
+
+
+def test_a_wide_schema_is_recognised_in_no_time() -> None:
+    schema = raw(closed(**{f"p{n}": STRING for n in range(4_900)}))
+    began = time.thread_time()
+    assert strict_form(schema) == StrictForm(schema)
+    assert time.thread_time() - began < 0.1
+
+
+@pytest.mark.parametrize("schema", [b"{", b'{"a":' * 5000 + b"1" + b"}" * 5000])
+def test_what_is_no_json_is_not_strict(schema: bytes) -> None:
+    assert not is_strict_schema(schema)
+
+
+# --- optional properties ---------------------------------------------------------------------------
+
+NULL = {"type": "null"}
+COLOUR = {"enum": ["red"]}
+
+
+@pytest.mark.parametrize(
+    ("optional", "or_null"),
+    [
+        (STRING, {"type": ["string", "null"]}),
+        (
+            {"type": ["string", "integer"], "title": "T"},
+            {"type": ["string", "integer", "null"], "title": "T"},
+        ),
+        ({"type": "string", "enum": ["x"]}, {"type": ["string", "null"], "enum": ["x", None]}),
+        (COLOUR, {"enum": ["red", None]}),
+        ({"const": 1}, {"anyOf": [{"const": 1}, NULL]}),
+        ({"anyOf": [STRING, COLOUR]}, {"anyOf": [STRING, COLOUR, NULL]}),
+        ({"$ref": "#/$defs/colour"}, {"anyOf": [{"$ref": "#/$defs/colour"}, NULL]}),
+        ({"type": "array", "items": STRING}, {"anyOf": [{"type": "array", "items": STRING}, NULL]}),
+        (opened("a", a=STRING), {"anyOf": [closed(a=STRING), NULL]}),
+    ],
+)
+def test_an_optional_property_is_required_and_may_be_null(optional: Any, or_null: Any) -> None:
+    given = {**opened("a", a=STRING, b=optional), "$defs": {"colour": COLOUR}}
+    assert fitted(given) == {**closed(a=STRING, b=or_null), "$defs": {"colour": COLOUR}}
+    form = strict_form(raw(given))
+    assert form is not None
+    assert form.nulls
+
+
+def test_the_contracts_own_example_fits() -> None:
+    given = {"type": "object", "properties": {"name": STRING, "age": {"type": "integer"}}}
+    assert fitted(given) == closed(name={"type": ["string", "null"]}, age={"type": ["integer", "null"]})
+    assert without_nulls(raw(given), '{"name": "Ada", "age": null}') == '{"name":"Ada"}'
+
+
+def test_only_a_form_with_optional_properties_has_to_be_undone() -> None:
+    form = strict_form(raw(opened("a", a=STRING)))
+    assert form is not None
+    assert not form.nulls
+
+
+@pytest.mark.parametrize(
+    "nullable",
+    [
+        NULL,
+        {"type": ["string", "null"]},
+        {"anyOf": [STRING, NULL]},
+        {"enum": ["x", None]},
+        {"const": None},
+        {"$ref": "#/$defs/maybe"},
+        {"anyOf": [STRING, {"$ref": "#/$defs/maybe"}]},
+    ],
+)
+def test_where_null_is_a_value_of_an_optional_property_there_is_no_strict_form(nullable: Any) -> None:
+    defs = {"$defs": {"maybe": {"type": ["string", "null"]}}}
+    assert strict_form(raw({**opened(a=nullable), **defs})) is None
+    assert strict_form(raw({**opened("a", a=nullable), **defs})) is not None
+
+
+def test_a_null_that_the_type_refuses_is_none_of_the_values() -> None:
+    assert strict_form(raw(opened(a={"type": "string", "enum": ["x", None]}))) is not None
+
+
+KIND_A, KIND_B = ({"type": "string", "enum": [kind]} for kind in "ab")
+
+
+@pytest.mark.parametrize(
+    ("union", "fits"),
+    [
+        ([opened("a", a=STRING, b=STRING), opened("a", a=STRING, c=STRING)], True),
+        ([opened("k", k=KIND_A, b=STRING), opened("k", "b", k=KIND_B, b={"type": ["string", "null"]})], True),
+        (
+            [opened("a", a=STRING, b=STRING), opened("a", "b", a=STRING, b={"type": ["string", "null"]})],
+            False,
+        ),
+        ([opened("k", k=KIND_A, b=STRING), opened("k", k=KIND_A, b=COLOUR)], False),
+        ([{"type": "array", "items": each} for each in (opened(a=STRING), opened(b=STRING))], False),
+        ([{"type": "array", "items": each} for each in (opened(a=STRING), STRING)], True),
+        ([opened(a=STRING), {"anyOf": [STRING, opened(b=STRING)]}], False),
+    ],
+)
+def test_a_union_fits_where_its_branches_can_be_told_apart(union: list[Any], fits: bool) -> None:
+    assert (strict_form(raw(opened("u", u={"anyOf": union}))) is not None) is fits
+
+
+def test_in_a_union_only_the_nulls_of_the_branch_that_was_taken_go() -> None:
+    union = [opened("k", k=KIND_A, b=STRING), opened("k", "b", k=KIND_B, b={"type": ["string", "null"]})]
+    given = raw(opened("u", u={"type": "array", "items": {"anyOf": union}}))
+    said = '{"u":[{"k":"a","b":null},{"k":"b","b":null}]}'
+    assert without_nulls(given, said) == '{"u":[{"k":"a"},{"k":"b","b":null}]}'
+
+
+def test_a_schema_that_contains_itself_is_undone_on_every_level() -> None:
+    given = raw({**opened("tree", tree={"$ref": "#/$defs/node"}), "$defs": {"node": TREE}})
+    assert strict_form(given) is not None
+    said = '{"tree":{"name":"a","next":{"name":"b","next":null}}}'
+    assert without_nulls(given, said) == '{"tree":{"name":"a","next":{"name":"b"}}}'
+    root = raw(opened("name", name=STRING, next={"$ref": "#"}))
+    assert strict_form(root) is not None
+    assert (
+        without_nulls(root, '{"name":"a","next":{"name":"b","next":null}}')
+        == '{"name":"a","next":{"name":"b"}}'
+    )
+
+
+TREE = opened("name", name=STRING, next={"$ref": "#/$defs/node"})
+PERSON = raw(
+    opened("name", name=STRING, age={"type": "number"}, at={"type": ["array"], "items": opened(a=STRING)})
+)
+
+
+def test_an_answer_without_such_nulls_stays_as_it_is() -> None:
+    said = '{ "name": "Ada",\n "age": 1.50 }'
+    assert without_nulls(PERSON, said) == said
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["1.50", "1e400", "-0", "123456789012345678901234567890", "0.1000000000000000055511151231257827"],
+)
+def test_keys_numbers_and_texts_stay_as_the_model_gave_them(number: str) -> None:
+    said = f'{{"z": null, "at": null, "name": "\\u00e9 \U0001f600", "age": {number}, "x": [1.0]}}'
+    assert without_nulls(PERSON, said) == f'{{"z":null,"name":"é \U0001f600","age":{number},"x":[1.0]}}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Hello", "[]", "null", '{"at":null', '{"at":null,"age":NaN}', '{"at":null,"name":"\\ud800"}',
+             "[" * 100_000, '{"name":[{"at":null}]}', '{"name":null}', '{"age":{"at":null}}']
+)  # fmt: skip
+def test_a_text_that_is_no_answer_under_the_form_stays_as_it_is(text: str) -> None:
+    assert without_nulls(PERSON, text) == text
+
+
+def test_a_large_schema_is_made_to_fit_in_bounded_time() -> None:
+    wide = opened(**{f"p{n}": opened(a=STRING, b={"$ref": "#/$defs/x"}) for n in range(1_200)})
+    names = [f"x{n}" for n in range(600)]
+    unions = {name: {"anyOf": [{"$ref": f"#/$defs/{each}"} for each in names[:3]]} for name in names}
+    for schema in ({**wide, "$defs": {"x": STRING}}, {**opened(a={"$ref": "#/$defs/x9"}), "$defs": unions}):
+        began = time.thread_time()
+        strict_form(raw(schema))
+        assert time.thread_time() - began < 0.5
+
+
+# --- any schema and any answer ---------------------------------------------------------------------
+
+Case = tuple[dict[str, Any], Any, Any]
+"""A schema, a value that is valid under it, and the same with null for what is absent."""
+
+
+DEFS = {"$defs": {"word": {"type": "string", "enum": ["yes", "no"]}}}
+LEAVES: list[tuple[dict[str, Any], list[Any]]] = [
+    ({"type": "string"}, ["", "é\n"]),
+    ({"type": ["integer", "boolean"]}, [0, -(10**20), True]),
+    ({"type": ["string", "null"]}, ["a", None]),
+    ({"enum": ["x", 1]}, ["x", 1]),
+    ({"const": "c"}, ["c"]),
+    ({"$ref": "#/$defs/word"}, ["yes", "no"]),
+    ({"type": "null"}, [None]),
+]
+
+
+@st.composite
+def leaves(draw: st.DrawFn) -> Case:
+    schema, values = draw(st.sampled_from(LEAVES))
+    value = draw(st.sampled_from(values))
+    return schema, value, value
+
+
+@st.composite
+def objects(draw: st.DrawFn, inner: st.SearchStrategy[Case]) -> Case:
+    drawn = draw(st.dictionaries(st.sampled_from("abcd"), st.tuples(inner, st.integers(0, 2)), min_size=1))
+    members = {
+        name: (case, 0 if violation(raw({**case[0], **DEFS}), "null") is None else how)
+        for name, (case, how) in drawn.items()
+    }
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {n: case[0] for n, (case, _) in members.items()},
+    }
+    required = [name for name, (_, how) in members.items() if how == 0]
+    says_required, says_closed = draw(st.tuples(st.booleans(), st.booleans()))
+    if required or says_required:
+        schema["required"] = required
+    if says_closed:
+        schema["additionalProperties"] = False
+    value = {name: case[1] for name, (case, how) in members.items() if how != 1}
+    embedded = {name: None if how == 1 else case[2] for name, (case, how) in members.items()}
+    return schema, value, embedded
+
+
+@st.composite
+def arrays(draw: st.DrawFn, inner: st.SearchStrategy[Case]) -> Case:
+    schema, value, embedded = draw(inner)
+    times = draw(st.integers(0, 2))
+    return {"type": "array", "items": schema}, [value] * times, [embedded] * times
+
+
+@st.composite
+def unions(draw: st.DrawFn, inner: st.SearchStrategy[Case]) -> Case:
+    cases = draw(st.lists(inner, min_size=1, max_size=3))
+    _, value, embedded = draw(st.sampled_from(cases))
+    return {"anyOf": [case[0] for case in cases]}, value, embedded
+
+
+CASES = st.recursive(
+    leaves(), lambda inner: st.one_of(objects(inner), arrays(inner), unions(inner)), max_leaves=8
+)
+
+
+def undo(form: StrictForm, schema: Any, text: str) -> str:
+    return without_nulls(raw(schema), text) if form.nulls else text
+
+
+@given(objects(CASES))
+def test_what_was_made_to_fit_is_undone_in_every_answer(case: Case) -> None:
+    schema, value, embedded = case
+    schema |= DEFS
+    form = strict_form(raw(schema))
+    assume(form is not None)
+    assert form is not None
+    assert is_strict_schema(form.schema)
+    assert violation(raw(schema), json.dumps(value)) is None
+    assert violation(form.schema, json.dumps(embedded)) is None
+    undone = undo(form, schema, json.dumps(embedded))
+    assert json.loads(undone) == value
+    assert violation(raw(schema), undone) is None
+
+
+@given(objects(CASES), st.data())
+def test_whatever_is_valid_under_the_form_is_valid_under_the_schema_once_undone(
+    case: Case, data: st.DataObject
+) -> None:
+    """Also what says null where nothing was said of it, or takes another branch."""
+    schema, _, embedded = case
+    schema |= DEFS
+    form = strict_form(raw(schema))
+    assume(form is not None)
+    assert form is not None
+    said = json.dumps(data.draw(changed(embedded)))
+    if violation(form.schema, said) is None:
+        assert violation(raw(schema), undo(form, schema, said)) is None
+
+
+def changed(value: Any) -> st.SearchStrategy[Any]:
+    """The value with some of its parts replaced by null."""
+    if isinstance(value, dict):
+        whole: st.SearchStrategy[Any] = st.fixed_dictionaries(
+            {name: changed(each) for name, each in value.items()}
+        )
+    elif isinstance(value, list):
+        whole = st.tuples(*map(changed, value)).map(list)
+    else:
+        whole = st.just(value)
+    return st.one_of(whole, whole, st.none())

@@ -1,0 +1,53 @@
+"""The one wait of the tests for what nobody tells: a fact of the operating system, of another process, or of a poll.
+
+Whatever can be an event is awaited as one, and time that has to pass is the virtual clock's (`tests/runs/virtual.py`).
+`tests/test_waiting.py` holds that nothing else sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from codex_proxy.runs.deadlines import Deadlines
+from codex_proxy.runs.manager import RunManager
+
+PATIENCE = 20.0
+"""Seconds for what takes milliseconds: a machine that is busy with thirty other things takes as many times as long."""
+_PAUSE = 0.005
+
+
+T = TypeVar("T")
+
+
+def out_of_patience(manager: RunManager, *, visible: bool) -> None:
+    """The time limit of every running turn passes now: for its next sign of life, or for its first word. A test says so
+    when what has to come before is there; a limit in seconds is met by a quiet machine and by no other."""
+    for run in manager._runs:
+        run._watch._deadlines = Deadlines(idle=0.0) if visible else Deadlines(first=0.0)
+        run._watch.go_on()
+
+
+async def eventually(look: Callable[[], T], *, within: float = PATIENCE) -> T:
+    """The first thing that is true of what `look` gives; fails when there is none within these seconds."""
+
+    async def seen() -> T:
+        return look()
+
+    return await polled(seen, within=within)
+
+
+async def polled(look: Callable[[], Awaitable[T]], *, within: float = PATIENCE) -> T:
+    """The same for what has to be asked for."""
+    deadline = time.monotonic() + within
+    while not (seen := await look()):
+        assert time.monotonic() < deadline, f"not within {within} s"
+        await asyncio.sleep(_PAUSE)
+    return seen
+
+
+def hold_up_the_loop(seconds: float) -> None:
+    """What the event loop must not do: nothing else runs meanwhile. For tests of what shows that it was held up."""
+    time.sleep(seconds)
