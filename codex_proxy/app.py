@@ -41,7 +41,7 @@ from codex_proxy.http.service import Network, Service, catalog_of
 from codex_proxy.http.usage_book import UsageBook
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.http.workspace import workspace_of
-from codex_proxy.keeping import Keeping, KeepingError, begin_keeping, steps_without_store
+from codex_proxy.keeping import Keeping, KeepingError, begin_keeping, step_memory_of
 from codex_proxy.keys_file import Keyring
 from codex_proxy.protected_paths import protected_paths, write_conflict
 from codex_proxy.runs.agent import Agent
@@ -136,9 +136,7 @@ class Server:
             self.keeping = await begin_keeping(self.settings, self.clock)
         except KeepingError as error:
             raise StartError(str(error)) from error
-        self.manager.memory = (
-            steps_without_store(self.settings, self.clock) if self.keeping is None else self.keeping.steps
-        )
+        self.manager.memory = step_memory_of(self.settings, self.clock, self.keeping)
         await self.agent.start()
         # A handler must end when its client leaves, or nobody tells the agent.
         self.webhooks = webhooks_of(self.settings, self.clock, self.keeping)

@@ -1,4 +1,4 @@
-"""What the server keeps: the store as it is configured, kept small while it is open, and step memory in it.
+"""What the server keeps: the store as it is configured, kept small while it is open, and where steps are remembered.
 
 In: settings and a clock. Out: a `Keeping`, or `KeepingError` with what to do. It is opened once and closed after the
 last turn has ended, since the end of a turn writes.
@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
 
 import structlog
 
 from codex_proxy.config import Settings
 from codex_proxy.core.ids import Clock
+from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.store.base import (
     ContextLimits,
     Retention,
-    StepEntry,
-    StepMemory,
-    Steps,
     Store,
     StoreRefused,
     StoreUnavailable,
 )
 from codex_proxy.store.hold import StoreHold
-from codex_proxy.store.ram_steps import StepsInRam
 
 log = structlog.get_logger(__name__)
 
@@ -38,20 +34,6 @@ class KeepingError(Exception):
     """The store cannot be opened. The text says what to do."""
 
 
-class StoredSteps:
-    """Step memory as runs want it, in a store."""
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
-
-    async def remember(self, owner: str, keys: Sequence[bytes], value: bytes, *, durable: bool) -> None:
-        await self._steps.remember(owner, [StepEntry(key, value) for key in keys], durable=durable)
-
-    async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        found = await self._steps.recall(owner, keys)
-        return {key: entry.value for key, entry in found.items()}
-
-
 class Keeping:
     """An open store and the task that keeps it small."""
 
@@ -61,7 +43,6 @@ class Keeping:
         self.durable = hold is not None
         """What it keeps is there after the next start."""
         self._hold = hold
-        self.steps = StoredSteps(store)
         self._pruning = asyncio.get_running_loop().create_task(self._prune(prune_seconds))
 
     async def _prune(self, seconds: float) -> None:
@@ -111,14 +92,15 @@ def retention_of(settings: Settings) -> Retention:
     )
 
 
-def step_memory_of(settings: Settings) -> StepMemory:
-    """Where steps are remembered, and how many."""
-    return StepMemory(kind=settings.tool_memory, max_entries=settings.max_conversation_history)
+def _step_memory_settings(settings: Settings) -> StepMemorySettings:
+    return StepMemorySettings(kind=settings.tool_memory, max_entries=settings.max_conversation_history)
 
 
-def steps_without_store(settings: Settings, clock: Clock) -> StoredSteps:
-    """Step memory of a server that has no store: in RAM, where it is wanted."""
-    return StoredSteps(StepsInRam(step_memory_of(settings), clock))
+def step_memory_of(settings: Settings, clock: Clock, keeping: Keeping | None) -> StepMemory:
+    """Where tool steps are remembered: the store, or RAM where there is none. Both heed PROXY_TOOL_MEMORY."""
+    if keeping is not None:
+        return keeping.store
+    return RamStepMemory(_step_memory_settings(settings), clock.epoch)
 
 
 async def open_store(settings: Settings, clock: Clock) -> Store:
@@ -126,7 +108,7 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
     # Imported here, since a command line that only shows its help needs no database.
     from codex_proxy.store.sqlite import SqliteStore
 
-    memory, retention = step_memory_of(settings), retention_of(settings)
+    memory, retention = _step_memory_settings(settings), retention_of(settings)
     limits = ContextLimits(
         max_items=settings.store_max_context_items or None, max_bytes=settings.store_max_context_bytes or None
     )

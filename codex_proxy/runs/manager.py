@@ -20,6 +20,7 @@ from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, PastOutput
 from codex_proxy.core.limits import MOST_SIZE
+from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.told_faults import with_context_length, with_reset
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.agent import Agent, Opened, outline
@@ -30,17 +31,10 @@ from codex_proxy.runs.run import BeforeEnd, Run
 from codex_proxy.runs.schema_checks import SchemaChecks
 from codex_proxy.runs.seat import Seat
 from codex_proxy.runs.slots import Slot, Slots
-from codex_proxy.runs.step_memory import (
-    RamStepMemory,
-    StepMemory,
-    entry_of,
-    recalled_history,
-    said_by,
-    visible_calls,
-)
 from codex_proxy.tools.attempt import Attempt, first_attempt
 from codex_proxy.tools.checks import Check
 from codex_proxy.tools.fingerprint import prints_of
+from codex_proxy.tools.replay import entries_of, recalled_history, said_by, visible_calls
 
 log = structlog.get_logger(__name__)
 
@@ -101,7 +95,7 @@ class RunManager:
         seconds since 1970."""
         self.agent = agent
         self._epoch = epoch
-        self.memory: StepMemory = memory or RamStepMemory()
+        self.memory: StepMemory = memory or RamStepMemory(StepMemorySettings(), epoch)
         self.kept = KeptThreads(kept or KeptLimits(), asyncio.get_running_loop)
         self.checks = SchemaChecks()
         """Of schemas, and of what the model said under them."""
@@ -294,9 +288,9 @@ class RunManager:
         if not run.attempt.broker.visible:
             return
         plain = run.turn.mode == "model"
-        keys, value = entry_of(run.raw, run.attempt.broker, self.identity(run.turn), plain=plain)
+        entries = entries_of(run.raw, run.attempt.broker, self.identity(run.turn), plain=plain)
         try:
-            await self.memory.remember(run.client, keys, value, durable=self._runs[run].durable)
+            await self.memory.remember(run.client, entries, durable=self._runs[run].durable)
         except Exception:
             log.exception("step_memory_failed")
 

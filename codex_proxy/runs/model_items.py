@@ -1,8 +1,8 @@
 """What the model said in a turn, as items that can be kept with the answer, and as history when it goes on.
 
 A client sees less than the model: not its reasoning, not the calls that were answered for it. Kept in their order
-beside what was shown, they let the model see the same input again, and only new items behind it. Source: the
-replay of tool steps (`step_memory.py`), for answers whose every turn is kept.
+beside what was shown, they let the model see the same input again, and only new items behind it. The same is done
+for steps with calls where no turn is kept (`tools/replay.py`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import msgspec
 
 from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, PastRaw
 from codex_proxy.runs.run import Run
-from codex_proxy.runs.step_memory import entry_of
-from codex_proxy.tools.replay import Remembered
+from codex_proxy.tools.replay import remembered_turn
 
 Kind = Literal["reasoning", "message", "call", "output", "other"]
 
@@ -63,8 +62,7 @@ class ItemHead(msgspec.Struct, frozen=True):
 
 def model_items(run: Run, identity: str) -> list[ModelItem]:
     """All that the model has to see again of this turn, in order; outputs that the client never saw at the end."""
-    _, entry = entry_of(run.raw, run.attempt.broker, identity)
-    remembered = msgspec.json.decode(entry, type=Remembered)
+    remembered = remembered_turn(run.raw, run.attempt.broker, identity)
     answers = [
         {"type": "function_call_output", "call_id": call_id, "output": remembered.hidden[call_id]}
         for call_id in remembered.calls

@@ -37,11 +37,11 @@ from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLo
 from codex_proxy.runs.kept import Hit
 from codex_proxy.runs.own_calls import OwnCalls
 from codex_proxy.runs.seat import Seat
-from codex_proxy.runs.step_memory import clean_item, output_id
 from codex_proxy.tools.attempt import Attempt, first_attempt, second_attempt
 from codex_proxy.tools.broker import Brokered
 from codex_proxy.tools.checks import Check, Verdict
 from codex_proxy.tools.own_calls import ToolOutput
+from codex_proxy.tools.replay import clean_item, output_id
 
 log = structlog.get_logger(__name__)
 

@@ -19,11 +19,11 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from codex_proxy.core.step_memory import StepMemory
 from codex_proxy.store.usage import UsageLedger
 from codex_proxy.store.webhooks import Outbox, PendingWebhook
 
 Order = Literal["asc", "desc"]
-ToolMemory = Literal["disk", "ram", "off"]
 
 UNFINISHED: Final = frozenset({"queued", "in_progress"})
 """Statuses of a response that is still being made; one in the background is taken up after a restart."""
@@ -118,28 +118,7 @@ class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
             raise ContextTooLarge(items, size, self)
 
 
-class StepMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Where steps are remembered and how many. On disk they are bounded by age and by `Retention.max_bytes`."""
-
-    kind: ToolMemory = "disk"
-    age: float = 86400.0
-    """Seconds; a client that has not answered a call for a day will not."""
-    max_entries: int = 100
-    """In RAM; `MAX_CONVERSATION_HISTORY`."""
-    max_bytes: int = 64 << 20
-    """In RAM, values only: encrypted reasoning is some KiB, an image in an output up to some MiB."""
-
-
 # --- values -------------------------------------------------------------------------------------
-
-
-class StepEntry(msgspec.Struct, frozen=True):
-    """What the model needs to see again of one step. The key is a digest that the caller makes."""
-
-    key: bytes
-    value: bytes
-    created: float = 0.0
-    """Seconds since 1970; the store's clock says it when the entry is written."""
 
 
 class StoredItem(msgspec.Struct, frozen=True):
@@ -272,18 +251,6 @@ NewItem: TypeAlias = StoredItem | ItemReference
 
 
 # --- the interface ------------------------------------------------------------------------------
-
-
-class Steps(Protocol):
-    """What the agent's model needs to see again of a step, for a day."""
-
-    async def remember(self, owner: str, entries: Sequence[StepEntry], *, durable: bool = True) -> None:
-        """Keeps the entries; one with a known key replaces it. `durable=False`: in RAM only, never on disk."""
-        ...
-
-    async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, StepEntry]:
-        """Those of the keys that are known and not too old."""
-        ...
 
 
 class Responses(Protocol):
@@ -460,5 +427,5 @@ class Maintenance(Protocol):
         ...
 
 
-class Store(Steps, Responses, Conversations, UsageLedger, Outbox, Maintenance, Protocol):
+class Store(StepMemory, Responses, Conversations, UsageLedger, Outbox, Maintenance, Protocol):
     """All of it. Take the narrowest part that does."""

@@ -1,7 +1,8 @@
-"""The steps of earlier turns, put back in place: what the client echoes is less than what the model said.
+"""What the model said in a turn that ended with calls: made into entries of step memory, and put back into the
+history of the request that brings the outputs.
 
 A client sends its calls back without the reasoning, the hidden calls and the agent's own commands that went
-with them. They were remembered under each visible call (its id and a digest of what it said, never the id
+with them. They are remembered under each visible call (its id and a digest of what it said, never the id
 alone), and are put where the echo stands, so that the model sees the same input as before and only new items
 after it. Where nothing is remembered, or the echo says something else, the echo itself serves; so it does where
 one history has the same call twice (a provider that counts its call ids anew each time), since then nobody can
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +28,19 @@ from codex_proxy.core.items import (
     SaidMessage,
     TextPart,
 )
+from codex_proxy.core.step_memory import StepMemory
+from codex_proxy.core.turn import Turn
+from codex_proxy.tools.broker import Broker
+
+CUT_OFF = "No output: the call was cut off before it was answered. Make it again if you still need it."
+"""Of a call that the agent would have answered by itself, behind one that it waits for."""
+
+UNSUPPORTED = "unsupported call: "
+UNREADABLE = "failed to parse function arguments: they are not JSON"
+"""Of such a call where the agent has no tools of its own: it is a mistake of the model's, told in the agent's words."""
+
+CODEX_OWN = "internal_chat_message_metadata_passthrough"
+"""A field that the agent adds to raw items for itself; the model never sent it."""
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -47,11 +61,53 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
+    type: str = ""
+    role: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    content: list[dict[str, Any]] | None = None
+
+
+class _Identity(msgspec.Struct, frozen=True):
     """What tells one raw item from another: clients echo them, but leave fields out."""
 
     type: str = ""
     id: str | None = None
     encrypted_content: str | None = None
+
+
+# --- making entries -------------------------------------------------------------------------------
+
+
+def entries_of(
+    raw: Sequence[bytes], broker: Broker, identity: str, *, plain: bool = False
+) -> dict[bytes, bytes]:
+    """Keys and values that remember a turn which ended with calls. Arguments as of `remembered_turn`."""
+    value = msgspec.json.encode(remembered_turn(raw, broker, identity, plain=plain))
+    return {call_key(call): value for call in visible_calls(broker)}
+
+
+def remembered_turn(
+    raw: Sequence[bytes], broker: Broker, identity: str, *, plain: bool = False
+) -> Remembered:
+    """What is to be remembered of a turn. `raw`: the model's items; `identity`: of model and provider; `plain`: the
+    agent has no tools of its own."""
+    items = [msgspec.Raw(clean_item(each)) for each in raw]
+    hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in broker.hidden}
+    visible = [call.call_id for call in visible_calls(broker)]
+    unanswered = _unanswered(items)
+    cut_off: dict[str, str | list[dict[str, Any]]] = {
+        id: _not_answered(call) if plain else CUT_OFF for id, call in unanswered.items() if id not in visible
+    }
+    return Remembered(
+        items=items,
+        hidden=cut_off | hidden,
+        calls=list(unanswered),
+        visible=visible,
+        said=said_text(said_by(raw)),
+        model=identity,
+    )
 
 
 def call_key(call: PastCall) -> bytes:
@@ -60,6 +116,75 @@ def call_key(call: PastCall) -> bytes:
     for part in (call.kind, call.call_id, call.name, call.arguments):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
     return digest.digest()
+
+
+def clean_item(raw: bytes) -> bytes:
+    """A raw item as the model sent it."""
+    item = msgspec.json.decode(raw, type=dict[str, Any])
+    item.pop(CODEX_OWN, None)
+    return msgspec.json.encode(item)
+
+
+def output_id(raw: bytes) -> str | None:
+    """The id of the call that a raw item is the output of."""
+    head = msgspec.json.decode(raw, type=_Head)
+    return head.call_id if head.type in ("function_call_output", "custom_tool_call_output") else None
+
+
+def visible_calls(broker: Broker) -> tuple[PastCall, ...]:
+    """The calls that a turn ended with, as its client will echo them."""
+    return tuple(PastCall(ask.call_id, ask.name, ask.arguments, ask.kind) for ask in broker.visible)
+
+
+def said_by(raw: Iterable[bytes]) -> tuple[SaidMessage, ...]:
+    """The assistant's messages among raw items."""
+    messages = []
+    for each in raw:
+        head = msgspec.json.decode(each, type=_Head)
+        if head.type == "message" and head.role == "assistant":
+            text = "".join(str(part.get("text") or "") for part in head.content or ())
+            messages.append(SaidMessage("assistant", (TextPart(text),)))
+    return tuple(messages)
+
+
+def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
+    """Calls that have no output among the items, by id, in order."""
+    open_calls: dict[str, _Head] = {}
+    for item in items:
+        head = msgspec.json.decode(item, type=_Head)
+        if head.call_id is None:
+            continue
+        if head.type in ("function_call", "custom_tool_call"):
+            open_calls[head.call_id] = head
+        else:
+            open_calls.pop(head.call_id, None)
+    return open_calls
+
+
+def _not_answered(call: _Head) -> str:
+    """What the agent would have said of a call that it cannot pass on."""
+    try:
+        msgspec.json.decode(call.arguments or "{}")
+    except msgspec.ValidationError:
+        pass  # a number that is larger than any here: the agent reads it
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return UNREADABLE
+    return UNSUPPORTED + (call.name or "")
+
+
+# --- putting them back ----------------------------------------------------------------------------
+
+
+async def recalled_history(
+    turn: Turn, owner: str, memory: StepMemory, identity: str
+) -> tuple[HistoryItem, ...]:
+    """The turn's history with what is remembered of earlier steps put back in place."""
+    keys = keys_of(turn.history)
+    if not keys:
+        return turn.history
+    found = await memory.recall(owner, keys)
+    entries = {key: msgspec.json.decode(value, type=Remembered) for key, value in found.items()}
+    return restored(turn.history, entries, identity) if entries else turn.history
 
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
@@ -136,19 +261,19 @@ def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]
         return None
     if any(recalled.get(call_key(call)) != memory for call in calls[1:]):
         return None
-    raw = [_head(item.json) for item in echo if isinstance(item, PastRaw)]
+    raw = [_identity(item.json) for item in echo if isinstance(item, PastRaw)]
     if raw:
-        remembered = [_head(item) for item in memory.items]
+        remembered = [_identity(item) for item in memory.items]
         if not all(any(_same(each, other) for other in remembered) for each in raw):
             return None
     return memory if said_text(echo) in ("", memory.said) else None
 
 
-def _head(raw: bytes | msgspec.Raw) -> _Head:
-    return msgspec.json.decode(raw, type=_Head)
+def _identity(raw: bytes | msgspec.Raw) -> _Identity:
+    return msgspec.json.decode(raw, type=_Identity)
 
 
-def _same(one: _Head, other: _Head) -> bool:
+def _same(one: _Identity, other: _Identity) -> bool:
     if one.type != other.type:
         return False
     if one.id and other.id:
@@ -159,7 +284,7 @@ def _same(one: _Head, other: _Head) -> bool:
 def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
     out: list[HistoryItem] = []
     for raw in memory.items:
-        if memory.model != model and _head(raw).type == "reasoning":
+        if memory.model != model and _identity(raw).type == "reasoning":
             continue
         out.append(PastRaw(bytes(raw)))
     return out

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from codex_proxy.runs.step_memory import StepMemory
+from codex_proxy.core.step_memory import StepMemory
 from tests.real.codex_home import CodexHome
 from tests.real.proxy import PATIENCE, Proxy, proxy
 from tests.waiting import eventually
@@ -44,8 +44,8 @@ class OwnSteps:
         self._steps = steps
         self._test = test
 
-    async def remember(self, owner: str, keys: Sequence[bytes], value: bytes, *, durable: bool) -> None:
-        await self._steps.remember(f"{owner} {self._test}", keys, value, durable=durable)
+    async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
+        await self._steps.remember(f"{owner} {self._test}", entries, durable=durable)
 
     async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         return await self._steps.recall(f"{owner} {self._test}", keys)

@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 import pytest
 
-from codex_proxy.store.base import Retention, StepMemory, Store
+from codex_proxy.core.step_memory import StepMemorySettings
+from codex_proxy.store.base import Retention, Store
 from codex_proxy.store.sqlite import SqliteStore
 from codex_proxy.store.sqlite.opening import connect
 from tests.store.stored import Hands
@@ -47,7 +48,9 @@ async def make(
     """Makes a store with settings; the test makes one."""
     made: list[Store] = []
 
-    async def with_settings(retention: Retention | None = None, memory: StepMemory | None = None) -> Store:
+    async def with_settings(
+        retention: Retention | None = None, memory: StepMemorySettings | None = None
+    ) -> Store:
         if request.param == "file":
             store: Store = await SqliteStore.open(
                 path, clock=clock, retention=retention, memory=memory, opener=opened

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.base import Frame, PageRequest, StepEntry, Store, StoreDamaged
+from codex_proxy.store.base import Frame, PageRequest, Store, StoreDamaged
 from codex_proxy.store.sqlite import SqliteStore
 from codex_proxy.store.sqlite.migrations import migrate
 from codex_proxy.store.sqlite.opening import connect
@@ -62,7 +62,7 @@ async def fill(store: Store) -> None:
     )
     await store.append_frames(OWNER, "resp_1", [Frame(0, b"event")])
     await store.add_conversation(conversation("conv_1", a="b"), [item("item_1", "word")])
-    await store.remember(OWNER, [StepEntry(b"key", b"value")])
+    await store.remember(OWNER, {b"key": b"value"})
 
 
 @pytest.mark.parametrize("damage", READS)

@@ -265,7 +265,7 @@ async def test_what_the_first_version_remembered_is_still_known(path: Path) -> N
     )
     connection.close()
     store = await SqliteStore.open(path, clock=clock)
-    assert (await store.recall(OWNER, [b"key"]))[b"key"].value == b"step"
+    assert (await store.recall(OWNER, [b"key"]))[b"key"] == b"step"
     await store.close()
 
 

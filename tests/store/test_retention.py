@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from codex_proxy.store.base import Append, Frame, ItemReference, Pruned, Retention, StepEntry, Store
+from codex_proxy.store.base import Append, Frame, ItemReference, Pruned, Retention, Store
 from tests.store.conftest import Make
 from tests.store.stored import (
     OTHER,
@@ -124,7 +124,7 @@ async def test_steps_and_frames_go_before_responses_for_size(make: Make, clock: 
     store = await make(Retention(max_bytes=400_000, spared=60))
     await store.add_response(response("resp_1", background=True))
     await store.append_frames(OWNER, "resp_1", [Frame(number, b"x" * 1000) for number in range(1500)])
-    await store.remember(OWNER, [StepEntry(b"%d" % number, b"x" * 1000) for number in range(1500)])
+    await store.remember(OWNER, {b"%d" % number: b"x" * 1000 for number in range(1500)})
     clock.now += 120
     assert await store.prune() == Pruned(frames=1500, steps=1500)
 
@@ -176,8 +176,8 @@ async def test_stats_count_what_is_there(store: Store, clock: Hands) -> None:
     await store.add_response(response("resp_1", background=True, status="queued"), input=items("a", "b"))
     await store.append_frames(OWNER, "resp_1", [Frame(0, b"")])
     await store.add_conversation(conversation("conv_1"), items("c"))
-    await store.remember(OWNER, [StepEntry(b"1", b"")])
-    await store.remember(OWNER, [StepEntry(b"2", b"")], durable=False)
+    await store.remember(OWNER, {b"1": b""})
+    await store.remember(OWNER, {b"2": b""}, durable=False)
     stats = await store.stats()
     counted = (stats.responses, stats.unfinished, stats.conversations, stats.items, stats.frames, stats.steps)
     assert counted == (1, 1, 1, 3, 1, 2)

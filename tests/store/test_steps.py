@@ -6,25 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.base import StepEntry, StepMemory, Store
+from codex_proxy.core.step_memory import StepMemorySettings
+from codex_proxy.store.base import Store
 from tests.store.conftest import Make
 from tests.store.stored import OTHER, OWNER, Hands
 
 DAY = 86400.0
 
 
-def entries(*pairs: tuple[bytes, bytes]) -> list[StepEntry]:
-    return [StepEntry(key, value) for key, value in pairs]
+def entries(*pairs: tuple[bytes, bytes]) -> dict[bytes, bytes]:
+    return dict(pairs)
 
 
 async def known(store: Store, *keys: bytes, owner: str = OWNER) -> dict[bytes, bytes]:
-    return {key: entry.value for key, entry in (await store.recall(owner, keys)).items()}
+    return await store.recall(owner, keys)
 
 
 @pytest.mark.parametrize("durable", [True, False])
-async def test_steps_are_recalled_by_owner_and_key(store: Store, clock: Hands, durable: bool) -> None:
+async def test_steps_are_recalled_by_owner_and_key(store: Store, durable: bool) -> None:
     await store.remember(OWNER, entries((b"one", b"1"), (b"two", b"2")), durable=durable)
-    assert await store.recall(OWNER, [b"one", b"never"]) == {b"one": StepEntry(b"one", b"1", clock.now)}
+    assert await store.recall(OWNER, [b"one", b"never"]) == {b"one": b"1"}
     assert await known(store, b"one", b"two", owner=OTHER) == {}
 
 
@@ -61,7 +62,7 @@ async def test_more_keys_than_a_statement_takes_are_recalled_at_once(store: Stor
 
 
 async def test_ram_keeps_the_newest_by_count(make: Make) -> None:
-    store = await make(memory=StepMemory(kind="ram", max_entries=3))
+    store = await make(memory=StepMemorySettings(kind="ram", max_entries=3))
     await store.remember(OWNER, entries((b"a", b"1"), (b"b", b"1"), (b"c", b"1")))
     await store.remember(OWNER, entries((b"a", b"2")))  # now the newest
     await store.remember(OWNER, entries((b"d", b"1")))
@@ -69,7 +70,7 @@ async def test_ram_keeps_the_newest_by_count(make: Make) -> None:
 
 
 async def test_ram_keeps_the_newest_by_bytes(make: Make) -> None:
-    store = await make(memory=StepMemory(kind="ram", max_bytes=10))
+    store = await make(memory=StepMemorySettings(kind="ram", max_bytes=10))
     await store.remember(OWNER, entries((b"a", b"x" * 6)))
     await store.remember(OWNER, entries((b"b", b"x" * 4)))
     assert set(await known(store, b"a", b"b")) == {b"a", b"b"}
@@ -80,7 +81,7 @@ async def test_ram_keeps_the_newest_by_bytes(make: Make) -> None:
 
 
 async def test_memory_that_is_off_remembers_nothing(make: Make) -> None:
-    store = await make(memory=StepMemory(kind="off"))
+    store = await make(memory=StepMemorySettings(kind="off"))
     await store.remember(OWNER, entries((b"a", b"1")))
     await store.remember(OWNER, entries((b"b", b"1")), durable=False)
     assert await known(store, b"a", b"b") == {}

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from codex_proxy.store.base import Frame, StepEntry, StoreConflict
+from codex_proxy.store.base import Frame, StoreConflict
 from codex_proxy.store.sqlite.checksums import checked, checksum
 from codex_proxy.store.sqlite.items import BEYOND
 from codex_proxy.store.sqlite.responses import row_of
 
 
-def remember(connection: sqlite3.Connection, owner: str, entries: Sequence[StepEntry], now: float) -> None:
+def remember(connection: sqlite3.Connection, owner: str, entries: Mapping[bytes, bytes], now: float) -> None:
     connection.executemany(
         "INSERT INTO steps (owner, key, created, value, value_sum) VALUES (?, ?, ?, ?, ?)"
         " ON CONFLICT (owner, key) DO UPDATE"
         " SET created = excluded.created, value = excluded.value, value_sum = excluded.value_sum",
-        ((owner, entry.key, now, entry.value, checksum(entry.value)) for entry in entries),
+        ((owner, key, now, value, checksum(value)) for key, value in entries.items()),
     )
 
 
 def recall(
     connection: sqlite3.Connection, owner: str, keys: Sequence[bytes], since: float
-) -> dict[bytes, StepEntry]:
+) -> dict[bytes, bytes]:
     """Those that were remembered after `since`. One prepared statement for each key, one trip for all."""
-    found: dict[bytes, StepEntry] = {}
+    found: dict[bytes, bytes] = {}
     for key in dict.fromkeys(keys):
         row = connection.execute(
-            "SELECT value, created, value_sum FROM steps WHERE owner = ? AND key = ? AND created > ?",
+            "SELECT value, value_sum FROM steps WHERE owner = ? AND key = ? AND created > ?",
             (owner, key, since),
         ).fetchone()
         if row is not None:
-            found[key] = StepEntry(key, checked(row[0], row[2], "a tool step"), row[1])
+            found[key] = checked(row[0], row[1], "a tool step")
     return found
 
 

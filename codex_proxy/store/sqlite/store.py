@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from codex_proxy.core.ids import Clock
+from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.store.base import (
     Append,
     ChainTurn,
@@ -24,14 +25,11 @@ from codex_proxy.store.base import (
     PageRequest,
     Pruned,
     Retention,
-    StepEntry,
-    StepMemory,
     StoredItem,
     StoredResponse,
     StoreStats,
     StoreUnavailable,
 )
-from codex_proxy.store.ram_steps import RamSteps
 from codex_proxy.store.sqlite import (
     checksums,
     conversations,
@@ -72,7 +70,7 @@ class SqliteStore:
         *,
         clock: Clock,
         retention: Retention,
-        memory: StepMemory,
+        memory: StepMemorySettings,
         limits: ContextLimits,
     ) -> None:
         """`readers` None: the writer's connection is the only one, and reads are its jobs too."""
@@ -83,7 +81,7 @@ class SqliteStore:
         self._retention = retention
         self._memory = memory
         self._limits = limits
-        self._ram = RamSteps(memory, clock)
+        self._ram = RamStepMemory(memory, clock.epoch)
         self._sweeping: asyncio.Task[None] | None = None
         """Removes what a large deletion has left."""
         self._one_sweep = asyncio.Lock()
@@ -96,7 +94,7 @@ class SqliteStore:
         *,
         clock: Clock,
         retention: Retention | None = None,
-        memory: StepMemory | None = None,
+        memory: StepMemorySettings | None = None,
         limits: ContextLimits | None = None,
         lock_wait: float = LOCK_WAIT,
         opener: Connect = connect,
@@ -110,7 +108,7 @@ class SqliteStore:
             location,
             clock=clock,
             retention=retention or Retention(),
-            memory=memory or StepMemory(),
+            memory=memory or StepMemorySettings(),
             limits=limits or ContextLimits(),
         )
 
@@ -120,7 +118,7 @@ class SqliteStore:
         *,
         clock: Clock,
         retention: Retention | None = None,
-        memory: StepMemory | None = None,
+        memory: StepMemorySettings | None = None,
         limits: ContextLimits | None = None,
         opener: Connect = connect,
     ) -> SqliteStore:
@@ -132,7 +130,7 @@ class SqliteStore:
             location,
             clock=clock,
             retention=retention or Retention(),
-            memory=memory or StepMemory(),
+            memory=memory or StepMemorySettings(),
             limits=limits or ContextLimits(),
         )
 
@@ -165,20 +163,18 @@ class SqliteStore:
 
     # --- step memory ----------------------------------------------------------------------------
 
-    async def remember(self, owner: str, entries: Sequence[StepEntry], *, durable: bool = True) -> None:
-        if self._memory.kind == "off" or not entries:
+    async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
+        if not entries:
             return
         if durable and self._memory.kind == "disk":
             await self._write(steps.remember, owner, entries, self._now)
-            for entry in entries:  # an older one in RAM must not hide it
-                self._ram.forget(owner, entry.key)
+            for key in entries:  # an older one in RAM must not hide it
+                self._ram.forget(owner, key)
         else:
-            self._ram.remember(owner, entries)
+            await self._ram.remember(owner, entries)
 
-    async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, StepEntry]:
-        if self._memory.kind == "off":
-            return {}
-        found = self._ram.recall(owner, keys)
+    async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        found = await self._ram.recall(owner, keys)
         missing = [key for key in keys if key not in found]
         if missing and self._memory.kind == "disk":
             found |= await self._read(steps.recall, owner, missing, self._now - self._memory.age)

@@ -10,22 +10,22 @@ import pytest
 
 from codex_proxy.core.events import StepCompleted, ToolAsked
 from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, PastRaw, SaidMessage, TextPart, Tool
+from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.model_items import ModelItem
-from codex_proxy.runs.step_memory import (
+from codex_proxy.tools.broker import DEFERRED, Broker
+from codex_proxy.tools.replay import (
     CUT_OFF,
-    MAX_BYTES,
-    MAX_ENTRIES,
     UNREADABLE,
-    RamStepMemory,
     clean_item,
-    entry_of,
+    entries_of,
     recalled_history,
+    remembered_turn,
     said_by,
     visible_calls,
 )
-from codex_proxy.tools.broker import DEFERRED, Broker
 
+LIMITS = StepMemorySettings()
 TOOL = Tool("f")
 REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"}
 WORDS = {
@@ -68,10 +68,13 @@ def output(id: str) -> PastOutput:
 USER = SaidMessage("user", (TextPart("hi"),))
 
 
+def ram() -> RamStepMemory:
+    return RamStepMemory(LIMITS, lambda: 0.0)
+
+
 async def remembered(items: list[bytes], broker: Broker, *, plain: bool = False) -> RamStepMemory:
-    memory = RamStepMemory()
-    keys, value = entry_of(items, broker, "words/m", plain=plain)
-    await memory.remember("me", keys, value, durable=True)
+    memory = ram()
+    await memory.remember("me", entries_of(items, broker, "words/m", plain=plain))
     return memory
 
 
@@ -165,8 +168,7 @@ async def test_calls_that_the_agent_has_not_answered_have_an_output_all_the_same
 
 async def test_each_turn_of_a_conversation_gets_its_own() -> None:
     memory = await remembered(raw(REASONING, called("a")), broker_of("a"))
-    keys, value = entry_of(raw(called("b")), broker_of("b"), "words/m")
-    await memory.remember("me", keys, value, durable=True)
+    await memory.remember("me", entries_of(raw(called("b")), broker_of("b"), "words/m"))
     found = await recall(memory, USER, *echo("a", said=""), *echo("b", said=""))
     assert found == [USER, REASONING, called("a"), output("a"), called("b"), output("b")]
 
@@ -191,8 +193,7 @@ def test_a_field_that_is_null_is_as_if_it_were_missing() -> None:
         "".join(part.text for said in said_by(items) for part in said.parts if isinstance(part, TextPart))
         == ""
     )
-    _, value = entry_of(items, broker_of("a"), "words/m")
-    assert len(json.loads(value)["items"]) == 3
+    assert len(remembered_turn(items, broker_of("a"), "words/m").items) == 3
     assert [ModelItem("words/m", msgspec.Raw(item)).head.text for item in items] == ["", "", ""]
 
 
@@ -204,24 +205,24 @@ def test_visible_calls_are_as_the_client_echoes_them() -> None:
 
 
 async def test_ram_holds_what_was_remembered_last() -> None:
-    memory = RamStepMemory()
-    for number in range(MAX_ENTRIES + 1):
-        await memory.remember("me", [b"%d" % number], b"value", durable=False)
+    memory = ram()
+    for number in range(LIMITS.max_entries + 1):
+        await memory.remember("me", {b"%d" % number: b"value"}, durable=False)
     assert await memory.recall("me", [b"0", b"1"]) == {b"1": b"value"}
 
 
 async def test_ram_holds_only_so_many_bytes() -> None:
-    memory, large = RamStepMemory(), bytes(MAX_BYTES // 2)
+    memory, large = ram(), bytes(LIMITS.max_bytes // 2)
     for key in (b"a", b"b", b"c"):
-        await memory.remember("me", [key], large, durable=False)
+        await memory.remember("me", {key: large}, durable=False)
     assert set(await memory.recall("me", [b"a", b"b", b"c"])) == {b"b", b"c"}
 
 
 async def test_what_is_remembered_again_replaces_what_was_there() -> None:
-    memory = RamStepMemory()
-    for value in (bytes(MAX_BYTES), b"new"):
-        await memory.remember("me", [b"a"], value, durable=False)
-    await memory.remember("me", [b"b"], bytes(MAX_BYTES - 3), durable=False)
+    memory = ram()
+    for value in (bytes(LIMITS.max_bytes), b"new"):
+        await memory.remember("me", {b"a": value}, durable=False)
+    await memory.remember("me", {b"b": bytes(LIMITS.max_bytes - 3)}, durable=False)
     assert await memory.recall("me", [b"a"]) == {b"a": b"new"}
 
 
@@ -237,5 +238,5 @@ async def test_a_history_without_calls_asks_for_nothing() -> None:
 
 
 def test_entries_are_json_without_the_owner() -> None:
-    _, value = entry_of(raw(called("a")), broker_of("a"), "words/m")
+    (value,) = entries_of(raw(called("a")), broker_of("a"), "words/m").values()
     assert msgspec.json.decode(value)["visible"] == ["a"]
