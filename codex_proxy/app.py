@@ -35,7 +35,6 @@ from codex_proxy.http.middleware.wrong_keys import WrongKeys
 from codex_proxy.http.responses.background import take_up_again, unfinished_of_last_process
 from codex_proxy.http.responses.background_runs import BackgroundRuns
 from codex_proxy.http.responses.service import ResponsesService
-from codex_proxy.http.responses.turns import ConversationTurns
 from codex_proxy.http.runner import Runner
 from codex_proxy.http.service import Network, Service, catalog_of
 from codex_proxy.http.usage_book import UsageBook
@@ -44,6 +43,7 @@ from codex_proxy.http.workspace import workspace_of
 from codex_proxy.keeping import Keeping, KeepingError, begin_keeping, step_memory_of
 from codex_proxy.keys_file import Keyring
 from codex_proxy.protected_paths import protected_paths, write_conflict
+from codex_proxy.responses.conversation_turns import ConversationTurns
 from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import KeptLimits

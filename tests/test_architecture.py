@@ -23,7 +23,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "store": frozenset({"core", "files"}),
     "mcp": frozenset({"core"}),
     "runs": frozenset({"process", "agents", "tools", "core", "files"}),
-    "http": frozenset({"runs", "store", "surfaces", "core", "files"}),
+    "responses": frozenset({"runs", "store", "surfaces", "core"}),
+    "http": frozenset({"responses", "runs", "store", "surfaces", "core", "files"}),
 }
 """The layers of docs/architecture.md. Modules beside these packages (`app`, `cli`, ...) may import everything,
 and nothing below imports them."""
@@ -65,6 +66,8 @@ DOES_IO = frozenset(
     }
 )
 """Top-level modules that a sans-IO layer does without: bytes, time, names and chance come in as arguments."""
+WITHOUT_HTTP = frozenset({"responses", "runs", "store", "process", "files"})
+"""Layers that do IO, but have no aiohttp."""
 IO_CALLS = frozenset({"open", "input", "print", "breakpoint"})
 CLOCKS = frozenset({"now", "utcnow", "today"})
 
@@ -172,6 +175,13 @@ def sans_io(module: Module) -> list[str]:
     return wrong
 
 
+def without_http(module: Module) -> list[str]:
+    """Below `http` nothing knows how a request came in."""
+    if module.layer not in WITHOUT_HTTP:
+        return []
+    return [f"imports {name}" for name in module.imports() if name.split(".")[0] == "aiohttp"]
+
+
 def world(module: Module) -> list[str]:
     """The environment and the arguments are read in one place. Scripts are programs of their own."""
     if module.name in READS_THE_WORLD or module.name.startswith("scripts."):
@@ -233,7 +243,7 @@ def words(module: Module) -> list[str]:
 
 
 RULES: tuple[Callable[[Module], list[str]], ...] = (
-    *(layering, standing_alone, sans_io, world, alone, agent_names, budgets, words),
+    *(layering, standing_alone, sans_io, without_http, world, alone, agent_names, budgets, words),
 )
 
 
@@ -290,6 +300,7 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
     ),
     (layering, "runs.run", "from codex_proxy import app", "runs imports codex_proxy.app"),
     (layering, "http.sse", "from codex_proxy.agents import base", "http imports codex_proxy.agents.base"),
+    (layering, "responses.prepare", "import codex_proxy.http.sse", "responses imports codex_proxy.http.sse"),
     (layering, "http.sse", "from codex_proxy.commands import chat", "http imports codex_proxy.commands.chat"),
     (layering, "runs.run", "import fake_proto.loop", "runs imports fake_proto.loop"),
     (
@@ -305,6 +316,7 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
     (sans_io, "tools.policy", "def f():\n    import time", "imports time"),
     (sans_io, "surfaces.models", "x = open('y')", "calls open"),
     (sans_io, "surfaces.models", "x = datetime.datetime.now()", "calls now"),
+    (without_http, "responses.prepare", "from aiohttp import web", "imports aiohttp.web"),
     (world, "runs.manager", "import os\nx = os.environ['HOME']", "reads os.environ"),
     (world, "runs.manager", "from os import getenv", "reads os.getenv"),
     (world, "process.warden", "import os\nx = os.environ", "reads os.environ"),

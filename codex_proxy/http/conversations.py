@@ -14,8 +14,8 @@ from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.listing import check_include, listed, shown
 from codex_proxy.http.middleware.frame import OWNER
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.responses.store_faults import opened, told_as_faults
 from codex_proxy.http.service import SERVICE, Service
+from codex_proxy.responses.store_faults import required_store, store_errors_as_faults
 from codex_proxy.store.base import (
     ContextTooLarge,
     Conversation,
@@ -57,7 +57,7 @@ async def create(request: web.Request) -> web.Response:
     made = Conversation(
         owner=request[OWNER], id=service.ids.new("conv_"), created=now, metadata=given.metadata
     )
-    with told_as_faults():
+    with store_errors_as_faults():
         try:
             await store.add_conversation(made, _new_items(given.items, service, now))
         except (NotStored, StoreConflict, ContextTooLarge) as error:
@@ -67,7 +67,7 @@ async def create(request: web.Request) -> web.Response:
 
 async def retrieve(request: web.Request) -> web.Response:
     _, store = _service_and_store(request)
-    with told_as_faults():
+    with store_errors_as_faults():
         found = await store.conversation(request[OWNER], request.match_info["id"])
     if found is None:
         raise _missing(request)
@@ -78,7 +78,7 @@ async def update(request: web.Request) -> web.Response:
     """Merges the metadata; null deletes a key."""
     _, store = _service_and_store(request)
     changes = parse_update(await read_body(request))
-    with told_as_faults():
+    with store_errors_as_faults():
         try:
             found = await store.update_conversation(request[OWNER], request.match_info["id"], changes)
         except NotStored:
@@ -94,7 +94,7 @@ async def delete(request: web.Request) -> web.Response:
     """Items that other conversations or responses hold stay there."""
     _, store = _service_and_store(request)
     id = request.match_info["id"]
-    with told_as_faults():
+    with store_errors_as_faults():
         was_there = await store.delete_conversation(request[OWNER], id)
     if not was_there:
         raise _missing(request)
@@ -124,7 +124,7 @@ async def create_items(request: web.Request) -> web.Response:
     check_include(request)
     given = await parsed_from(await read_body(request), parse_items)
     items = _new_items(given, service, service.clock.epoch())
-    with told_as_faults():
+    with store_errors_as_faults():
         try:
             added = await store.append_items(request[OWNER], request.match_info["id"], items)
         except NotStored as error:
@@ -139,7 +139,7 @@ async def create_items(request: web.Request) -> web.Response:
 async def retrieve_item(request: web.Request) -> web.Response:
     _, store = _service_and_store(request)
     check_include(request)
-    with told_as_faults():
+    with store_errors_as_faults():
         try:
             found = await store.item(request[OWNER], request.match_info["id"], request.match_info["item_id"])
         except NotStored:
@@ -152,7 +152,7 @@ async def retrieve_item(request: web.Request) -> web.Response:
 async def delete_item(request: web.Request) -> web.Response:
     """Answers with the conversation."""
     _, store = _service_and_store(request)
-    with told_as_faults():
+    with store_errors_as_faults():
         try:
             found = await store.delete_item(
                 request[OWNER], request.match_info["id"], request.match_info["item_id"]
@@ -169,7 +169,7 @@ async def delete_item(request: web.Request) -> web.Response:
 
 def _service_and_store(request: web.Request) -> tuple[Service, Store]:
     service = request.app[SERVICE]
-    return service, opened(service.responses.store)
+    return service, required_store(service.responses.store)
 
 
 def _missing(request: web.Request) -> Fault:

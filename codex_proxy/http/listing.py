@@ -10,7 +10,7 @@ from aiohttp import web
 
 from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.http.responses.store_faults import told_as_faults
+from codex_proxy.responses.store_faults import store_errors_as_faults
 from codex_proxy.store.base import NotStored, Page, PageRequest, StoredItem
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.lists import list_object, page_of
@@ -48,7 +48,7 @@ async def listed(
     """The page that the query asks for, each item in its `form`. Raises `missing` where the list is not there."""
     check_include(request)
     asked = page_of(request.query, default=default)
-    with told_as_faults():
+    with store_errors_as_faults():
         try:
             page = await read(PageRequest(asked.limit, asked.order, asked.after))
         except NotStored as error:

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from codex_proxy.http.middleware.frame import OWNER
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.responses.store_faults import told_as_faults
 from codex_proxy.http.service import SERVICE
+from codex_proxy.responses.store_faults import store_errors_as_faults
 from codex_proxy.store.usage import UsageQuery
 from codex_proxy.surfaces.usage_limits import limits_object
 from codex_proxy.surfaces.usage_report import Row, page_of, report_of
@@ -43,7 +43,7 @@ async def usage(request: web.Request) -> web.Response:
         width=report.width,
         by_model=report.by_model,
     )
-    with told_as_faults():
+    with store_errors_as_faults():
         await service.book.flush()
         found = await service.book.ledger.usage(query)
     rows = []

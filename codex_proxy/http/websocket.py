@@ -25,7 +25,6 @@ from codex_proxy.http.middleware.doors import DIGEST, KEY_PROTOCOL, subprotocols
 from codex_proxy.http.middleware.pace import counted
 from codex_proxy.http.places import stream_place
 from codex_proxy.http.responses.answer import Answer
-from codex_proxy.http.responses.context import Context, ContextItem, context_item, context_of
 from codex_proxy.http.responses.create import hints_of
 from codex_proxy.http.responses.prepare import (
     Prepared,
@@ -40,6 +39,7 @@ from codex_proxy.http.responses.prepare import (
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.tellers import tell
 from codex_proxy.http.turns import billed_to
+from codex_proxy.responses.context import Context, ContextItem, context_item, context_of
 from codex_proxy.surfaces.body import decoded
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.events import payload_of, socket_error

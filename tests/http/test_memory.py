@@ -22,10 +22,10 @@ from codex_proxy.core.items import SaidMessage
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.responses.answer import Answer
-from codex_proxy.http.responses.context import Context
 from codex_proxy.http.responses.live_run import LiveRun
 from codex_proxy.http.responses.prepare import Prepared
 from codex_proxy.process.child import Child
+from codex_proxy.responses.context import Context
 from codex_proxy.runs.child_lane import ChildLane
 from codex_proxy.runs.event_log import EventLog
 from codex_proxy.runs.run import Run

@@ -10,7 +10,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from codex_proxy.core.tokens import estimate_tokens
-from codex_proxy.http.responses.context import measured
+from codex_proxy.responses.context import measured
 from codex_proxy.store.base import StoredItem
 from codex_proxy.store.sqlite import SqliteStore
 from codex_proxy.surfaces.responses.context import parse_context

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, PastRaw, SaidMessage
-from codex_proxy.http.responses.context import Context, ContextItem, context_item, turn_with
-from codex_proxy.http.responses.saving import stored_output
+from codex_proxy.responses.context import Context, ContextItem, context_item, turn_with
+from codex_proxy.responses.stored_output import stored_output
 from codex_proxy.runs.model_items import ModelItem
 from codex_proxy.surfaces.items import with_ids
 from tests.surfaces.responses.asking import ask

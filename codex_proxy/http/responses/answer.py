@@ -15,8 +15,7 @@ import msgspec
 
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.responses.profiles import end_of_profile, events_of_profile
-from codex_proxy.http.responses.service import Profile
+from codex_proxy.responses.profiles import Profile, end_of_profile, events_of_profile
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.base import json_bytes

@@ -14,11 +14,11 @@ from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_req
 from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.middleware.bodies import HELD, HeldBytes
 from codex_proxy.http.middleware.frame import OWNER
-from codex_proxy.http.responses.context import context_of
 from codex_proxy.http.responses.live_run import RETRY_SECONDS, LiveRun, can_run_again, end_response
 from codex_proxy.http.responses.prepare import Prepared, check_request, headers_of, prepared_with, renderer_of
-from codex_proxy.http.responses.store_faults import failure_of, opened, told_as_faults
 from codex_proxy.http.service import Service
+from codex_proxy.responses.context import context_of
+from codex_proxy.responses.store_faults import failure_of, required_store, store_errors_as_faults
 from codex_proxy.store.base import Store, StoredResponse, StoreError, StoreUnavailable
 from codex_proxy.surfaces.base import RequestHints, json_bytes
 from codex_proxy.surfaces.responses.objects import failed
@@ -55,7 +55,7 @@ async def create_in_background(
 ) -> Prepared:
     """Stores the response, and starts it. What is wrong with the request is raised before that."""
     refuse_without_store(service)
-    store = opened(service.responses.store)
+    store = required_store(service.responses.store)
     check_request(service, parsed)
     owner, background, now = request[OWNER], service.responses.background, service.clock.epoch()
     with background.room(owner, request[CLIENT].concurrency):
@@ -87,7 +87,7 @@ async def _stored(service: Service, store: Store, prepared: Prepared, queued: St
     if manager.draining:
         raise Fault(STOPPING)
     live = LiveRun(service, prepared, store, background.slots)
-    with told_as_faults():
+    with store_errors_as_faults():
         try:
             await store.add_response(queued, input=prepared.context.input)
         except StoreUnavailable:
@@ -152,7 +152,7 @@ async def cancel_in_background(service: Service, store: Store, found: StoredResp
         await live.cancel()
         return
     object: dict[str, Any] = {**msgspec.json.decode(found.json), "status": "cancelled"}
-    with told_as_faults():
+    with store_errors_as_faults():
         await end_response(service, store, found.owner, object)
 
 

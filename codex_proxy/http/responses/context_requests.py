@@ -15,11 +15,11 @@ from codex_proxy.http.exchange import whole
 from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.responses.context import context_of, measured
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import OneRun
 from codex_proxy.http.turns import billed_to, check_capabilities, with_images
 from codex_proxy.http.workspace import in_workspace
+from codex_proxy.responses.context import context_of, measured
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.responses import context as contexts
 from codex_proxy.surfaces.responses import objects

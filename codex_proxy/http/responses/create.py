@@ -25,10 +25,10 @@ from codex_proxy.http.responses.prepare import (
     prepared_shorter,
 )
 from codex_proxy.http.responses.resumed import HEARTBEAT, follow
-from codex_proxy.http.responses.store_faults import opened
 from codex_proxy.http.service import SERVICE
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.turns import billed_to
+from codex_proxy.responses.store_faults import required_store
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
@@ -104,7 +104,13 @@ async def _behind(
             return queued_reply(service, prepared)
         headers = headers_of(service, prepared)
         return await follow(
-            request, service, opened(service.responses.store), prepared.owner, prepared.id, -1, headers
+            request,
+            service,
+            required_store(service.responses.store),
+            prepared.owner,
+            prepared.id,
+            -1,
+            headers,
         )
 
 

@@ -25,9 +25,9 @@ from codex_proxy.http.responses.prepare import (
     output_of,
     prepare,
 )
-from codex_proxy.http.responses.store_faults import failure_of
 from codex_proxy.http.service import Service
 from codex_proxy.http.turns import billed_to
+from codex_proxy.responses.store_faults import failure_of
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.slots import Slot, Slots
 from codex_proxy.store.base import UNFINISHED, Append, Frame, Store, StoredItem, StoreError

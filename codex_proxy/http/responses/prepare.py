@@ -13,15 +13,15 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.http.clients import no_mcp
 from codex_proxy.http.own_tools import OwnTools, takes_operators_tools, with_tools
 from codex_proxy.http.responses.answer import Answer, Save
-from codex_proxy.http.responses.context import Context, context_of, turn_with
-from codex_proxy.http.responses.profiles import renderer_of_profile
-from codex_proxy.http.responses.saving import stored_output
-from codex_proxy.http.responses.shortening import may_shorten, shortened
-from codex_proxy.http.responses.store_faults import failure_of
-from codex_proxy.http.responses.turns import ConversationTurn
 from codex_proxy.http.service import Service
 from codex_proxy.http.turns import agent_headers, cannot, check_capabilities, with_images
 from codex_proxy.http.workspace import in_workspace
+from codex_proxy.responses.context import Context, context_of, turn_with
+from codex_proxy.responses.conversation_turns import ConversationTurn
+from codex_proxy.responses.profiles import renderer_of_profile
+from codex_proxy.responses.shortening import may_shorten, shortened
+from codex_proxy.responses.store_faults import failure_of
+from codex_proxy.responses.stored_output import stored_output
 from codex_proxy.runs.model_items import ModelItem, model_items
 from codex_proxy.runs.own_calls import approved_calls
 from codex_proxy.runs.run import Run

@@ -10,10 +10,10 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Failure, FaultKind, bad_request
 from codex_proxy.http.responses.background_runs import Live
-from codex_proxy.http.responses.profiles import end_of_profile, events_of_profile
-from codex_proxy.http.responses.store_faults import told_as_faults
 from codex_proxy.http.service import Service
 from codex_proxy.http.sse import EventStream
+from codex_proxy.responses.profiles import end_of_profile, events_of_profile
+from codex_proxy.responses.store_faults import store_errors_as_faults
 from codex_proxy.store.base import UNFINISHED, Frame, NotStored, Store, StoredResponse
 from codex_proxy.surfaces.responses.objects import not_resumable
 
@@ -49,7 +49,7 @@ async def check_resumable(store: Store, found: StoredResponse, live: Live | None
         raise not_resumable(found.id)
     if live is not None and live.streams:
         return
-    with told_as_faults():
+    with store_errors_as_faults():
         if not await store.frames(found.owner, found.id, limit=1):
             raise not_resumable(found.id)
 
@@ -79,7 +79,7 @@ async def _pieces(service: Service, store: Store, owner: str, id: str, after: in
         seen = 0 if live is None else live.version
         over = live is None or live.ended
         try:
-            with told_as_faults():
+            with store_errors_as_faults():
                 frames = await store.frames(owner, id, after=after, limit=AT_ONCE)
         except NotStored:
             return  # deleted while it was read
@@ -108,7 +108,7 @@ async def _waited(live: Live, seen: int, seconds: float) -> bool:
 
 async def _made_end(service: Service, store: Store, owner: str, id: str, after: int) -> bytes:
     """The last frames of a stream that was cut off, made of the object; nothing where the reader has had them."""
-    with told_as_faults():
+    with store_errors_as_faults():
         found = await store.response(owner, id)
         last = await _last_frame(store, owner, id)
     if found is None or found.status in UNFINISHED or (last is not None and is_last(last)):

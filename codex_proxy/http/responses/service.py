@@ -7,12 +7,11 @@ from typing import Literal
 import msgspec
 
 from codex_proxy.http.responses.background_runs import BackgroundRuns
-from codex_proxy.http.responses.turns import ConversationTurns
 from codex_proxy.http.webhook_sender import WebhookSender
+from codex_proxy.responses.conversation_turns import ConversationTurns
+from codex_proxy.responses.profiles import Profile
 from codex_proxy.store.base import Store
 from codex_proxy.store.write_check import WriteCheck
-
-Profile = Literal["openai", "open-responses-server"]
 
 
 class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,8 +14,8 @@ from codex_proxy.http.places import stream_place
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.responses.background import cancel_in_background
 from codex_proxy.http.responses.resumed import check_resumable, follow, starting_after
-from codex_proxy.http.responses.store_faults import told_as_faults
 from codex_proxy.http.service import SERVICE
+from codex_proxy.responses.store_faults import store_errors_as_faults
 from codex_proxy.store.base import Store, StoredResponse
 from codex_proxy.surfaces.responses import objects
 
@@ -32,7 +32,7 @@ async def stored_response(request: web.Request) -> StoredResponse:
     """The response of the path. Raises `Fault` NOT_FOUND, also for somebody else's."""
     id = request.match_info["id"]
     store = store_for(request)
-    with told_as_faults():
+    with store_errors_as_faults():
         found = await store.response(request[OWNER], id)
     if found is None:
         raise objects.not_found(id)
@@ -67,7 +67,7 @@ async def delete(request: web.Request) -> web.Response:
     """DELETE /v1/responses/{id}. What continues it keeps its context."""
     id = request.match_info["id"]
     store = store_for(request)
-    with told_as_faults():
+    with store_errors_as_faults():
         was_there = await store.delete_response(request[OWNER], id)
     if not was_there:
         raise objects.not_found(id)

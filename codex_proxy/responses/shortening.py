@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.http.responses.context import Context, ContextItem
+from codex_proxy.responses.context import Context, ContextItem
 from codex_proxy.surfaces.responses.parse import ParsedResponse
 
 

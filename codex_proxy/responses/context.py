@@ -16,7 +16,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.ids import IdSource
 from codex_proxy.core.items import HistoryItem, PastCall, PastOutput
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.responses.store_faults import opened, told_as_faults
+from codex_proxy.responses.store_faults import required_store, store_errors_as_faults
 from codex_proxy.runs.model_items import ModelItem, as_history, settled
 from codex_proxy.store.base import UNFINISHED, ContextTooLarge, NotStored, Store, StoredItem
 from codex_proxy.surfaces.base import schema_json
@@ -108,7 +108,7 @@ async def _own_items(
     references = references_of(given)
     found: dict[str, StoredItem] = {}
     if references and store is not None:
-        with told_as_faults():
+        with store_errors_as_faults():
             found = await store.find_items(owner, references)
     whole = resolved(given, {id: _shown(item) for id, item in found.items()})
     return [(item, found.get(item["id"])) for item in _distinct(with_ids(whole, ids), ids)]
@@ -134,9 +134,9 @@ async def _visit_earlier(
 ) -> None:
     """Calls `visit` with each item that is continued, oldest first, in a thread of the store's."""
     if request.conversation is not None:
-        with told_as_faults():
+        with store_errors_as_faults():
             try:
-                await opened(store).scan_conversation(owner, request.conversation, visit)
+                await required_store(store).scan_conversation(owner, request.conversation, visit)
             except NotStored:
                 raise conversation_objects.not_found(request.conversation) from None
             except ContextTooLarge as error:
@@ -147,7 +147,7 @@ async def _visit_earlier(
         return
     if store is None:
         raise previous_not_found(previous)
-    with told_as_faults():
+    with store_errors_as_faults():
         response = await store.response(owner, previous)
         if response is None:
             raise previous_not_found(previous)

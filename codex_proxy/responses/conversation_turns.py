@@ -1,4 +1,4 @@
-"""Turns on one conversation, one after the other: the second waits for the first, and not for ever."""
+"""Runs the turns of one conversation one after the other. A turn waits for the one before it, for a bounded time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 
 
 class ConversationTurn:
-    """The right to continue a conversation. Given back once, however often that is told."""
+    """The right to continue a conversation. `release` gives it to the next turn; calling it again does nothing."""
 
     def __init__(self, turns: ConversationTurns, key: tuple[str, str]) -> None:
         self._turns: ConversationTurns | None = turns
@@ -21,14 +21,15 @@ class ConversationTurn:
 
 
 class ConversationTurns:
-    """Who may continue which conversation."""
+    """Locks, one per conversation that a turn continues or waits for."""
 
     def __init__(self) -> None:
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._wanted: dict[tuple[str, str], int] = {}
 
     async def enter(self, owner: str, conversation_id: str, within: float | None) -> ConversationTurn:
-        """Waits for the turn that runs, at most `within` seconds (None: as long as it takes). Raises `Fault`."""
+        """Waits for the turn that runs, at most `within` seconds (None: without a bound). Raises `Fault`
+        CONCURRENCY_EXCEEDED after that time."""
         key = (owner, conversation_id)
         lock = self._locks.setdefault(key, asyncio.Lock())
         self._wanted[key] = self._wanted.get(key, 0) + 1

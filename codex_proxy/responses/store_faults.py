@@ -1,4 +1,4 @@
-"""What a store's refusals are to a client. The store's own words go to the log: they name files of the server's."""
+"""Maps errors of the store to faults. The text of an error goes to the log only, since it names files of the server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.store.base import NotStored, Store, StoreConflict, StoreDamaged, StoreError, StoreUnavailable
 
-log = structlog.get_logger("codex_proxy.http")
+log = structlog.get_logger(__name__)
 
 UNAVAILABLE = Failure(
     kind=FaultKind.UNAVAILABLE,
@@ -31,8 +31,8 @@ OFF = Failure(
 
 
 @contextmanager
-def told_as_faults() -> Iterator[None]:
-    """Raises a `Fault` for a store that cannot; other answers of the store are the caller's."""
+def store_errors_as_faults() -> Iterator[None]:
+    """Raises a `Fault` where the store is unavailable or damaged. Other errors of the store pass through."""
     try:
         yield
     except StoreDamaged as error:
@@ -43,7 +43,7 @@ def told_as_faults() -> Iterator[None]:
         raise Fault(UNAVAILABLE) from error
 
 
-def opened(store: Store | None) -> Store:
+def required_store(store: Store | None) -> Store:
     """The store, where there is one. Raises `Fault`."""
     if store is None:
         raise Fault(OFF)
@@ -51,7 +51,7 @@ def opened(store: Store | None) -> Store:
 
 
 def failure_of(error: StoreError) -> Failure:
-    """What the end of a turn becomes when it could not be saved."""
+    """The failure that a response ends with when saving it raised this error. Logs the error."""
     log.error("not_saved", reason=str(error))
     if isinstance(error, NotStored):
         message = f"The {error.kind} that this response continues was deleted while it was made."

@@ -1,4 +1,4 @@
-"""An answer's items as they are kept: what the client saw, each with what the model itself had said, in one order."""
+"""Makes the items that the store gets of an answer: what the client saw, each with the model's own item."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from codex_proxy.surfaces.mcp_ids import call_id_of
 def stored_output(
     output: Sequence[ItemDict], said: Sequence[ModelItem], ids: IdSource, now: float
 ) -> list[StoredItem]:
-    """The output in its order. What only the model sees stands where it was said, without a visible side."""
+    """The items in the order of the output. Items that only the model sees (`said` has them) stand between them, where
+    the model put them out, without JSON for clients."""
     heads = [item.head for item in said]
     placed = _Placed(said, heads, ids, now)
     for item in output:

@@ -1,14 +1,16 @@
-"""The two sets of events that a stream of responses can have, where frames are made outside of a renderer."""
+"""Chooses the renderer and the events of the profile that the operator has set (`PROXY_RESPONSES_PROFILE`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from codex_proxy.http.responses.service import Profile
 from codex_proxy.surfaces.responses.events import ResponseEvents
 from codex_proxy.surfaces.responses.profile import OpenResponsesEvents, OpenResponsesRenderer
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
+
+Profile: TypeAlias = Literal["openai", "open-responses-server"]
+"""Whose events a stream has."""
 
 
 def renderer_of_profile(profile: Profile) -> Callable[..., ResponsesRenderer]:
