@@ -11,7 +11,7 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.clients import CLIENT
-from codex_proxy.http.exchange import streamed, whole
+from codex_proxy.http.exchange import LogReader, streamed, whole
 from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.own_tools import with_operators_tools
@@ -65,7 +65,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
             if parsed.stream:
                 return await _stream(request, parsed, turn, renderer, observed)
             source = await _start(request, parsed, turn)
-            return await whole(source, renderer, observed, _headers(service, parsed))
+            return await whole(LogReader(source, renderer, observed), _headers(service, parsed))
     finally:
         request[NOTES] |= _ending(renderer, observed)
 
@@ -77,9 +77,7 @@ async def _stream(
     with stream_place(request):
         source = await _start(request, parsed, turn)
         return await streamed(
-            source,
-            renderer,
-            observed,
+            LogReader(source, renderer, observed),
             EventStream(request, _headers(service, parsed)),
             keepalive=0.0 if _no_keepalive(request) else service.keepalive,
             comment=lambda: b": %d\n\n" % (service.clock.epoch() * 1000),

@@ -1,8 +1,8 @@
-"""An exchange reads the events of its turn, renders what is new, and leaves when its client does."""
+"""Answers an HTTP request with what a reader gives: whole, or as a stream that ends when its client leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from aiohttp import web
@@ -16,8 +16,46 @@ from codex_proxy.http.sources import Source
 from codex_proxy.http.sse import EventStream
 
 
+class Reader(Protocol):
+    """Reads one answer under way, for one exchange."""
+
+    @property
+    def finished(self) -> bool:
+        """Everything was taken, and nothing will follow."""
+        ...
+
+    @property
+    def refusal(self) -> Failure | None:
+        """The failure that the answer ended with, where nothing was shown before it: it can be a plain status."""
+        ...
+
+    def wait(self) -> Awaitable[None]:
+        """Returns when there is something to take, or nothing will follow. May be cancelled and called again."""
+        ...
+
+    def take(self) -> bytes:
+        """What is new, as bytes of a stream; empty where the answer is given whole."""
+        ...
+
+    def open(self) -> bytes:
+        """The first bytes of the stream, where they have not been taken: they go out with a first keepalive."""
+        ...
+
+    def break_off(self, failure: Failure) -> bytes:
+        """The end of a stream that cannot go on."""
+        ...
+
+    def result(self) -> bytes:
+        """The whole answer. Raises the `Fault` of a failed turn."""
+        ...
+
+    def close(self) -> None:
+        """Ends the turn, if it has not ended: its client has left."""
+        ...
+
+
 class Renderer(Protocol):
-    """What an exchange needs of a surface's renderer."""
+    """Makes an answer of events, as one surface has it."""
 
     failure: Failure | None
     visible: bool
@@ -29,29 +67,56 @@ class Renderer(Protocol):
     def result(self) -> bytes: ...
 
 
-async def whole(
-    source: Source, renderer: Renderer, observed: Observed, headers: Mapping[str, str]
-) -> web.Response:
+class LogReader:
+    """Reads the log of a turn straight into a renderer, for an answer of which nothing is kept."""
+
+    def __init__(self, source: Source, renderer: Renderer, observed: Observed) -> None:
+        self._source = source
+        self._renderer = renderer
+        self._observed = observed
+
+    @property
+    def finished(self) -> bool:
+        return self._source.finished
+
+    @property
+    def refusal(self) -> Failure | None:
+        return None if self._renderer.visible else self._renderer.failure
+
+    def wait(self) -> Awaitable[None]:
+        return self._source.wait()
+
+    def take(self) -> bytes:
+        events = self._source.take()
+        self._observed.see(events)
+        return self._renderer.feed(events)
+
+    def open(self) -> bytes:
+        return self._renderer.open()
+
+    def break_off(self, failure: Failure) -> bytes:
+        return self._renderer.feed([TurnEnded(Stop.FAILED, "provider", failure)])
+
+    def result(self) -> bytes:
+        return self._renderer.result()
+
+    def close(self) -> None:
+        self._source.close()
+
+
+async def whole(reader: Reader, headers: Mapping[str, str]) -> web.Response:
     """Reads to the end and answers once. Raises the `Fault` of a failed turn."""
     try:
-        while not source.finished:
-            await source.wait()
-            events = source.take()
-            observed.see(events)
-            renderer.feed(events)
+        while not reader.finished:
+            await reader.wait()
+            reader.take()
     finally:
-        source.close()
-    return web.Response(body=renderer.result(), content_type="application/json", headers=headers)
+        reader.close()
+    return web.Response(body=reader.result(), content_type="application/json", headers=headers)
 
 
 async def streamed(
-    source: Source,
-    renderer: Renderer,
-    observed: Observed,
-    stream: EventStream,
-    *,
-    keepalive: float,
-    comment: Callable[[], bytes],
+    reader: Reader, stream: EventStream, *, keepalive: float, comment: Callable[[], bytes]
 ) -> web.StreamResponse:
     """Streams to the client. Raises the `Fault` of a turn that failed before its first byte.
 
@@ -59,15 +124,10 @@ async def streamed(
     """
     silence = Silence(keepalive)
     try:
-        while not source.finished:
-            if await silence.broken_by(source.wait()):
-                events = source.take()
-                observed.see(events)
-                data = renderer.feed(events)
-            else:
-                data = renderer.open() + comment()
-            if not stream.begun and renderer.failure is not None and not renderer.visible:
-                raise Fault(renderer.failure)
+        while not reader.finished:
+            data = reader.take() if await silence.broken_by(reader.wait()) else reader.open() + comment()
+            if not stream.begun and reader.refusal is not None:
+                raise Fault(reader.refusal)
             if data:
                 await stream.write(data)
         return await stream.close()
@@ -76,11 +136,11 @@ async def streamed(
     except Exception as error:
         if not stream.begun:
             raise
-        # Its status has gone out: what is left to tell goes the way of a turn's own failure.
+        # Its status has gone out: the rest of the stream says that the turn has failed.
         log_unforeseen(error)
-        await stream.write(renderer.feed([TurnEnded(Stop.FAILED, "provider", UNFORESEEN)]))
+        await stream.write(reader.break_off(UNFORESEEN))
         return await stream.close()
     finally:
         silence.stop()
         stream.stop()
-        source.close()
+        reader.close()

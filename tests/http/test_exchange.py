@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpTools, Message
-from codex_proxy.http.exchange import streamed, whole
+from codex_proxy.http.exchange import LogReader, streamed, whole
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.sse import EventStream
 from codex_proxy.surfaces.chat.render import ChatRenderer
@@ -53,12 +53,12 @@ async def ask() -> AsyncIterator[Ask]:
     async def answer(source: Given, *, stream: bool = True) -> tuple[int, str]:
         async def handler(request: web.Request) -> web.StreamResponse:
             renderer = ChatRenderer(id="chatcmpl-1", created=1, model="m", stream=stream)
-            observed = Observed(Hands())
+            reader = LogReader(source, renderer, Observed(Hands()))
             try:
                 if not stream:
-                    return await whole(source, renderer, observed, {})
+                    return await whole(reader, {})
                 given = EventStream(request, {})
-                return await streamed(source, renderer, observed, given, keepalive=0, comment=bytes)
+                return await streamed(reader, given, keepalive=0, comment=bytes)
             except Fault:
                 return web.Response(status=500)
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from codex_proxy.core.events import Event, TurnEnded
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.responses.profiles import Profile, end_of_profile, events_of_profile
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
@@ -96,16 +96,10 @@ class Answer:
         elif ended.failure is not None and ended.failure != self.ending.failure:
             self._fail(ended.failure)
         self.failure = ended.failure
-        self.visible = self.visible or ended.failure is None or self._shows(ended.failure)
+        self.visible = self.visible or ended.failure is None or self._renderer.shows(ended.failure)
         self._out += self._last
         self._last = []
         self.ended = True
-
-    def _shows(self, failure: Failure) -> bool:
-        """Whether a failure before anything was said is told in the stream, and not as a status: in the profile of
-        open-responses-server, but for a context that is too long, since a shorter one may be tried."""
-        too_long = failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
-        return self._stream and self._profile == "open-responses-server" and not too_long
 
     def _fail(self, failure: Failure) -> None:
         """Another end than the one that was rendered: only its last frame differs."""

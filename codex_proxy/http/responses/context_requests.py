@@ -11,7 +11,7 @@ from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.clients import CLIENT, not_its_model
-from codex_proxy.http.exchange import whole
+from codex_proxy.http.exchange import LogReader, whole
 from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.replies import json_response
@@ -94,5 +94,5 @@ async def _answered(service: Service, turn: Turn, owner: str) -> ResponsesRender
     )
     with service.book.turn(owner, billed_to(turn), renderer):
         run = await service.manager.start(turn, owner, durable=False)
-        await whole(OneRun(run), renderer, Observed(service.clock), {})
+        await whole(LogReader(OneRun(run), renderer, Observed(service.clock)), {})
     return renderer

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Any
 
 from aiohttp import web
 
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.clients import CLIENT
-from codex_proxy.http.exchange import streamed, whole
+from codex_proxy.http.exchange import LogReader, Reader, streamed, whole
 from codex_proxy.http.middleware.frame import NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.places import stream_place
@@ -21,11 +23,15 @@ from codex_proxy.http.responses.prepare import (
     answer_of,
     begin,
     headers_of,
+    keeps_anything,
     prepare,
     prepared_shorter,
+    renderer_of,
+    start_run,
 )
 from codex_proxy.http.responses.resumed import HEARTBEAT, follow
 from codex_proxy.http.service import SERVICE
+from codex_proxy.http.sources import OneRun
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.turns import billed_to
 from codex_proxy.responses.store_faults import required_store
@@ -67,6 +73,8 @@ async def _in_front(request: web.Request, parsed: ParsedResponse, observed: Obse
         wait=service.responses.conversation_wait,
     )
     request[NOTES]["response_id"] = prepared.id
+    if not keeps_anything(service, parsed) and parsed.truncation != "auto":
+        return await _unkept(request, prepared, observed)
     try:
         try:
             return await _tried(request, prepared, observed)
@@ -87,9 +95,30 @@ async def _tried(request: web.Request, prepared: Prepared, observed: Observed) -
             if stream:
                 return await _stream(request, prepared, answer, observed)
             await begin(service, prepared, answer)
-            return await whole(answer, answer, observed, headers_of(service, prepared))
+            return await whole(LogReader(answer, answer, observed), headers_of(service, prepared))
     finally:
-        request[NOTES] |= ending_of(answer, observed)
+        request[NOTES] |= ending_of(answer.failure, answer.final, observed)
+
+
+async def _unkept(request: web.Request, prepared: Prepared, observed: Observed) -> web.StreamResponse:
+    """A turn of which nothing is kept: its log is read straight into the answer."""
+    service, stream = request.app[SERVICE], prepared.parsed.stream
+    renderer = renderer_of(service, prepared, stream=stream)
+    headers = headers_of(service, prepared)
+
+    async def started() -> Reader:
+        return LogReader(OneRun(await start_run(service, prepared)), renderer, observed)
+
+    try:
+        with service.book.turn(prepared.owner, billed_to(prepared.turn), renderer):
+            if not stream:
+                return await whole(await started(), headers)
+            with stream_place(request):
+                return await _streamed(request, await started(), headers)
+    finally:
+        request[NOTES] |= ending_of(
+            renderer.failure, renderer.response() if renderer.ended else None, observed
+        )
 
 
 async def _behind(
@@ -120,14 +149,17 @@ async def _stream(
     service = request.app[SERVICE]
     with stream_place(request):
         await begin(service, prepared, answer)
-        return await streamed(
-            answer,
-            answer,
-            observed,
-            EventStream(request, headers_of(service, prepared)),
-            keepalive=service.responses.heartbeat,
-            comment=lambda: HEARTBEAT,
-        )
+        reader = LogReader(answer, answer, observed)
+        return await _streamed(request, reader, headers_of(service, prepared))
+
+
+async def _streamed(request: web.Request, reader: Reader, headers: Mapping[str, str]) -> web.StreamResponse:
+    return await streamed(
+        reader,
+        EventStream(request, headers),
+        keepalive=request.app[SERVICE].responses.heartbeat,
+        comment=lambda: HEARTBEAT,
+    )
 
 
 def hints_of(request: web.Request) -> RequestHints:
@@ -140,15 +172,16 @@ def hints_of(request: web.Request) -> RequestHints:
     )
 
 
-def ending_of(answer: Answer, observed: Observed) -> dict[str, object]:
-    """What the log tells of an answer: how it ended and who said so, and what it cost."""
+def ending_of(failure: Failure | None, final: dict[str, Any] | None, observed: Observed) -> dict[str, object]:
+    """What the server's log has of an answer: how it ended and who said so, and what it cost. `final`: the response,
+    where it has ended."""
     notes: dict[str, object] = {"first_ms": observed.first_ms}
-    if answer.failure is not None:
-        notes["error"] = answer.failure.kind.value
-    if answer.final is not None:
-        notes["finish_reason"] = answer.final["status"]
+    if failure is not None:
+        notes["error"] = failure.kind.value
+    if final is not None:
+        notes["finish_reason"] = final["status"]
         notes["finish_source"] = observed.ended_by
-        usage = answer.final["usage"]
+        usage = final["usage"]
         if usage is not None:
             notes["input_tokens"], notes["output_tokens"] = usage["input_tokens"], usage["output_tokens"]
     return notes

@@ -24,7 +24,7 @@ from codex_proxy.responses.store_faults import failure_of
 from codex_proxy.responses.stored_output import stored_output
 from codex_proxy.runs.model_items import ModelItem, model_items
 from codex_proxy.runs.own_calls import approved_calls
-from codex_proxy.runs.run import Run
+from codex_proxy.runs.run import BeforeEnd, Run
 from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.store.base import Append, StoredItem, StoredResponse, StoreError
 from codex_proxy.surfaces.base import json_bytes
@@ -188,8 +188,10 @@ def _check_agent(service: Service, turn: Turn) -> None:
         raise Fault(msgspec.structs.replace(fault.failure, param=renamed)) from None
 
 
-def renderer_of(service: Service, prepared: Prepared, *, stream: bool = False) -> ResponsesRenderer:
-    """The renderer of this response, in the profile that the operator chose. It keeps its frames."""
+def renderer_of(
+    service: Service, prepared: Prepared, *, stream: bool = False, keep_frames: bool = False
+) -> ResponsesRenderer:
+    """The renderer of this response, in the profile that the operator chose."""
     parsed = prepared.parsed
     return renderer_of_profile(service.responses.profile)(
         id=prepared.id,
@@ -203,7 +205,7 @@ def renderer_of(service: Service, prepared: Prepared, *, stream: bool = False) -
         encrypted_reasoning=ENCRYPTED_REASONING in parsed.include,
         prompt_tokens=partial(tokens_in, prepared.turn.history),
         max_tokens=prepared.turn.max_tokens,
-        keep_frames=True,
+        keep_frames=keep_frames,
         client_names={tool.name: tool.client_name for tool in prepared.turn.tools if tool.client_name},
     )
 
@@ -211,7 +213,10 @@ def renderer_of(service: Service, prepared: Prepared, *, stream: bool = False) -
 def answer_of(service: Service, prepared: Prepared, save: Save, *, stream: bool) -> Answer:
     """The answer of this response, which nothing has begun yet."""
     return Answer(
-        renderer_of(service, prepared, stream=stream), save, stream=stream, profile=service.responses.profile
+        renderer_of(service, prepared, stream=stream, keep_frames=True),
+        save,
+        stream=stream,
+        profile=service.responses.profile,
     )
 
 
@@ -227,20 +232,30 @@ def stores(service: Service, parsed: ParsedResponse) -> bool:
     return parsed.store and service.responses.store is not None
 
 
-async def begin(service: Service, prepared: Prepared, answer: Answer) -> Run:
+def keeps_anything(service: Service, parsed: ParsedResponse) -> bool:
+    """Whether something is written when the response has ended: itself, or its items in a conversation."""
+    return stores(service, parsed) or parsed.conversation is not None
+
+
+async def start_run(service: Service, prepared: Prepared, before_end: BeforeEnd | None = None) -> Run:
     """Starts the turn. Raises the `Fault` of one that cannot begin."""
-    saves = stores(service, prepared.parsed) or prepared.parsed.conversation is not None
+    turn, own = await _with_own_tools(service, prepared)
+    return await service.manager.start(
+        turn,
+        prepared.owner,
+        before_end,
+        durable=prepared.parsed.store,
+        replay=prepared.replay,
+        runner=own.runner,
+        first=own.said,
+    )
+
+
+async def begin(service: Service, prepared: Prepared, answer: Answer) -> Run:
+    """Starts the turn of an answer. Raises the `Fault` of one that cannot begin."""
+    saves = keeps_anything(service, prepared.parsed)
     try:
-        turn, own = await _with_own_tools(service, prepared)
-        run = await service.manager.start(
-            turn,
-            prepared.owner,
-            answer.before_end if saves else None,
-            durable=prepared.parsed.store,
-            replay=prepared.replay,
-            runner=own.runner,
-            first=own.said,
-        )
+        run = await start_run(service, prepared, answer.before_end if saves else None)
     except BaseException:
         prepared.release()
         raise

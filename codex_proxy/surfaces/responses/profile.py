@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.events import ItemEnded
-from codex_proxy.core.faults import Failure
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Activity, McpApproval, McpCall, McpTools, Reasoning, ToolCall
 from codex_proxy.surfaces.base import json_bytes, raw_text
 from codex_proxy.surfaces.responses import mcp_items
@@ -132,6 +132,10 @@ class OpenResponsesRenderer(ResponsesRenderer):
     def _events_of_profile(self) -> Events:
         renderer = weakref.proxy(self)  # the method itself would hold this renderer, which holds the events
         return OpenResponsesEvents(lambda: renderer._current())  # noqa: PLW0108
+
+    def shows(self, failure: Failure) -> bool:
+        # But for a context that is too long, since a shorter one may be tried under the same id.
+        return self._stream and failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED
 
     def _item_ended(self, event: ItemEnded) -> None:
         super()._item_ended(event)

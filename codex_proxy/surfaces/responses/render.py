@@ -220,7 +220,7 @@ class ResponsesRenderer:
             self._announce(empty)
             self._new_part(empty, TEXT)
             self._order.over(empty, "completed")
-        self._begin(visible=event.failure is None)
+        self._begin(visible=event.failure is None or self.shows(event.failure))
         self._order.end(status)
         self.ended = True
         self.spent.ended(event)
@@ -236,6 +236,10 @@ class ResponsesRenderer:
         if event.failure is not None:
             self._events.fail(event.failure)
         self._events.finish(self._final)
+
+    def shows(self, failure: Failure) -> bool:
+        """Whether a failure that comes before anything else is shown in the stream, and is no plain status."""
+        return False
 
     def _usage(self) -> dict[str, Any] | None:
         if self.spent.told is None and self.failure is not None:
