@@ -6,15 +6,15 @@ The values that a dialect reads and says are in `codex_proxy.core.turn`, `codex_
 
 from __future__ import annotations
 
-from codex_proxy.agent_specs.spec import AgentContext, AgentSpec, NoAgentError
+from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.base import NOTHING, Capability, Decision, Dialect, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.failures import failure_from_exit, failure_from_text
+from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.commands.checkup import Check
 from codex_proxy.core.models import AgentModel
 from codex_proxy.process.child import Command
 from codex_proxy.process.launch import SpawnError, find_program
-from codex_proxy.runs.agent import Agent, ProcessCounts
-from codex_proxy.runs.child_per_turn import ChildPerTurnAgent, ChildSpec
 
 __all__ = [
     "NOTHING",

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import structlog
 from aiohttp import web
 
-from codex_proxy.agent_specs.registry import agent_able_to, chosen_spec, make_agent
-from codex_proxy.agent_specs.spec import AgentContext
+from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.registry import agent_able_to, chosen_spec, make_agent
+from codex_proxy.agents.spec import AgentContext
 from codex_proxy.config import Settings, split_list
 from codex_proxy.core.byte_budget import ByteBudget
 from codex_proxy.core.ids import Clock
@@ -44,7 +45,6 @@ from codex_proxy.keeping import Keeping, KeepingError, begin_keeping, step_memor
 from codex_proxy.keys_file import Keyring
 from codex_proxy.protected_paths import protected_paths, write_conflict
 from codex_proxy.responses.conversation_turns import ConversationTurns
-from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import KeptLimits
 from codex_proxy.runs.manager import RunLimits, RunManager

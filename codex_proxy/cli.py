@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from codex_proxy import __version__
-from codex_proxy.agent_specs import registry
+from codex_proxy.agents import registry
 from codex_proxy.commands.banner import banner
 from codex_proxy.core.printable import escaped_json, escaped_lines
 
@@ -371,7 +371,7 @@ def _server(base_url: str | None, key: str | None, config_file: Path | None) -> 
 
 async def _serve(settings: Any) -> int:
     """Runs the server to its end. Returns the exit status."""
-    from codex_proxy.agent_specs.spec import NoAgentError
+    from codex_proxy.agents.spec import NoAgentError
     from codex_proxy.app import StartError, make_server, wait_for_signal
     from codex_proxy.collector import spare_the_collector
     from codex_proxy.core.faults import Fault

@@ -21,7 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from codex_proxy.agent_specs import registry
+from codex_proxy.agents import registry
 
 
 def _named(*names: str, **more: Any) -> Any:

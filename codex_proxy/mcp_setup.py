@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from codex_proxy.agent_specs.spec import child_limits
+from codex_proxy.agents.spec import child_limits
 from codex_proxy.config import Settings, split_list
 from codex_proxy.mcp.config import Definition, parse_servers
 from codex_proxy.mcp.ports import Output, Process, StartError

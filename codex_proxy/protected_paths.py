@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from codex_proxy.agent_specs.plugins import code_of
-from codex_proxy.agent_specs.registry import plugin_reference, runs_codex
+from codex_proxy.agents.codex.program import find_codex
+from codex_proxy.agents.plugins import code_of
+from codex_proxy.agents.registry import plugin_reference, runs_codex
 from codex_proxy.config import Settings
 from codex_proxy.core.protection import Protected, endangered
-from codex_proxy.runs.codex_binary import find_codex
 
 if TYPE_CHECKING:
-    from codex_proxy.agents.codex_app_server.sandbox_config import WorkspaceWrite
+    from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
 
 MAX_LINKS = 40
 """Links that are followed in one path, as many as Linux follows."""
@@ -155,7 +155,7 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
     files += [store.with_name(store.name + end) for end in ("", "-wal", "-shm", "-journal")]
     if settings.mcp_config is not None:
         files.append(settings.mcp_config.expanduser().absolute())
-    from codex_proxy.agents.codex_app_server.sandbox_config import denied_paths
+    from codex_proxy.agents.codex.sandbox_config import denied_paths
 
     there = [path for path in (settings.state_dir, *files) if path.parent.is_dir()]
     return denied_paths([os.path.realpath(path) for path in there])
@@ -163,8 +163,8 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
 
 def user_workspace_write(settings: Settings) -> WorkspaceWrite:
     """What the user's config.toml says of `workspace-write`. Raises `ConfigError`."""
-    from codex_proxy.agents.codex_app_server.sandbox_config import workspace_write
-    from codex_proxy.agents.codex_app_server.shadow_home import ConfigError
+    from codex_proxy.agents.codex.sandbox_config import workspace_write
+    from codex_proxy.agents.codex.shadow_home import ConfigError
 
     config = settings.codex_home / "config.toml"
     try:
@@ -186,7 +186,7 @@ def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None
         )
     if not runs_codex(settings):
         return None
-    from codex_proxy.agents.codex_app_server.shadow_home import ConfigError
+    from codex_proxy.agents.codex.shadow_home import ConfigError
 
     try:
         roots = user_workspace_write(settings).writable_roots

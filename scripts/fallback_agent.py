@@ -14,9 +14,9 @@ import sys
 
 import click
 
+from codex_proxy.agents.codex.program import bundled_codex
 from codex_proxy.cli import serve
 from codex_proxy.config import Settings, load
-from codex_proxy.runs.codex_binary import bundled_codex
 
 NOTHING_INSTALLED = (
     "No Codex is on PATH, so the embedded FAKE agent will serve: its answers are made up.\n"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import codex_proxy
-from codex_proxy.agents.codex_app_server.sandbox_config import WorkspaceWrite
+from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
 from codex_proxy.app import StartError, check
 from codex_proxy.commands.place_checks import workspace_check
 from codex_proxy.config import Settings, load

@@ -1,1 +1,1 @@
-"""One dialect per agent: what its lines mean in our vocabulary. Sans-IO."""
+"""The agents: one folder each, listed in `registry`. What drives a child is beside its dialect, which is pure."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from codex_proxy.agent_specs.registry import chosen_spec, plugin_reference
-from codex_proxy.agent_specs.spec import AgentContext, NoAgentError
+from codex_proxy.agents.registry import chosen_spec, plugin_reference
+from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app import SystemClock
 from codex_proxy.commands.checkup import Check, Fact
 from codex_proxy.config import Settings

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from codex_proxy.agent_specs.registry import runs_codex
+from codex_proxy.agents.registry import runs_codex
 from codex_proxy.commands.checkup import Check, Fact
 from codex_proxy.config import Settings
 from codex_proxy.core.keys import KeysError, with_default

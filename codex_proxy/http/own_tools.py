@@ -10,12 +10,12 @@ from typing import Protocol
 
 import msgspec
 
+from codex_proxy.agents.agent import Agent
 from codex_proxy.core.events import Event
 from codex_proxy.core.items import Tool
 from codex_proxy.core.mcp_names import ListedTool
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.clients import Client
-from codex_proxy.runs.agent import Agent
 from codex_proxy.runs.own_calls import ToolRunner
 from codex_proxy.surfaces.responses.tools import McpOffer
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from codex_proxy.agents.agent import Agent
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import ImagePart, SaidMessage
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.image_fetch import inlined
 from codex_proxy.http.service import Service
-from codex_proxy.runs.agent import Agent
 from codex_proxy.surfaces.models import DEFAULT_NAME
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from codex_proxy.agents.agent import Agent, Opened, outline
 from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, PastOutput
@@ -23,7 +24,6 @@ from codex_proxy.core.limits import MOST_SIZE
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.told_faults import with_context_length, with_reset
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.agent import Agent, Opened, outline
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import Hit, KeptLimits, KeptThreads, Parked, thread_key
 from codex_proxy.runs.own_calls import OwnCalls, ToolRunner, approved_calls, filled

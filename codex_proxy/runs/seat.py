@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 import structlog
 
+from codex_proxy.agents.agent import Opened, outline
 from codex_proxy.agents.base import Ended, Reply, Step
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.agent import Opened, outline
 from codex_proxy.runs.deadlines import Scheduler, TimerHandle
 
 log = structlog.get_logger(__name__)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from codex_proxy.agents.base import Ended
-from codex_proxy.agents.codex_proto import CodexProto
+from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import (
     ImagePart,

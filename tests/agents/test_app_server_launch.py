@@ -6,20 +6,22 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.codex_app_server import launch
-from codex_proxy.agents.codex_app_server.catalog import (
+from codex_proxy.agents.codex.catalog import (
     NO_LIMIT,
     CatalogError,
     plain_catalog,
     published_models,
 )
-from codex_proxy.agents.codex_app_server.launch import Version, app_server_argv, refusal, version_from
-from codex_proxy.agents.codex_app_server.shadow_home import (
+from codex_proxy.agents.codex.sandbox_config import toml_string
+from codex_proxy.agents.codex.shadow_home import (
     ConfigError,
     ProviderConfig,
     plan_shadow_home,
     provider_config,
 )
+from codex_proxy.agents.codex.version import Dialect, Version, refusal, version_from
+from codex_proxy.agents.codex_app_server import launch
+from codex_proxy.agents.codex_app_server.launch import app_server_argv
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -176,7 +178,7 @@ class TestArgv:
 
     @pytest.mark.parametrize("text", ['a"b\\c', "tab\tnew\nline", "\x7f", "Größe €", "", "[1]"])
     def test_a_string_survives_the_way_through_toml(self, text: str) -> None:
-        assert tomllib.loads(f"v = {launch.toml_string(text)}")["v"] == text
+        assert tomllib.loads(f"v = {toml_string(text)}")["v"] == text
 
 
 class TestParams:
@@ -258,7 +260,7 @@ class TestVersions:
             ("codex-proto", Version(0, 49, 9)),
         ],
     )
-    def test_a_release_in_range_is_accepted(self, dialect: launch.Dialect, version: Version) -> None:
+    def test_a_release_in_range_is_accepted(self, dialect: Dialect, version: Version) -> None:
         assert refusal(dialect, version) is None
 
     @pytest.mark.parametrize(
@@ -271,7 +273,7 @@ class TestVersions:
         ],
     )
     def test_a_release_out_of_range_is_refused_by_name_with_what_to_do(
-        self, dialect: launch.Dialect, version: Version, said: str
+        self, dialect: Dialect, version: Version, said: str
     ) -> None:
         text = refusal(dialect, version)
         assert text is not None

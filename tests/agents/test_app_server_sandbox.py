@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.codex_app_server.sandbox_config import (
+from codex_proxy.agents.codex.sandbox_config import (
     Profiles,
     WorkspaceWrite,
     denied_paths,
     workspace_write,
     workspace_write_pairs,
 )
-from codex_proxy.agents.codex_app_server.shadow_home import ConfigError
+from codex_proxy.agents.codex.shadow_home import ConfigError
 
 PATHS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12).map(lambda name: f"/{name}")
 POLICIES = st.builds(

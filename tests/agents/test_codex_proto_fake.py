@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.base import Decision, Ended
-from codex_proxy.agents.codex_proto import CodexProto, proto_argv
+from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.codex_proto.launch import proto_argv
 from codex_proxy.core import events as ev
 from codex_proxy.core.faults import FaultKind as K
 from codex_proxy.core.items import (

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.base import NOTHING, Decision, Ended, ToolReply
-from codex_proxy.agents.codex_proto import CodexProto, is_flattened, proto_argv
+from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.codex_proto.launch import proto_argv
+from codex_proxy.agents.codex_proto.submissions import is_flattened
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import (
     ImagePart,

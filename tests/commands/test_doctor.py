@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from codex_proxy.agent_specs import codex_checks
+from codex_proxy.agents.codex import checks as codex_checks
 from codex_proxy.commands import doctor as doctor_module
 from codex_proxy.commands.doctor import examine
 from codex_proxy.config import Origin, Settings, load, origins, variables_of

@@ -8,10 +8,10 @@ from typing import get_args
 
 import pytest
 
-from codex_proxy.agent_specs.registry import specs
 from codex_proxy.agents.base import Capability
-from codex_proxy.agents.codex_app_server.launch import Dialect, Version, refusal
-from codex_proxy.runs.app_server_agent import AppServerAgent
+from codex_proxy.agents.codex.version import Dialect, Version, refusal
+from codex_proxy.agents.codex_app_server.agent import AppServerAgent
+from codex_proxy.agents.registry import specs
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "agents.md").read_text("utf-8")

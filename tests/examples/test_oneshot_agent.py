@@ -15,7 +15,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
-from codex_proxy.agent_specs.spec import NoAgentError
+from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app import make_server
 from codex_proxy.commands.banner import banner
 from codex_proxy.commands.doctor import examine
@@ -203,8 +203,8 @@ def test_the_program_of_the_example_works_by_hand(word: str) -> None:
 def test_the_entry_point_of_its_package_is_its_spec() -> None:
     import tomllib
 
-    from codex_proxy.agent_specs.plugins import load_plugin
-    from codex_proxy.agent_specs.registry import GROUP
+    from codex_proxy.agents.plugins import load_plugin
+    from codex_proxy.agents.registry import GROUP
 
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     [(name, reference)] = project["entry-points"][GROUP].items()

@@ -16,14 +16,14 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 
-from codex_proxy.agent_specs.fake import PROTO_CAPABILITIES
-from codex_proxy.agents.codex_proto import CodexProto
+from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
+from codex_proxy.agents.codex_app_server.plan import Limits
+from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.fake import PROTO_CAPABILITIES
 from codex_proxy.app import SystemClock
 from codex_proxy.process.child import Command
-from codex_proxy.process.plan import Limits
-from codex_proxy.runs.agent import Agent
-from codex_proxy.runs.app_server_agent import AppServerAgent, AppServerProcesses
-from codex_proxy.runs.child_per_turn import ChildPerTurnAgent, ChildSpec
 from tests.http.serving import ENVIRONMENT, PATIENCE, Answer, Proxy, proxy_of, until
 from tests.process.children import gone, open_descriptors
 from tests.waiting import eventually
@@ -109,12 +109,12 @@ class Scene:
 
     def things(self) -> Things:
         pools = self.agent.pools if isinstance(self.agent, AppServerAgent) else ()
-        hubs = [hub for pool in pools for hub in pool.hubs]
+        processes = [process for pool in pools for process in pool.processes]
         manager = self.proxy.server.manager
         return Things(
             turns=(manager.running, manager.queued, self.proxy.streams),
-            lanes=sum(hub.connection.lanes for hub in hubs),
-            processes=len(hubs),
+            lanes=sum(process.connection.lanes for process in processes),
+            processes=len(processes),
             descriptors=open_descriptors(),
             tasks=sum(task.get_coro().__qualname__ not in HOUSEKEEPING for task in asyncio.all_tasks()),  # type: ignore[union-attr]
         )

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.process.warden import own_children
-from codex_proxy.runs.app_server_agent import AppServerAgent
 from tests.http.serving import Proxy, fake_proxy, until, user
 
 HISTORY = [
@@ -25,9 +25,9 @@ HISTORY = [
 def agent_process(proxy: Proxy) -> int:
     agent = proxy.server.agent
     assert isinstance(agent, AppServerAgent)
-    [hub] = agent.pools[0].hubs
-    assert hub.pid is not None
-    [pid] = own_children(hub.pid)
+    [process] = agent.pools[0].processes
+    assert process.pid is not None
+    [pid] = own_children(process.pid)
     return pid
 
 

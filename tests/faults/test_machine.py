@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.process.warden import own_children
-from codex_proxy.runs.app_server_agent import AppServerAgent
 from tests.faults.answers import is_broken_stream, is_good, is_status
 from tests.faults.scene import MODES, Mode, Scene, write_program
 from tests.faults.test_clients import line
@@ -85,7 +85,7 @@ ROWS = [
 async def test_a_program_that_cannot_serve_is_told_and_one_that_can_again_serves(
     there: Scene, row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.runs.app_server_agent.START_SECONDS", 0.3)
+    monkeypatch.setattr("codex_proxy.agents.codex_app_server.agent.START_SECONDS", 0.3)
     kind = row.kept if there.dialect == "app-server" else row.kind
     with ExitStack() as mended:
         mended.callback(mend, there)
@@ -112,9 +112,9 @@ async def ended(there: Scene) -> None:
         can_run = there.program.is_file() and os.access(there.program, os.X_OK)
         assert (await there.proxy.send("GET", "/readyz")).status == (200 if can_run else 503)
         return
-    [hub] = there.agent.pools[0].hubs
-    assert hub.pid is not None
-    for pid in own_children(hub.pid):
+    [process] = there.agent.pools[0].processes
+    assert process.pid is not None
+    for pid in own_children(process.pid):
         os.kill(pid, signal.SIGKILL)
     await until(lambda: there.agent.trouble() is not None)
     ready = await there.proxy.send("GET", "/readyz")
@@ -165,8 +165,8 @@ async def test_a_machine_that_has_no_room_for_a_process_says_so_until_it_has(
     async with answered(there, MODES) as ask:
         with lack(there):
             if isinstance(there.agent, AppServerAgent):
-                [hub] = there.agent.pools[0].hubs
-                hub.kill()
+                [process] = there.agent.pools[0].processes
+                process.kill()
                 await until(lambda: there.agent.trouble() is not None)
             answers = [await ask(mode, "[[fake:text]]") for mode in MODES]
     for mode, answer in zip(MODES, answers, strict=True):

@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 
 import aiohttp
 
-from codex_proxy.agent_specs.fake import PROTO_CAPABILITIES
-from codex_proxy.agents.codex_proto import CodexProto
+from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.fake import PROTO_CAPABILITIES
 from codex_proxy.app import Server, make_server
 from codex_proxy.config import Settings
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
-from codex_proxy.runs.agent import Agent
-from codex_proxy.runs.child_per_turn import ChildPerTurnAgent, ChildSpec
 from tests.waiting import eventually
 
 PATIENCE = 20.0

@@ -15,8 +15,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from codex_proxy.agents.child_lane import ChildLane
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
-from codex_proxy.agents.codex_proto import CodexProto
+from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import SaidMessage
 from codex_proxy.core.rules import Rules
@@ -26,7 +27,6 @@ from codex_proxy.http.responses.live_run import LiveRun
 from codex_proxy.http.responses.prepare import Prepared
 from codex_proxy.process.child import Child
 from codex_proxy.responses.context import Context
-from codex_proxy.runs.child_lane import ChildLane
 from codex_proxy.runs.event_log import EventLog
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.seat import Seat

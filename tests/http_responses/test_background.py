@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, NotFoundError
 
+from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import Fault
 from codex_proxy.http.responses import live_run
 from codex_proxy.http.responses.background_runs import BackgroundRuns
-from codex_proxy.runs.app_server_agent import AppServerAgent
 from codex_proxy.store.base import StoredResponse
 from tests.faults.scene import agent_of, write_program
 from tests.http.serving import ENVIRONMENT, PATIENCE, Proxy, proxy_of, until
@@ -284,9 +284,9 @@ async def test_a_turn_that_waits_for_a_process_when_the_server_stops_is_run_agai
     assert isinstance(agent, AppServerAgent)
     async with proxy_of(agent, tmp_path, background_recovery="rerun") as proxy:
         program.write_text("#!/bin/sh\nexec sleep 600\n")
-        [process] = agent.pools[0].hubs
+        [process] = agent.pools[0].processes
         process.kill()
-        await until(lambda: not agent.pools[0].hubs)
+        await until(lambda: not agent.pools[0].processes)
         created = await ask(proxy, said("Hello."), background=True, instructions="Be brief.")
         await until(lambda: proxy.server.manager.running == 1)
     async with serving(tmp_path, background_recovery="rerun") as (_, client):

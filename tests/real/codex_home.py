@@ -15,9 +15,9 @@ from pathlib import Path
 
 import codex_cli_bin
 
-from codex_proxy.agents.codex_app_server.catalog import plain_catalog
+from codex_proxy.agents.codex.catalog import plain_catalog
+from codex_proxy.agents.codex.shadow_home import plan_shadow_home, provider_config
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
-from codex_proxy.agents.codex_app_server.shadow_home import plan_shadow_home, provider_config
 
 KEY_NAME = "SCRIPTED_MODEL_KEY"
 KEY = "scripted-key-1234"

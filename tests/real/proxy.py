@@ -19,11 +19,11 @@ from typing import Any
 import psutil
 from openai import AsyncOpenAI
 
+from codex_proxy.agents.codex_app_server.agent import AppServerAgent
+from codex_proxy.agents.codex_app_server.pool import Pool
+from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.app import Server, make_server
 from codex_proxy.config import Settings
-from codex_proxy.runs.app_server_agent import AppServerAgent
-from codex_proxy.runs.hub import Hub
-from codex_proxy.runs.pool import Pool
 from tests.real.codex_home import MODEL, CodexHome, codex_path
 from tests.waiting import eventually
 
@@ -68,15 +68,19 @@ class Proxy:
         return agent.pools
 
     @property
-    def hubs(self) -> list[Hub]:
+    def processes(self) -> list[AppServerProcess]:
         """Every process that is ready, of both kinds."""
-        return [hub for pool in self.pools for hub in pool.hubs]
+        return [process for pool in self.pools for process in pool.processes]
 
     @property
     def idle(self) -> bool:
         """No turn runs, none waits, and no lane is open on any process."""
         manager = self.server.manager
-        return manager.running == 0 and manager.queued == 0 and not any(hub.turns for hub in self.hubs)
+        return (
+            manager.running == 0
+            and manager.queued == 0
+            and not any(process.turns for process in self.processes)
+        )
 
 
 @asynccontextmanager

@@ -11,12 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
+from codex_proxy.agents.codex.version import refusal, version_from
 from codex_proxy.agents.codex_app_server.launch import (
     OPT_OUT_NOTIFICATIONS,
     initialize_params,
     plain_thread_params,
-    refusal,
-    version_from,
 )
 from tests.real.codex_home import CodexHome
 from tests.real.driver import Codex, RpcError, codex

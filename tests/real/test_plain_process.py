@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.codex_app_server.catalog import published_models
+from codex_proxy.agents.codex.catalog import published_models
 from codex_proxy.agents.codex_app_server.launch import initialize_params, plain_thread_params
 from tests.real.codex_home import KEY, MODEL, CodexHome, bundled_catalog, codex_path
 from tests.real.driver import RpcError, codex

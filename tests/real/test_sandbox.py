@@ -180,10 +180,10 @@ async def test_a_command_ends_with_its_turn_also_where_the_thread_is_kept(
     output = str(items_of(model_server.calls[-1].body)[-1]["output"])
     assert "HERE" in output
     assert "running" in output, "the agent did not wait for its end"
-    pids = [hub.pid for hub in proxy.hubs]
+    pids = [process.pid for process in proxy.processes]
     await eventually(lambda: not running_commands(f"sleep {seconds}"), within=PATIENCE)
     assert len(proxy.server.manager.kept) == min(kept_threads, 1)
-    assert [hub.pid for hub in proxy.hubs] == pids, "the agent itself goes on"
+    assert [process.pid for process in proxy.processes] == pids, "the agent itself goes on"
 
 
 @pytest.mark.parametrize("trusted", [True, False])

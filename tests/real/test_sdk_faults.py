@@ -212,14 +212,16 @@ async def test_who_is_not_signed_in_is_told_so_at_once(
 ) -> None:
     codex_home.config.write_text("")
     async with proxy(codex_home) as running:
-        processes = {hub.pid for hub in running.hubs}
+        processes = {process.pid for process in running.processes}
         for system in (None, "Be brief.", None):
             request = ask("Hello", system=system) | {"model": "codex-5"}
             with pytest.raises(openai.AuthenticationError) as caught:
                 await running.client.chat.completions.create(**request)
             assert caught.value.code == "agent_not_authenticated"
             assert "codex login" in caught.value.message
-        assert processes <= {hub.pid for hub in running.hubs}, "no new process for a sign-in that never came"
+        assert processes <= {process.pid for process in running.processes}, (
+            "no new process for a sign-in that never came"
+        )
         assert running.idle
     assert model_server.calls == []
 

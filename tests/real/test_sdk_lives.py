@@ -13,8 +13,8 @@ import pytest
 from openai import AsyncStream
 from openai.types.chat import ChatCompletionChunk
 
+from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.core.faults import Fault
-from codex_proxy.runs.hub import Hub
 from tests.real.codex_home import CodexHome, codex_path
 from tests.real.model_server import ModelServer
 from tests.real.outside_sink import OutsideSink
@@ -45,10 +45,10 @@ async def answer(proxy: Proxy, prompt: str, **more: Any) -> str | None:
     return content
 
 
-def agent_of(hub: Hub) -> psutil.Process:
+def agent_of(process: AppServerProcess) -> psutil.Process:
     """The agent's own process, the one below the warden."""
-    assert hub.pid is not None
-    [agent] = psutil.Process(hub.pid).children()
+    assert process.pid is not None
+    [agent] = psutil.Process(process.pid).children()
     return agent
 
 
@@ -62,9 +62,9 @@ async def test_a_client_that_leaves_mid_stream_drops_the_model_connection(
     await stream.close()
     assert await call.ending() == "client_gone"
     await eventually(lambda: proxy.idle, within=PATIENCE)
-    hubs = proxy.hubs
+    processes = proxy.processes
     assert await answer(proxy, "[[model:text say=Hi.]]", system=system) == "Hi."
-    assert proxy.hubs == hubs, "the same process serves on"
+    assert proxy.processes == processes, "the same process serves on"
 
 
 @BOTH_MODES
@@ -78,7 +78,7 @@ async def test_a_client_that_leaves_before_the_first_word_drops_the_model_connec
         asking.cancel()
         assert await call.ending() == "client_gone"
         await eventually(lambda: proxy.idle, within=PATIENCE)
-    assert not any(hub.suspect for hub in proxy.hubs)
+    assert not any(process.suspect for process in proxy.processes)
 
 
 async def test_a_client_that_leaves_while_it_waits_for_a_place_leaves_no_trace(
@@ -104,11 +104,11 @@ async def test_a_client_that_leaves_while_its_process_starts_leaves_no_trace(
         plain, _ = running.pools
         first = asyncio.create_task(answer(running, "[[model:text say=never]]", system="Be brief."))
         await eventually(lambda: running.server.manager.running == 1, within=PATIENCE)
-        assert plain.hubs == []
+        assert plain.processes == []
         first.cancel()
         await eventually(lambda: running.idle, within=PATIENCE)
         assert await answer(running, "[[model:text say=Hi.]]", system="Be brief.") == "Hi."
-        assert len(plain.hubs) == 1
+        assert len(plain.processes) == 1
     assert len(model_server.calls) == 1
 
 
@@ -116,22 +116,22 @@ async def test_a_thread_is_unloaded_when_its_turn_is_over(own_proxies: Proxies) 
     """What the agent still knows: it lists the threads that it has loaded."""
     proxy = await own_proxies.of()
     stream = await streaming(proxy, "[[model:stall n=1]]")
-    [hub] = proxy.hubs
-    assert len(await loaded_threads(hub)) == 1
+    [process] = proxy.processes
+    assert len(await loaded_threads(process)) == 1
     await stream.close()
     await eventually(lambda: proxy.idle, within=PATIENCE)
     await answer(proxy, "[[model:text]]")
     await eventually(lambda: proxy.idle, within=PATIENCE)
-    assert len(await loaded_threads(hub)) == 1  # the one that is kept for the conversation to go on
+    assert len(await loaded_threads(process)) == 1  # the one that is kept for the conversation to go on
     proxy.server.manager.kept.close()
 
     async def none_is_loaded() -> bool:
-        return not await loaded_threads(hub)
+        return not await loaded_threads(process)
 
     await polled(none_is_loaded, within=PATIENCE)
 
 
-async def loaded_threads(hub: Hub) -> list[str]:
+async def loaded_threads(process: AppServerProcess) -> list[str]:
     """Asks the agent on a lane of its own."""
     from codex_proxy.agents.codex_app_server.messages import request
 
@@ -148,7 +148,7 @@ async def loaded_threads(hub: Hub) -> list[str]:
         def fail(self, failure: Any) -> None:
             self.answer.set_exception(AssertionError(failure))
 
-    lane, reader = hub.open_lane(), Reader()
+    lane, reader = process.open_lane(), Reader()
     lane.attach(reader)
     lane.send(request(f"{lane.number}.2", "thread/loaded/list", {}))
     async with asyncio.timeout(PATIENCE):
@@ -169,16 +169,16 @@ async def test_a_killed_process_fails_its_own_turns_and_the_next_one_takes_over(
         bystander = await streaming(running, "[[model:stall n=2 gate=go]]", system=other)
         hit = [await streaming(running, f"[[model:stall n={n}]]", system=system) for n in (1, 2)]
         pool = running.pools[0 if system else 1]
-        [hub] = pool.hubs
-        assert hub.turns == 2
-        agent_of(hub).send_signal(signal.SIGKILL)
+        [process] = pool.processes
+        assert process.turns == 2
+        agent_of(process).send_signal(signal.SIGKILL)
         for stream in hit:
             with pytest.raises(openai.APIError) as caught:
                 await rest_of(stream)
             assert (caught.value.type, caught.value.code) == ("server_error", "agent_crashed")
         assert await answer(running, "[[model:text say=Hi.]]", system=system) == "Hi."
-        [successor] = pool.hubs
-        assert successor is not hub
+        [successor] = pool.processes
+        assert successor is not process
         assert pool.restarts == 1
         model_server.open_gate("go")
         assert (await rest_of(bystander)).endswith("and on.")
@@ -194,7 +194,7 @@ async def test_a_turn_that_waits_for_a_process_that_dies_in_its_start_gets_the_r
         ]
         await eventually(lambda: running.server.manager.running == 2, within=PATIENCE)
         for warden in psutil.Process().children():
-            if warden.pid not in {hub.pid for hub in running.hubs}:
+            if warden.pid not in {process.pid for process in running.processes}:
                 os.kill(warden.pid, signal.SIGKILL)
         for outcome in await asyncio.gather(*waiting, return_exceptions=True):
             assert outcome == "Hi." or (
@@ -215,8 +215,8 @@ async def test_twenty_streams_on_two_processes_keep_their_texts_apart(codex_home
     async with proxy(codex_home, max_running_turns=20) as running:
         await asyncio.gather(*(one(index) for index in range(20)))
         await eventually(lambda: running.idle, within=PATIENCE)
-        assert len(running.hubs) >= 2
-        assert sum(hub.served for hub in running.hubs) >= 20
+        assert len(running.processes) >= 2
+        assert sum(process.served for process in running.processes) >= 20
 
 
 async def test_two_servers_share_a_state_folder_but_for_the_store(codex_home: CodexHome) -> None:

@@ -53,7 +53,9 @@ def kept(loop: Loop) -> int:
 
 async def lanes_free(proxy: Proxy) -> None:
     """No thread of any process is held: each has been unsubscribed, and its lane given back."""
-    await eventually(lambda: all(hub.connection.lanes == 0 for hub in proxy.hubs), within=PATIENCE)
+    await eventually(
+        lambda: all(process.connection.lanes == 0 for process in proxy.processes), within=PATIENCE
+    )
     assert proxy.idle
 
 
@@ -75,8 +77,8 @@ class Heard:
 
 async def threads_of(proxy: Proxy) -> Any:
     """Ids of the threads that the agent itself has loaded."""
-    [hub] = proxy.pools[0].hubs
-    lane, heard = hub.open_lane(), Heard()
+    [process] = proxy.pools[0].processes
+    lane, heard = process.open_lane(), Heard()
     lane.attach(heard)
     lane.send(request(f"{lane.number}.1", "thread/loaded/list", {}))
     await eventually(lambda: bool(heard.messages), within=PATIENCE)
@@ -269,9 +271,9 @@ async def test_an_agent_that_dies_with_parked_turns_is_no_loss(
         for id in call_ids(await loop.ask()):
             loop.output(id, "sunny")
         assert loop.proxy is not None
-        [hub] = loop.proxy.pools[0].hubs
-        assert hub.pid is not None
-        [agent] = psutil.Process(hub.pid).children()
+        [process] = loop.proxy.pools[0].processes
+        assert process.pid is not None
+        [agent] = psutil.Process(process.pid).children()
         if moment == "in its use":
             agent.suspend()
             asking = asyncio.create_task(loop.ask())

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from codex_proxy.agents.agent import Opened, ProcessCounts
 from codex_proxy.agents.base import Capability, Ended, Reply, Step
+from codex_proxy.agents.lane import LaneReader
+from codex_proxy.agents.newest_limits import NewestLimits
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, Message
 from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.account_limits import ToldLimits
-from codex_proxy.runs.agent import Opened, ProcessCounts
-from codex_proxy.runs.lane import LaneReader
 from codex_proxy.runs.run import Run
 
 TURN = Turn(model="m", history=())
@@ -121,7 +121,7 @@ class WordAgent:
         self.dialects: list[WordDialect] = []
         self.gate: asyncio.Event | None = None
         self.fault: Exception | None = None
-        self.limits = ToldLimits()
+        self.limits = NewestLimits()
         self.breaks = ""
         self.slow_to_settle = False
         self.opening = 0

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from codex_proxy.agents.agent import Opened
 from codex_proxy.agents.base import Ended
 from codex_proxy.core.events import ApprovalAsked, Event, InputAsked, TextDelta
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, SaidMessage, TextPart, Tool
 from codex_proxy.core.turn import NamedTools, Turn
-from codex_proxy.runs.agent import Opened
 from codex_proxy.runs.kept import KeptLimits, KeptThreads, Parked, thread_key
 from codex_proxy.runs.seat import Seat
 from codex_proxy.tools.broker import Answered

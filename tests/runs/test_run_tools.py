@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from codex_proxy.agents.agent import Opened
 from codex_proxy.agents.base import Reply, Step, ToolReply
 from codex_proxy.core.events import (
     Event,
@@ -37,7 +38,6 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.agent import Opened
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.kept import KeptLimits
 from codex_proxy.runs.manager import RunLimits, RunManager

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from codex_proxy.agents.agent import Opened
 from codex_proxy.agents.base import Decision, Ended, ToolReply
 from codex_proxy.core.events import Event, TextDelta
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import TextPart
-from codex_proxy.runs.agent import Opened
 from codex_proxy.runs.seat import SETTLE_SECONDS, Seat
 from tests.runs.actors import DONE, TURN, WordDialect, WordLane, said
 from tests.runs.virtual import virtual

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.child import Command
-from codex_proxy.runs.hub import Hub
 from tests.http.serving import Proxy, fake_proxy, user
 
 WORDS = "Error: what the client asked for"
@@ -60,7 +60,7 @@ async def test_those_who_wait_for_a_process_that_keeps_ending_are_told_how_and_n
 
 async def test_why_a_process_does_not_start_is_told_without_its_words_to_strangers(tmp_path: Path) -> None:
     script = f"import sys; sys.stderr.write({WORDS!r}); sys.exit(3)"
-    hub = Hub("test", "1")
+    process = AppServerProcess("test", "1")
     with pytest.raises(Fault, match=WORDS) as raised:
-        await hub.start(Command((sys.executable, "-c", script), {}, str(tmp_path)), within=20)
+        await process.start(Command((sys.executable, "-c", script), {}, str(tmp_path)), within=20)
     assert raised.value.failure.unquoted == "The agent's process ended while it was starting (exit code 3)."

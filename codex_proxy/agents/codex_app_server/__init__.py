@@ -1,1 +1,1 @@
-"""The JSON-RPC dialect of `codex app-server`. Sans-IO."""
+"""The agent `codex-app-server`: its JSON-RPC dialect (pure), and the pool of processes that speak it."""

@@ -1,7 +1,7 @@
 """How a ``codex app-server`` process and its threads are started, as values.
 
 In: what the operator and the provider want. Out: the argument vector, the parameters of ``initialize`` and
-``thread/start``, and what a version text means. Nothing is spawned and nothing is read here.
+``thread/start``. Nothing is spawned and nothing is read here.
 
 Two kinds of process. A *plain-model* process runs in a shadow home and is nothing but the model: the client
 is the agent. An *agent* process runs in the user's own home, and Codex stays what the user made it; its
@@ -12,15 +12,11 @@ the network, and 0.163 ignores it for the model catalog. An invalid argument end
 Source: experiments with 0.163.0 and 0.169.0, kept up by the tests that drive the real binary.
 """
 
-import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import msgspec
-
-from codex_proxy.agents.codex_app_server.shadow_home import ProviderConfig
-
-Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
+from codex_proxy.agents.codex.sandbox_config import Sandbox, toml_string
+from codex_proxy.agents.codex.shadow_home import ProviderConfig, shell_exclude
 
 
 class Switch(NamedTuple):
@@ -93,67 +89,6 @@ OPT_OUT_NOTIFICATIONS: Final = (
 """Notifications we never use. Codex does not write them at all then, which spares a parse per turn each."""
 
 
-class Version(NamedTuple):
-    """A release of Codex; pre-release suffixes are not told apart."""
-
-    major: int
-    minor: int
-    patch: int
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}.{self.patch}"
-
-
-Dialect = Literal["codex-app-server", "codex-proto"]
-
-
-class _Range(NamedTuple):
-    first: Version
-    end: Version
-    too_old: str
-    too_new: str
-
-
-_RANGES: Final[dict[Dialect, _Range]] = {
-    # 0.163.0 and 0.169.0 are tested. Older releases speak another API under the same subcommand.
-    "codex-app-server": _Range(
-        first=Version(0, 160, 0),
-        end=Version(0, 180, 0),
-        too_old="Install a newer Codex, or give --agent codex-proto if it is older than 0.50.",
-        too_new="Install Codex 0.169, or a newer release of this proxy.",
-    ),
-    # 0.42.0 is tested, by recordings. Later releases have no `codex proto`.
-    "codex-proto": _Range(
-        first=Version(0, 30, 0),
-        end=Version(0, 50, 0),
-        too_old="Install a newer Codex and use the codex-app-server agent.",
-        too_new="Use the codex-app-server agent: this Codex no longer has `codex proto`.",
-    ),
-}
-
-_VERSION = re.compile(r"(?:^codex-cli |^[^/\n]*/)(\d+)\.(\d+)\.(\d+)", re.MULTILINE)
-
-
-def version_from(text: str) -> Version | None:
-    """The release named by ``codex --version`` (``codex-cli 0.163.0``) or a ``userAgent`` (``name/0.163.0``).
-
-    Other lines before it (warnings of Codex) do no harm; no version at all gives ``None``.
-    """
-    found = _VERSION.search(text)
-    return Version(*(int(part) for part in found.groups())) if found else None
-
-
-def refusal(dialect: Dialect, version: Version) -> str | None:
-    """Why this release cannot be driven by this dialect and what to do about it; ``None`` if it can."""
-    accepted = _RANGES[dialect]
-    if accepted.first <= version < accepted.end:
-        return None
-    old = version < accepted.first
-    fault, advice = ("too old", accepted.too_old) if old else ("too new", accepted.too_new)
-    span = f"{accepted.first} up to, not including, {accepted.end}"
-    return f"Codex {version} is {fault} for the {dialect} agent, which knows {span}. {advice}"
-
-
 def app_server_argv(
     codex: str,
     *,
@@ -191,8 +126,6 @@ def app_server_argv(
 def _provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
     # Codex splits the key at every dot, also inside quotes, and then ends at start for want of a provider of
     # the first half's name. So an id with a dot keeps its own counts.
-    # Codex splits the key at every dot, also inside quotes, and then ends at start for want of a provider of
-    # the first half's name. So an id with a dot keeps its own counts.
     if not provider.custom or {".", "="} & set(provider.id):
         return []
     return [
@@ -208,18 +141,6 @@ def _shell_pairs(provider: ProviderConfig, hidden: Iterable[str]) -> list[tuple[
         return []
     listed = ",".join(toml_string(name) for name in names)
     return [("shell_environment_policy.exclude", f"[{listed}]")]
-
-
-def shell_exclude(provider: ProviderConfig, hidden: Iterable[str]) -> tuple[str, ...]:
-    """What the agent's shells do not see: the user's own list, the provider's keys, and ``hidden``. Empty where
-    there is nothing to add to the user's own list."""
-    ours = (*provider.env_names, *hidden)
-    return tuple(dict.fromkeys((*provider.shell_exclude, *ours))) if ours else ()
-
-
-def toml_string(text: str) -> str:
-    """``text`` as a TOML basic string; JSON escapes are TOML's, but for DEL, which TOML wants escaped."""
-    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
 
 
 def initialize_params(client_name: str, version: str) -> dict[str, Any]:

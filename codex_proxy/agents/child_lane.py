@@ -1,0 +1,81 @@
+"""A child of one's own: one process, one lane, one turn."""
+
+from __future__ import annotations
+
+from codex_proxy.agents.base import Ended
+from codex_proxy.agents.lane import LaneReader, broken_protocol
+from codex_proxy.agents.lines import Chunks, LineFramer, LineTooLong
+from codex_proxy.process.child import Child, Command, Exit, spawn
+
+
+class ChildLane:
+    """A `Lane` whose dialect reads what the framer makes of stdout. Ends the child with the turn."""
+
+    alone = True
+
+    def __init__(self, framer: LineFramer | Chunks | None = None) -> None:
+        """`framer` cuts stdout into pieces for the dialect: lines unless it is given."""
+        self._child: Child | None = None
+        self._reader: LaneReader | None = None
+        self._framer = framer or LineFramer()
+
+    async def start(self, command: Command) -> None:
+        """Spawns the child. `SpawnError` where that fails."""
+        self._child = await spawn(command, self)
+
+    def attach(self, reader: LaneReader) -> None:
+        self._reader = reader
+
+    def kill(self) -> None:
+        """Ends the child at once, without waiting."""
+        if self._child is not None:
+            self._child.kill()
+
+    # --- the child's sink -----------------------------------------------------------------------
+
+    def received(self, chunk: bytes) -> None:
+        if self._reader is None:
+            return
+        try:
+            lines = self._framer.feed(chunk)
+        except LineTooLong as fault:
+            self._reader.received(fault.before, len(chunk))
+            self._reader.fail(broken_protocol(str(fault)))
+            return
+        if lines:
+            self._reader.received(lines, len(chunk))
+
+    def ended(self, exit: Exit) -> None:
+        if self._reader is None:
+            return
+        rest = self._framer.close()
+        if rest:
+            self._reader.received([rest], len(rest))
+        self._reader.ended(Ended(exit.code, exit.signal, exit.stderr_tail))
+
+    # --- the run's lane -------------------------------------------------------------------------
+
+    def send(self, writes: bytes) -> None:
+        if self._child is not None:
+            self._child.write(writes)
+
+    def close_stdin(self) -> None:
+        if self._child is not None:
+            self._child.close_stdin()
+
+    def pause(self) -> None:
+        if self._child is not None:
+            self._child.pause()
+
+    def resume(self) -> None:
+        if self._child is not None:
+            self._child.resume()
+
+    def rest(self, resting: bool) -> None:
+        """Nothing to count: the child is this lane's alone."""
+
+    async def release(self, *, settled: bool) -> None:
+        # `codex proto` does not exit when its stdin closes, so there is nothing to wait for.
+        if self._child is not None:
+            await self._child.end(grace=0)
+        self._child = self._reader = None  # each of them holds this lane

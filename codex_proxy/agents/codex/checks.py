@@ -1,0 +1,212 @@
+"""Codex, as `doctor` looks at it: which program it is, whether it is one we can drive, who is signed in, and
+whether its sandbox works here. Nothing is asked of a model.
+
+Codex is started in folders that are gone afterwards, but for the home it is signed in to; our state folder is left
+alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Mapping
+from typing import Literal
+
+from codex_proxy import __version__
+from codex_proxy.agents.codex.commands import find_version
+from codex_proxy.agents.codex.program import find_codex
+from codex_proxy.agents.codex.shadow_home import ProviderConfig
+from codex_proxy.agents.codex.spec import NO_CODEX, dialect_for, provider_of
+from codex_proxy.agents.codex.version import Dialect, refusal
+from codex_proxy.agents.codex_app_server.agent import CLIENT_NAME, NOT_SIGNED_IN, START_SECONDS
+from codex_proxy.agents.codex_app_server.launch import app_server_argv
+from codex_proxy.agents.codex_app_server.process import AppServerProcess
+from codex_proxy.agents.spec import AgentContext
+from codex_proxy.commands.checkup import Check, Fact
+from codex_proxy.config import Settings, split_list
+from codex_proxy.core.faults import Fault
+from codex_proxy.process.child import Command, Exit, SpawnError, spawn
+from codex_proxy.process.environment import child_environment
+
+SANDBOX_SECONDS = 20.0
+"""How long Codex may take to run `true` in its sandbox: 0.1 s as a rule."""
+
+SANDBOX_ADVICE = (
+    "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`) or allow user namespaces; until then the agent's "
+    "commands fail unless --sandbox danger-full-access lets them run unconfined."
+)
+
+
+async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) -> list[Check]:
+    """Program, version, protocol, sign-in and sandbox; what depends on something that failed is skipped."""
+    settings, environ = context.settings, context.environ
+    search_path = environ.get("PATH", os.defpath)
+    program = find_codex(settings.codex_bin, search_path)
+    if program is None:
+        return [Check(name="agent", status="failed", message="No Codex was found.", advice=NO_CODEX)]
+    checked = program_check(program, settings.codex_bin or shutil.which("codex", path=search_path))
+    try:
+        version = await find_version(program, child_environment(environ))
+    except Fault as fault:
+        advice = "Give the right path with --codex-bin, or install Codex anew."
+        return [checked, Check(name="version", status="failed", message=str(fault), advice=advice)]
+    found = Check(
+        name="version", status="ok", message=f"It is Codex {version}.", facts={"version": str(version)}
+    )
+    dialect = dialect_for(agent, version)
+    fault_of_version = refusal(dialect, version)
+    if fault_of_version is not None:
+        wrong = Check(name="protocol", status="failed", message=fault_of_version, advice=fault_of_version)
+        return [checked, found, wrong]
+    protocol = Check(
+        name="protocol", status="ok", message=f"{dialect} drives this release.", facts={"agent": dialect}
+    )
+    return [checked, found, protocol, *await deeper_checks(program, dialect, settings, environ)]
+
+
+def program_check(program: str, named: str | None) -> Check:
+    """What kind of program it is: the native binary, or the wrapper of npm, which costs more."""
+    path = os.path.realpath(program)
+    wrapper = _is_script(path)
+    facts: dict[str, Fact] = {"path": program, "kind": "wrapper" if wrapper else "native"}
+    if not wrapper:
+        behind = named is not None and _is_script(os.path.realpath(os.path.expanduser(named)))
+        more = f", behind the wrapper {named}" if behind else ""
+        return Check(name="agent", status="ok", message=f"{program} (native{more}).", facts=facts)
+    return Check(
+        name="agent",
+        status="warning",
+        message=f"{program} is a script, and no native binary was found behind it.",
+        advice="Name the native binary with --codex-bin: a wrapper makes every child slower and larger.",
+        facts=facts,
+    )
+
+
+def _is_script(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:  # what cannot be read is told by the start that fails
+        return False
+
+
+async def deeper_checks(
+    program: str, dialect: Dialect, settings: Settings, environ: Mapping[str, str]
+) -> list[Check]:
+    """Sign-in and sandbox, of a program that we can drive."""
+    config = settings.codex_home / "config.toml"
+    try:
+        provider = provider_of(config)
+    except ValueError as error:
+        return [Check(name="sign-in", status="failed", message=str(error), advice=f"Mend {config}.")]
+    if dialect == "codex-proto":
+        return [file_sign_in(settings, provider)]
+    with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
+        signed_in = await sign_in(program, provider, settings, environ, folder)
+        return [signed_in, await sandbox(program, settings, environ, folder)]
+
+
+def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
+    """For a Codex that cannot be asked: whether there is a sign-in on disk."""
+    file = settings.codex_home / "auth.json"
+    if provider.custom or file.is_file():
+        return Check(name="sign-in", status="ok", message=f"There is one in {settings.codex_home}.")
+    message = f"There is no {file}, and this Codex cannot be asked."
+    return Check(name="sign-in", status="warning", message=message, advice=NOT_SIGNED_IN.message)
+
+
+async def sign_in(
+    program: str, provider: ProviderConfig, settings: Settings, environ: Mapping[str, str], folder: str
+) -> Check:
+    """Starts an app-server, asks who is signed in (`account/read`), and ends it."""
+    home = settings.codex_home
+    facts: dict[str, Fact] = {"provider": provider.id, "codex_home": str(home)}
+    missing = [name for name in provider.env_names if not environ.get(name)]
+    if provider.custom and missing:
+        message = (
+            f"The provider {provider.id} of {home / 'config.toml'} wants {', '.join(missing)}, not set here."
+        )
+        advice = f"Set {', '.join(missing)} in the environment that starts the server."
+        return Check(name="sign-in", status="warning", message=message, advice=advice, facts=facts)
+    extra = split_list(settings.child_env)
+    env = child_environment(environ, extra=extra, env_keys=provider.env_names, credentials=True)
+    env |= {"CODEX_SQLITE_HOME": folder, "CODEX_HOME": str(home) if home.is_dir() else folder}
+    argv = app_server_argv(program, plain=False, provider=provider)
+    process = AppServerProcess(CLIENT_NAME, __version__)
+    try:
+        await process.start(Command(argv, env, folder), within=START_SECONDS)
+        facts["user_agent"] = process.connection.user_agent
+        signed_in = process.connection.signed_in
+    except Fault as fault:
+        advice = "Run `codex` by hand: what it says there is the reason."
+        return Check(name="sign-in", status="failed", message=str(fault), advice=advice, facts=facts)
+    finally:
+        await process.end()
+    if not signed_in:
+        message = f"Nobody is signed in to Codex ({home})."
+        advice = f"Run `{login_command(program, settings, environ)}`."
+        return Check(name="sign-in", status="failed", message=message, advice=advice, facts=facts)
+    message = f"The provider {provider.id} has what it needs." if provider.custom else "Codex is signed in."
+    return Check(name="sign-in", status="ok", message=message, facts=facts)
+
+
+def login_command(program: str, settings: Settings, environ: Mapping[str, str]) -> str:
+    """What to type to sign in to the home that the server uses, with the Codex that it uses."""
+    on_path = shutil.which("codex", path=environ.get("PATH", os.defpath)) is not None
+    home = ""
+    if "codex_home" in settings.model_fields_set and not environ.get("CODEX_HOME"):
+        home = f"CODEX_HOME={shlex.quote(str(settings.codex_home))} "
+    return f"{home}{'codex' if on_path and not settings.codex_bin else shlex.quote(program)} login"
+
+
+async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
+    """Codex's own answer: whether it can run a command in its sandbox."""
+    bubblewrap = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
+    facts: dict[str, Fact] = {"sandbox": settings.sandbox, "bubblewrap": bubblewrap}
+    if settings.sandbox == "danger-full-access":
+        message = "The agent's commands run unconfined (danger-full-access)."
+        advice = "Leave --sandbox out, unless this machine is there to be broken."
+        return Check(name="sandbox", status="warning", message=message, advice=advice, facts=facts)
+    env = child_environment(environ) | {"CODEX_HOME": folder}
+    command = Command((program, "sandbox", "--", "true"), env, folder)
+    exit = await exit_of(command, SANDBOX_SECONDS)
+    if exit is not None and exit.code == 0:
+        by = "bubblewrap is installed" if bubblewrap else "without a bubblewrap of the system"
+        return Check(name="sandbox", status="ok", message=f"Codex can confine commands ({by}).", facts=facts)
+    said = exit.stderr_tail.strip().splitlines()[-1:] if exit is not None else []
+    why = said[0][:200] if said else "it did not end in time" if exit is None else f"exit status {exit.code}"
+    message = f"Codex cannot confine commands here: {why}"
+    return Check(name="sandbox", status="warning", message=message, advice=SANDBOX_ADVICE, facts=facts)
+
+
+class _End:
+    """A child's sink that only waits for its end."""
+
+    def __init__(self) -> None:
+        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+
+    def received(self, chunk: bytes) -> None:
+        """What it prints does not matter."""
+
+    def ended(self, exit: Exit) -> None:
+        self.exit.set_result(exit)
+
+
+async def exit_of(command: Command, within: float) -> Exit | None:
+    """How a short command ended; None where it could not be started or did not end in time. It leaves no process."""
+    end = _End()
+    try:
+        child = await spawn(command, end)
+    except SpawnError:
+        return None
+    child.close_stdin()
+    try:
+        async with asyncio.timeout(within):
+            return await asyncio.shield(end.exit)
+    except TimeoutError:
+        return None
+    finally:
+        await child.end(grace=0)

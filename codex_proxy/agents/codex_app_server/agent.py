@@ -1,0 +1,214 @@
+"""The agent `codex-app-server`: a pool of long-lived processes for each of the two kinds of turn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from codex_proxy import __version__
+from codex_proxy.agents.agent import Opened, ProcessCounts
+from codex_proxy.agents.base import Capability
+from codex_proxy.agents.codex.first_start import alone_the_first_time
+from codex_proxy.agents.codex.sandbox_config import Profiles
+from codex_proxy.agents.codex_app_server.plan import Limits
+from codex_proxy.agents.codex_app_server.pool import Pool
+from codex_proxy.agents.codex_app_server.process import AppServerProcess, HubLane
+from codex_proxy.agents.newest_limits import NewestLimits
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.ids import Clock
+from codex_proxy.core.models import AgentModel
+from codex_proxy.core.turn import Turn
+from codex_proxy.process.child import Command
+
+START_SECONDS = 20.0
+"""How long a process may take to greet us: 70 ms as a rule, 0.5 s in a fresh home, more on a cold disk."""
+
+RECHECK_SECONDS = 10.0
+"""A sign-in that is kept in the system's keyring changes no file: how often a new process is asked about it."""
+
+LIMITS_SECONDS = 5.0
+"""How long the agent may take to tell what its account may still use: it asks its provider."""
+
+CLIENT_NAME = "codex_openai_proxy"
+
+NOT_SIGNED_IN = Failure(
+    kind=FaultKind.AGENT_NOT_AUTHENTICATED,
+    message="Codex is not signed in. Run `codex login` on the machine that runs this server, then try again.",
+)
+
+
+class AppServerProcesses(msgspec.Struct, frozen=True):
+    """How to start the two kinds of process, and what there is to know of them before they run."""
+
+    name: str
+    version: str
+    plain: Command
+    agent: Command | None
+    """None: one kind of process serves both kinds of turn (the fake agent)."""
+    empty_folder: str
+    models: tuple[AgentModel, ...]
+    any_model: bool
+    sign_in_file: str = ""
+    """The file that changes when somebody signs in."""
+    start_mark: str = ""
+    """A file that says that this version has started before; see `first_start`."""
+    profiles: Profiles | None = None
+    """The permission profiles of agent processes; None where they have none (the fake agent)."""
+    can_confine: Callable[[], Awaitable[bool]] | None = None
+    """Whether the machine lets commands be kept from reading. Takes 0.1 s and more."""
+
+
+class _Start(msgspec.Struct, frozen=True):
+    """When a process was started, and what the sign-in's file looked like then."""
+
+    at: float
+    stamp: tuple[int, int, int] | None
+
+
+def _stamp(file: str) -> tuple[int, int, int] | None:
+    """What changes with a file's content; None where there is no such file."""
+    try:
+        stat = os.stat(file)
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+class AppServerAgent:
+    """An `Agent`. The pool of the default mode is warm after `start`; the other starts when first needed."""
+
+    capabilities: frozenset[Capability] = frozenset(
+        {
+            "history",
+            "client_tools",
+            "tool_replies",
+            "structured_output",
+            "images",
+            "plain_model",
+            "web_search",
+            "verbosity",
+        }
+    )
+
+    def __init__(
+        self, processes: AppServerProcesses, limits: Limits, clock: Clock, *, warm_plain: bool
+    ) -> None:
+        self.name = processes.name
+        self.version = processes.version
+        self.any_model = processes.any_model
+        self._models = processes.models
+        self._empty = processes.empty_folder
+        self._processes = processes
+        self._confines: asyncio.Task[bool] | None = None
+        self._sign_in_file = processes.sign_in_file
+        self._starts: WeakKeyDictionary[AppServerProcess, _Start] = WeakKeyDictionary()
+        self._clock = clock
+        self.limits = NewestLimits()
+        self._plain = self._pool(processes.plain, limits, clock, processes.start_mark)
+        self._agent = self._plain
+        if processes.agent is not None:
+            self._agent = self._pool(processes.agent, limits, clock, processes.start_mark)
+        self._warm_plain = warm_plain
+
+    def _pool(self, command: Command, limits: Limits, clock: Clock, mark: str) -> Pool:
+        async def start(process: AppServerProcess) -> None:
+            async with alone_the_first_time(mark, START_SECONDS):
+                self._starts[process] = _Start(clock.monotonic(), _stamp(self._sign_in_file))
+                await process.start(command, within=START_SECONDS)
+
+        return Pool(self._process, start, limits, clock)
+
+    def _process(self) -> AppServerProcess:
+        process = AppServerProcess(CLIENT_NAME, __version__)
+        process.on_limits = self.limits.heard
+        return process
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pool of plain-model turns and that of agent turns, or the one that serves both."""
+        return (self._plain,) if self._plain is self._agent else (self._plain, self._agent)
+
+    async def start(self) -> None:
+        await (self._plain if self._warm_plain else self._agent).warm()
+
+    async def open(self, turn: Turn) -> Opened:
+        pool = self._plain if turn.mode == "model" else self._agent
+        permissions = await self._permissions(turn)
+        lane = await self._signed_in_lane(pool)
+        if turn.mode == "model" and self._empty:
+            turn = msgspec.structs.replace(turn, workdir=self._empty)
+        if permissions is not None:
+            turn = msgspec.structs.replace(turn, permissions=permissions)
+        return Opened(turn, lane.dialect, lane)
+
+    async def _permissions(self, turn: Turn) -> str | None:
+        """The permission profile of a turn that is kept from reading. None where it gets its plain sandbox: where
+        Codex cannot do better here, no sandboxed command runs at all."""
+        profiles, can_confine = self._processes.profiles, self._processes.can_confine
+        if turn.mode == "model" or not turn.confine_reads or profiles is None or can_confine is None:
+            return None
+        if self._confines is None or (self._confines.done() and not self._confines.result()):
+            self._confines = asyncio.ensure_future(can_confine())
+        return profiles.of(turn.sandbox) if await asyncio.shield(self._confines) else None
+
+    async def _signed_in_lane(self, pool: Pool) -> HubLane:
+        """A lane on a process that is signed in. A sign-in since its start takes a new process to be seen."""
+        lane = await pool.lane()
+        if not lane.process.connection.signed_in and self._may_have_changed(lane.process):
+            pool.retire(lane.process)
+            await pool.release(lane, settled=True)
+            lane = await pool.lane()
+        if lane.process.connection.signed_in:
+            return lane
+        await pool.release(lane, settled=True)
+        raise Fault(NOT_SIGNED_IN)
+
+    def _may_have_changed(self, process: AppServerProcess) -> bool:
+        """Whether somebody may have signed in since this process was started."""
+        start = self._starts.get(process)
+        if start is None or start.stamp != _stamp(self._sign_in_file):
+            return True
+        return self._clock.monotonic() - start.at > RECHECK_SECONDS
+
+    async def release(self, opened: Opened, *, settled: bool) -> None:
+        assert isinstance(opened.lane, HubLane)
+        pool = self._plain if opened.turn.mode == "model" else self._agent
+        await pool.release(opened.lane, settled=settled)
+
+    def models(self) -> tuple[AgentModel, ...]:
+        return self._models
+
+    async def ask_limits(self) -> None:
+        process = next((process for pool in self.pools for process in pool.processes if process.alive), None)
+        if process is not None:
+            process.ask_limits()
+            await self.limits.answered(LIMITS_SECONDS)
+
+    def processes(self) -> ProcessCounts:
+        processes = [process for pool in self.pools for process in pool.processes]
+        busy = sum(1 for process in processes if process.turns)
+        restarts = sum(pool.restarts for pool in self.pools)
+        return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=restarts)
+
+    def trouble(self) -> Failure | None:
+        for pool in self.pools:
+            trouble = pool.trouble()
+            if trouble is not None:
+                return trouble
+        processes = [process for pool in self.pools for process in pool.processes]
+        if processes and not any(process.connection.signed_in for process in processes):
+            return NOT_SIGNED_IN
+        return None
+
+    async def close(self) -> None:
+        if self._confines is not None:
+            self._confines.cancel()
+        await asyncio.gather(*(pool.close() for pool in self.pools))
+
+    def kill(self) -> None:
+        for pool in self.pools:
+            pool.kill()

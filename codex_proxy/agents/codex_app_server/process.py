@@ -1,0 +1,285 @@
+"""One `codex app-server` process and the lanes on it: bytes in, messages to each lane's reader.
+
+It knows which lane a message belongs to and nothing of what it means; which process a turn gets is the
+pool's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from codex_proxy.agents.base import Ended
+from codex_proxy.agents.codex_app_server.connection import Connection
+from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
+from codex_proxy.agents.failures import exit_of, how_it_ended, last_words
+from codex_proxy.agents.lane import LaneReader, broken_protocol
+from codex_proxy.agents.lines import LineFramer, LineTooLong
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
+from codex_proxy.process.descendants import children_of, since_boot
+from codex_proxy.process.resident_memory import family_of, resident_bytes
+
+RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
+
+
+class AppServerProcess:
+    """A process that serves many turns. `start` first; `open_lane` once it is ready."""
+
+    def __init__(self, client_name: str, client_version: str) -> None:
+        self.connection = Connection(client_name, client_version)
+        self.exit: Exit | None = None
+        """How it ended, once it has."""
+        self.served = 0
+        self.on_change: Callable[[], None] | None = None
+        """Who wants to know that the process is gone, or not to be used any more."""
+        self.on_limits: Callable[[bytes], None] | None = None
+        """Who wants to know what the account may still use."""
+        self.suspect = False
+        """It broke its protocol, or a turn on it did not settle: it takes no further one."""
+        self.proven = False
+        """A turn has come to its end here, as turns do."""
+        self.ended_at_work = False
+        """The process ended while a turn was under way on it."""
+        self._child: Child | None = None
+        self._framer = LineFramer()
+        self._readers: dict[int, LaneReader] = {}
+        self._resting: set[int] = set()
+        self._unheard: set[int] = set()
+        """Lanes on which the process has not said a word since they were opened or taken up again."""
+        self._opened: asyncio.Event = asyncio.Event()
+        self._lanes_since: dict[int, float] = {}
+        """When each lane in use was opened or taken up again, on the clock of `strays`."""
+        self._shared = False
+        """Several turns have been under way at once since there was none."""
+        self._own: frozenset[int] = frozenset()
+        """What the warden has for children before the first turn: the agent."""
+        self._family: dict[int, float] = {}
+        """The agent with what it was started through (npm's wrapper), and when each was started."""
+
+    async def start(self, command: Command, *, within: float) -> None:
+        """Spawns the process and greets it. A `Fault` where it does not answer `within` seconds."""
+        try:
+            self._child = await spawn(command, self)
+        except SpawnError as error:
+            kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
+            raise Fault(Failure(kind=kind, message=str(error))) from error
+        self._child.write(self.connection.open())
+        try:
+            async with asyncio.timeout(within):
+                await self._opened.wait()
+        except TimeoutError:
+            message = f"The agent did not answer within {within:g} s of its start. Try again."
+            await self.end()
+            raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=message)) from None
+        except asyncio.CancelledError:
+            self.kill()
+            raise
+        if self.connection.fault is not None or self.exit is not None:
+            await self.end()
+            raise Fault(self._why())
+        self._own = frozenset(children_of(self._child.pid))
+        self._family = family_of(self._child.pid)
+
+    def _why(self) -> Failure:
+        if self.connection.fault is not None:
+            message = self.connection.fault
+            quoted = message.partition(": ")[2]
+        else:
+            ended = Ended() if self.exit is None else _ended(self.exit)
+            message = f"The agent's process ended while it was starting{how_it_ended(ended)}"
+            quoted = last_words(ended.stderr_tail)
+        return Failure(kind=FaultKind.SPAWN_FAILED, message=message, quoted=quoted)
+
+    @property
+    def how_it_ended(self) -> str:
+        """For behind a sentence about its end: its exit. Its last words are the affair of whose turn it was."""
+        return "." if self.exit is None else f"{exit_of(_ended(self.exit))}."
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the agent holds, as far as the system tells. Reads files: not for every turn."""
+        return resident_bytes(self._family) if self.alive else 0
+
+    @property
+    def alive(self) -> bool:
+        return self.exit is None and self._child is not None
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child is not None else None
+
+    @property
+    def turns(self) -> int:
+        """Lanes in use, also those that nobody reads yet; not those that only rest."""
+        return self.connection.lanes - len(self._resting)
+
+    def open_lane(self) -> HubLane:
+        self._turn_begins()
+        self.served += 1
+        number = self.connection.open_lane()
+        self._lanes_since[number] = since_boot()
+        self._unheard.add(number)
+        return HubLane(self, number)
+
+    def _turn_begins(self) -> None:
+        """What the process says on stderr is told to a turn that was alone with it: else it may be another's."""
+        self._shared = self.turns > 0
+        if not self._shared and self._child is not None:
+            self._child.forget_words()
+
+    @property
+    def has_strays(self) -> bool:
+        """Whether something still runs that a turn has left behind: it is older than every turn there is."""
+        if self._child is None or not self.alive:
+            return False
+        oldest_turn = min(self._lanes_since.values(), default=math.inf)
+        return any(
+            born < oldest_turn for pid, born in children_of(self._child.pid).items() if pid not in self._own
+        )
+
+    def attach(self, lane: int, reader: LaneReader) -> None:
+        self._readers[lane] = reader
+        if self.exit is not None or self.suspect:  # since the opening of the lane
+            asyncio.get_running_loop().call_soon(self._tell_end, lane)
+
+    def send(self, lane: int, writes: bytes) -> None:
+        self._write(self.connection.send(lane, writes))
+
+    def rest(self, lane: int, resting: bool) -> None:
+        """A process on which lanes only rest is idle: it may be ended, and they with it."""
+        if lane not in self._readers:
+            return
+        if resting:
+            self.proven = True
+            self._resting.add(lane)
+            self._lanes_since.pop(lane, None)  # what still runs of its turn is a stray
+        else:
+            self._turn_begins()
+            self._resting.discard(lane)
+            self._lanes_since[lane] = since_boot()
+            self._unheard.add(lane)
+        self._changed()
+
+    def give_up_resting(self) -> None:
+        """The process will take no further turn, also none on a lane that rests: those are told its end now."""
+        for lane in list(self._resting):
+            self._readers[lane].ended(RENEWED)
+
+    def give_up_unheard(self) -> None:
+        """The process may never answer again: lanes on which it has not said a word are told its end now."""
+        for lane in list(self._unheard):
+            if lane in self._readers:
+                self._readers[lane].ended(RENEWED)
+
+    def close_lane(self, lane: int) -> None:
+        self._readers.pop(lane, None)
+        self._resting.discard(lane)
+        self._unheard.discard(lane)
+        self._lanes_since.pop(lane, None)
+        self._write(self.connection.close_lane(lane))
+
+    def ask_limits(self) -> None:
+        """Asks what the account may still use; `on_limits` is told."""
+        self._write(self.connection.limits_request())
+
+    def _write(self, writes: bytes) -> None:
+        if writes and self._child is not None:
+            self._child.write(writes)
+
+    async def end(self) -> None:
+        """Ends the process, politely first: its stdin is closed."""
+        if self._child is not None:
+            await self._child.end()
+
+    def kill(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+
+    # --- the child's sink -----------------------------------------------------------------------
+
+    def received(self, chunk: bytes) -> None:
+        broken: Failure | None = None
+        try:
+            lines = self._framer.feed(chunk)
+        except LineTooLong as fault:
+            lines, broken = fault.before, broken_protocol(str(fault))
+        heard = self.connection.receive(lines)
+        self._write(heard.writes)
+        if heard.limits is not None and self.on_limits is not None:
+            self.on_limits(heard.limits)
+        for lane, messages in heard.lanes:
+            self._unheard.discard(lane)
+            reader = self._readers.get(lane)
+            if reader is not None:
+                reader.received(messages, len(chunk) * len(messages) // max(1, len(lines)))
+        if self.connection.ready or self.connection.fault is not None:
+            self._opened.set()
+        if broken is not None:
+            for reader in list(self._readers.values()):
+                reader.fail(broken)
+            self.suspect = True
+            self.kill()
+            self._changed()
+
+    def ended(self, exit: Exit) -> None:
+        self.exit = exit
+        self.ended_at_work = self.turns > 0
+        self._opened.set()
+        for lane in list(self._readers):
+            self._tell_end(lane)
+        self._changed()
+
+    def _tell_end(self, lane: int) -> None:
+        reader, exit = self._readers.get(lane), self.exit
+        if reader is not None and exit is None:
+            reader.ended(RENEWED)
+        elif reader is not None and exit is not None:
+            tells = not self._shared and lane not in self._resting
+            reader.ended(_ended(exit) if tells else Ended(exit.code, exit.signal))
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+
+class HubLane:
+    """A `Lane` on a shared process: it cannot be paused, since others are served by the same pipe."""
+
+    alone = False
+
+    def __init__(self, process: AppServerProcess, number: int) -> None:
+        self.number = number
+        self.dialect = AppServerTurn(number)
+        self.process = process
+        self.used = False
+        """A turn has begun on it."""
+
+    def attach(self, reader: LaneReader) -> None:
+        self.used = True
+        self.process.attach(self.number, reader)
+
+    def send(self, writes: bytes) -> None:
+        self.process.send(self.number, writes)
+
+    def close_stdin(self) -> None:
+        raise RuntimeError("stdin of a process that serves several turns stays open")
+
+    def pause(self) -> None:
+        """Not here; a reader that falls too far behind is cut instead."""
+
+    def resume(self) -> None:
+        """Never paused."""
+
+    def rest(self, resting: bool) -> None:
+        self.process.rest(self.number, resting)
+
+    async def release(self, *, settled: bool) -> None:
+        self.process.suspect = self.process.suspect or not settled
+        self.process.proven = self.process.proven or (self.used and settled and self.process.alive)
+        self.process.close_lane(self.number)
+
+
+def _ended(exit: Exit) -> Ended:
+    return Ended(exit.code, exit.signal, exit.stderr_tail)

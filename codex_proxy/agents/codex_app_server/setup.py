@@ -1,0 +1,239 @@
+"""What Codex there is on this machine, and the folders and commands to run it with.
+
+Does the reading and writing that `agents.codex_app_server` only plans: asks the binary for its version and
+its models, reads the user's config.toml, and lays out our state folder (shadow home, patched catalog). It
+writes nothing to the user's own home.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from codex_proxy.agents.codex.catalog import (
+    CatalogError,
+    CatalogModel,
+    plain_catalog,
+    published_models,
+)
+from codex_proxy.agents.codex.commands import find_version, misconfigured, output_of
+from codex_proxy.agents.codex.private_home import private_home, remove_left_homes
+from codex_proxy.agents.codex.sandbox_config import (
+    Profiles,
+    WorkspaceWrite,
+    workspace_write_pairs,
+)
+from codex_proxy.agents.codex.shadow_home import (
+    ConfigError,
+    ProviderConfig,
+    ShadowHome,
+    plan_shadow_home,
+)
+from codex_proxy.agents.codex.version import Version, refusal
+from codex_proxy.agents.codex_app_server.launch import app_server_argv
+from codex_proxy.core.faults import Fault
+from codex_proxy.files.private import make_folder, replacing
+from codex_proxy.process.child import Command
+from codex_proxy.process.environment import child_environment, credential_names
+
+log = structlog.get_logger(__name__)
+
+
+class CodexSetup(msgspec.Struct, frozen=True):
+    """Everything that is needed to start app-server processes."""
+
+    version: Version
+    provider: ProviderConfig
+    models: tuple[CatalogModel, ...]
+    plain: Command
+    agent: Command
+    profiles: Profiles
+    """What the agent processes have permission profiles for."""
+    empty_folder: str
+    """The working folder of plain-model turns: nothing is in it that could reach the model."""
+    start_mark: str = ""
+    """The file that is there once this version has started with our state folder."""
+    notices: tuple[str, ...] = ()
+
+
+class CodexPlaces(msgspec.Struct, frozen=True):
+    """Where things are: the binary, the user's home of it, our state folder, and the workspace.
+
+    A home that does not exist is one that Codex has yet to make: it does at its first start, where nobody
+    names it to it.
+    """
+
+    program: str
+    codex_home: str
+    state: str
+    workdir: str
+    policy: WorkspaceWrite = WorkspaceWrite()
+    """What the sandbox `workspace-write` allows beside the workspace."""
+    unreadable: tuple[str, ...] = ()
+    """What commands of confined turns may not read."""
+    profile: str = "codex_proxy"
+    """How the permission profiles of its processes begin: a name that no project's configuration knows."""
+
+
+async def prepare_app_server(
+    places: CodexPlaces, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
+) -> CodexSetup:
+    """Looks at the binary and the user's home, and lays out the state folder. Raises `Fault`."""
+    base = child_environment(environment, extra=child_env)
+    version = await find_version(places.program, base)
+    fault = refusal("codex-app-server", version)
+    if fault is not None:
+        raise misconfigured(fault)
+    try:
+        remove_left_homes(places.state)
+        bundled = _kept_catalog(places, version) or await _ask_for_catalog(places, base)
+        return _lay_out(places, environment, child_env, lite, version, bundled)
+    except OSError as error:
+        raise misconfigured(f"the state folder {places.state} cannot be used: {error}") from error
+
+
+def _lay_out(
+    places: CodexPlaces,
+    environment: Mapping[str, str],
+    child_env: tuple[str, ...],
+    lite: bool | None,
+    version: Version,
+    bundled: bytes,
+) -> CodexSetup:
+    text, shadow = _user_config(places)
+    home = _shadow_home(places, shadow)
+    catalog, models = _catalog(places, version, lite, text, bundled)
+    empty, sqlite = Path(places.state) / "empty", Path(places.state) / "codex"
+    make_folder(empty)
+    make_folder(sqlite)
+    env = child_environment(
+        environment, extra=child_env, env_keys=shadow.provider.env_names, credentials=True
+    )
+    env["CODEX_SQLITE_HOME"] = str(sqlite)
+    profiles = Profiles(places.profile, places.unreadable, places.policy)
+    plain_argv = app_server_argv(
+        places.program, plain=True, catalog_path=str(catalog), provider=shadow.provider
+    )
+    agent_argv = app_server_argv(
+        places.program,
+        plain=False,
+        provider=shadow.provider,
+        hidden=credential_names(env, extra=child_env),
+        extra=[*workspace_write_pairs(places.policy), *profiles.pairs()],
+    )
+    agent_env = {name: value for name, value in env.items() if name != "CODEX_HOME"}
+    if Path(places.codex_home).is_dir():
+        agent_env["CODEX_HOME"] = places.codex_home
+    return CodexSetup(
+        version=version,
+        provider=shadow.provider,
+        models=models,
+        plain=Command(plain_argv, env | {"CODEX_HOME": str(home)}, str(empty)),
+        agent=Command(agent_argv, agent_env, places.workdir),
+        profiles=profiles,
+        empty_folder=str(empty),
+        start_mark=str(sqlite / f"started-{version}"),
+        notices=shadow.notices,
+    )
+
+
+def _user_config(places: CodexPlaces) -> tuple[str, ShadowHome]:
+    """The text of the user's config.toml (empty where there is none), and the home planned from it."""
+    config = Path(places.codex_home) / "config.toml"
+    try:
+        text = config.read_text("utf-8") if config.exists() else ""
+        return text, plan_shadow_home(text)
+    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        raise misconfigured(f"{config} cannot be used: {error}") from error
+
+
+def _shadow_home(places: CodexPlaces, shadow: ShadowHome) -> Path:
+    """The home of plain-model turns: the provider, the sign-in, and nothing else of the user's."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(places.codex_home))).hexdigest()[:16]
+    home = Path(places.state) / "homes" / name
+    make_folder(home)
+    _write(home / "config.toml", shadow.config_toml.encode())
+    for link in shadow.links:
+        _link(Path(places.codex_home) / link, home / link)
+    return home
+
+
+async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
+    """Whether Codex can keep a command from reading here: it takes bubblewrap and user namespaces, or macOS."""
+    name = str(profiles.of("read-only"))
+    switches = [part for key, value in profiles.pairs() for part in ("-c", f"{key}={value}")]
+    try:
+        with private_home(state) as home:
+            command = (program, "sandbox", *switches, "-P", name, "-C", "/", "--", "true")
+            await output_of(command, child_environment(environment) | {"CODEX_HOME": home})
+    except (Fault, OSError) as fault:
+        log.warning("agent_reads_not_confined", reason=str(fault))
+        return False
+    return True
+
+
+def _bundled_file(places: CodexPlaces, version: Version) -> Path:
+    return Path(places.state) / "catalogs" / f"bundled-{version}.json"
+
+
+def _kept_catalog(places: CodexPlaces, version: Version) -> bytes:
+    """What this version said of its models before; empty where it was not asked yet."""
+    make_folder(Path(places.state) / "catalogs")
+    file = _bundled_file(places, version)
+    try:
+        kept = file.read_bytes()
+        published_models(kept)
+    except (FileNotFoundError, CatalogError):
+        return b""
+    return kept
+
+
+async def _ask_for_catalog(places: CodexPlaces, base: Mapping[str, str]) -> bytes:
+    with private_home(places.state) as private:
+        command = (places.program, "debug", "models", "--bundled")
+        return await output_of(command, {**base, "CODEX_HOME": private})
+
+
+def _catalog(
+    places: CodexPlaces, version: Version, lite: bool | None, config: str, bundled: bytes
+) -> tuple[Path, tuple[CatalogModel, ...]]:
+    """The patched catalog's file, and the models of the unpatched one."""
+    bundled_file = _bundled_file(places, version)
+    try:
+        models = published_models(bundled)
+        own = tomllib.loads(config).get("model")
+        extra = (own,) if isinstance(own, str) and own not in {model.slug for model in models} else ()
+        patched = plain_catalog(bundled, extra_slugs=extra, lite=lite)
+    except CatalogError as error:
+        bundled_file.unlink(missing_ok=True)
+        raise misconfigured(f"the model catalog of Codex {version} cannot be used: {error}") from error
+    _write(bundled_file, bundled)
+    digest = hashlib.sha256(patched).hexdigest()[:12]
+    patched_file = bundled_file.parent / f"plain-{version}-{digest}.json"
+    _write(patched_file, patched)
+    return patched_file, models
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Replaces a file in one step, and only where it differs: another server may be reading it."""
+    if file.exists() and file.read_bytes() == content:
+        return
+    with replacing(file) as new:
+        new.write(content)
+
+
+def _link(target: Path, link: Path) -> None:
+    """A symbolic link, replaced in one step; one to nothing yet is right too, for a sign-in that comes later."""
+    if link.is_symlink() and Path(os.readlink(link)) == target.absolute():
+        return
+    with tempfile.TemporaryDirectory(dir=link.parent, prefix=".new-") as folder:
+        new = Path(folder, link.name)
+        new.symlink_to(target.absolute())
+        new.replace(link)

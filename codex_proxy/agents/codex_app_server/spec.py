@@ -1,0 +1,137 @@
+"""The agent `codex-app-server`: Codex, by a few long-lived `codex app-server` processes."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from codex_proxy.agents.codex.spec import codex_program
+from codex_proxy.agents.spec import AgentContext, AgentSpec
+
+if TYPE_CHECKING:
+    from codex_proxy.agents.agent import Agent
+    from codex_proxy.agents.base import Capability
+    from codex_proxy.agents.codex.catalog import CatalogModel
+    from codex_proxy.agents.codex_app_server.plan import Limits
+    from codex_proxy.agents.codex_app_server.setup import CodexPlaces
+    from codex_proxy.commands.checkup import Check
+    from codex_proxy.config import Settings
+    from codex_proxy.core.models import AgentModel
+
+CAPABILITIES: Final[frozenset[Capability]] = frozenset(
+    {
+        *("history", "client_tools", "tool_replies", "structured_output"),
+        *("images", "plain_model", "web_search", "verbosity"),
+    }
+)
+
+
+def pool_limits(settings: Settings) -> Limits:
+    """The limits of a pool of app-servers, as the settings have them."""
+    from codex_proxy.agents.codex_app_server.plan import Limits
+
+    return Limits(
+        max_processes=settings.app_server_processes,
+        max_age=settings.app_server_max_age,
+        max_turns_served=settings.app_server_max_turns,
+        max_memory=settings.app_server_max_memory,
+        # Who has a slot is not refused here.
+        max_waiting=max(Limits().max_waiting, settings.max_running_turns),
+    )
+
+
+async def make_app_server(context: AgentContext) -> Agent:
+    """Looks at the program and the user's home of it, and lays out the state folder. Raises `NoAgentError` or
+    `Fault`."""
+    import msgspec
+
+    from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
+    from codex_proxy.agents.codex_app_server.setup import can_confine, prepare_app_server
+    from codex_proxy.config import split_list
+
+    settings, environ = context.settings, context.environ
+    places = _places(context)
+    setup = await prepare_app_server(places, environ, split_list(settings.child_env), settings.codex_lite)
+    limits = context.child_limits
+    processes = AppServerProcesses(
+        name="codex-app-server",
+        version=str(setup.version),
+        plain=msgspec.structs.replace(setup.plain, limits=limits),
+        agent=msgspec.structs.replace(setup.agent, limits=limits),
+        empty_folder=setup.empty_folder,
+        models=tuple(_model(model) for model in setup.models),
+        any_model=setup.provider.custom,
+        sign_in_file=str(settings.codex_home / "auth.json"),
+        start_mark=setup.start_mark,
+        profiles=setup.profiles,
+        can_confine=lambda: can_confine(places.program, setup.profiles, environ, str(settings.state_dir)),
+    )
+    warm_plain = settings.builtin_tools == "never"
+    return AppServerAgent(processes, pool_limits(settings), context.clock, warm_plain=warm_plain)
+
+
+def _places(context: AgentContext) -> CodexPlaces:
+    """Where everything of Codex is. Makes the state folder."""
+    from codex_proxy.agents.codex.commands import misconfigured
+    from codex_proxy.agents.codex.shadow_home import ConfigError
+    from codex_proxy.agents.codex_app_server.setup import CodexPlaces
+    from codex_proxy.files.private import make_folder
+    from codex_proxy.protected_paths import unreadable_paths, workspace_write_policy
+
+    program, settings = codex_program(context), context.settings
+    try:
+        make_folder(settings.state_dir)
+    except OSError as error:
+        raise misconfigured(f"the state folder {settings.state_dir} cannot be made: {error}") from error
+    try:
+        policy = workspace_write_policy(settings, context.environ)
+    except ConfigError as error:
+        raise misconfigured(f"{settings.codex_home / 'config.toml'} cannot be used: {error}") from error
+    # The default home may be missing: nobody has used Codex here yet, and it makes its home itself.
+    if "codex_home" in settings.model_fields_set and not settings.codex_home.is_dir():
+        raise misconfigured(
+            f"Codex's home {settings.codex_home} is not a folder: make it and run `codex login`, or name another "
+            "one with --codex-home."
+        )
+    return CodexPlaces(
+        program,
+        str(settings.codex_home),
+        str(settings.state_dir),
+        str(settings.workdir),
+        policy=policy,
+        unreadable=unreadable_paths(settings),
+        profile=f"codex_proxy_{secrets.token_hex(8)}",
+    )
+
+
+def _model(model: CatalogModel) -> AgentModel:
+    from codex_proxy.core.models import AgentModel
+
+    return AgentModel(
+        id=model.slug,
+        display_name=model.display_name,
+        context_window=model.context_window,
+        input_modalities=model.input_modalities,
+        efforts=model.efforts,
+        default_effort=model.default_effort,
+        hidden=not model.listed,
+        native=model.native,
+    )
+
+
+async def _check(context: AgentContext) -> list[Check]:
+    from codex_proxy.agents.codex.checks import codex_checks
+
+    return await codex_checks(context, "codex-app-server")
+
+
+SPEC = AgentSpec(
+    name="codex-app-server",
+    summary="Codex, by `codex app-server` (JSON-RPC)",
+    processes="a few long-lived processes with many threads each, warm before the first request",
+    make=make_app_server,
+    check=_check,
+    capabilities=CAPABILITIES,
+    confined=True,
+    uses_codex=True,
+)

@@ -1,0 +1,107 @@
+"""The agent `fake`: a program of this project that makes its answers up, the same every time, in either dialect."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from codex_proxy import __version__
+from codex_proxy.agents.spec import AgentContext, AgentSpec
+
+if TYPE_CHECKING:
+    from codex_proxy.agents.agent import Agent
+    from codex_proxy.agents.base import Capability
+    from codex_proxy.commands.checkup import Check
+    from codex_proxy.core.models import AgentModel
+
+PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
+    {"history", "client_tools", "structured_output", "images", "plain_model"}
+)
+"""In the dialect proto: there a turn ends with its calls, as the transcripts want it."""
+APP_SERVER_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
+    *("tool_replies", "web_search", "verbosity")
+}
+
+# -P: a json.py in the workspace must not stand in for the standard library.
+PROGRAM = (sys.executable, "-P", "-m", "fake_proto")
+
+
+async def _make(context: AgentContext) -> Agent:
+    env = context.child_environment()
+    if not context.settings.fake_markers:
+        env["FAKE_CODEX_MARKERS"] = "off"
+    return (
+        _app_server(context, env) if context.settings.fake_dialect == "app-server" else _proto(context, env)
+    )
+
+
+def _proto(context: AgentContext, env: dict[str, str]) -> Agent:
+    from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
+    from codex_proxy.agents.codex_proto.dialect import CodexProto
+    from codex_proxy.agents.codex_proto.launch import proto_argv
+    from codex_proxy.process.child import Command
+
+    settings, limits = context.settings, context.child_limits
+    argv = proto_argv(PROGRAM, parallel_tool_calls=settings.enable_parallel_tool_calls)
+    return ChildPerTurnAgent(
+        ChildSpec(
+            name="fake",
+            version=__version__,
+            command=lambda turn: Command(argv, env, turn.workdir or str(settings.workdir), limits=limits),
+            dialect=lambda: CodexProto(extended=True),
+            capabilities=PROTO_CAPABILITIES,
+            models=_models(),
+            any_model=_takes_any_model(context),
+        )
+    )
+
+
+def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
+    from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
+    from codex_proxy.agents.codex_app_server.spec import pool_limits
+    from codex_proxy.process.child import Command
+
+    settings = context.settings
+    processes = AppServerProcesses(
+        name="fake",
+        version=__version__,
+        plain=Command((*PROGRAM, "app-server"), env, str(settings.workdir), limits=context.child_limits),
+        agent=None,
+        empty_folder="",
+        models=_models(),
+        any_model=_takes_any_model(context),
+    )
+    return AppServerAgent(processes, pool_limits(settings), context.clock, warm_plain=True)
+
+
+def _models() -> tuple[AgentModel, ...]:
+    from codex_proxy.core.models import AgentModel
+
+    return (
+        AgentModel(id="fake-model", display_name="Fake", is_default=True, efforts=("low", "medium", "high")),
+    )
+
+
+def _takes_any_model(context: AgentContext) -> bool:
+    return context.environ.get("FAKE_CODEX_MODELS") == "any"
+
+
+async def _check(context: AgentContext) -> list[Check]:
+    from codex_proxy.commands.checkup import Check
+
+    message = "The embedded fake agent is chosen: its answers are made up."
+    advice = "For real answers install Codex, sign in, and leave --agent out."
+    return [Check(name="agent", status="warning", message=message, advice=advice, facts={"kind": "fake"})]
+
+
+SPEC = AgentSpec(
+    name="fake",
+    summary="the embedded agent, deterministic to the byte: for trying, for tests, for golden transcripts",
+    processes="as its dialect has it (`PROXY_FAKE_DIALECT`)",
+    make=_make,
+    check=_check,
+    capabilities=PROTO_CAPABILITIES,
+    variants={"proto": PROTO_CAPABILITIES, "app-server": APP_SERVER_CAPABILITIES},
+    made_up=True,
+    confined=True,  # it runs nothing
+)

@@ -1,0 +1,283 @@
+"""The pool's decisions: small cases by hand, every limit by exhaustion, and a whole pool played through."""
+
+from itertools import combinations_with_replacement, product
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
+
+from codex_proxy.agents.codex_app_server.plan import (
+    Limits,
+    Refuse,
+    Seat,
+    State,
+    Upkeep,
+    Use,
+    Wait,
+    is_worn,
+    place,
+    tend,
+)
+
+LIMITS = Limits(
+    min_processes=1,
+    max_processes=3,
+    max_turns_running=4,
+    busy_from=2,
+    max_turns_served=10,
+    max_age=100.0,
+    max_waiting=3,
+)
+NOTHING = Upkeep(start=False, drain=(), retire=())
+
+
+def ready(key: int, running: int = 0, *, served: int = 0, age: float = 0.0) -> Seat:
+    return Seat(key, State.READY, running, served, age)
+
+
+def starting(key: int) -> Seat:
+    return Seat(key, State.STARTING, 0, 0, 0.0)
+
+
+def draining(key: int, running: int = 0) -> Seat:
+    return Seat(key, State.DRAINING, running, 0, 0.0)
+
+
+def test_a_turn_goes_to_the_least_busy_process() -> None:
+    assert place((ready(1, 2), ready(2, 1), ready(3, 3)), LIMITS, 0) == Use(2)
+
+
+def test_a_burst_of_turns_is_spread_over_the_processes() -> None:
+    seats = {1: ready(1), 2: ready(2), 3: ready(3)}
+    for _ in range(9):
+        where = place(tuple(seats.values()), LIMITS, 0)
+        assert isinstance(where, Use)
+        seat = seats[where.key]
+        seats[where.key] = replace(seat, turns_running=seat.turns_running + 1)
+    assert [seat.turns_running for seat in seats.values()] == [3, 3, 3]
+
+
+def test_of_equally_busy_processes_the_one_that_served_less_is_used() -> None:
+    assert place((ready(1, served=5), ready(2, served=3)), LIMITS, 0) == Use(2)
+
+
+def test_a_worn_process_is_used_only_when_there_is_no_other() -> None:
+    assert place((ready(1, age=100), ready(2, 3)), LIMITS, 0) == Use(2)
+    assert place((ready(1, served=10), ready(2, 4)), LIMITS, 0) == Use(1)
+
+
+def test_a_turn_waits_for_room_and_is_refused_when_too_many_wait() -> None:
+    full = (ready(1, 4), starting(2), draining(3))
+    assert place(full, LIMITS, 2) == Wait()
+    assert place((), LIMITS, 0) == Wait()
+    assert place(full, LIMITS, 3) == Refuse("3 turns are already waiting for the agent")
+
+
+def test_an_empty_pool_is_warmed_to_its_minimum_and_no_further() -> None:
+    assert tend((), LIMITS, 0) == Upkeep(start=True, drain=(), retire=())
+    assert tend((starting(1),), LIMITS, 0) == NOTHING
+    assert tend((ready(1),), LIMITS, 0) == NOTHING
+    assert tend((ready(1),), replace(LIMITS, min_processes=2), 0).start
+
+
+def test_a_pool_without_a_minimum_starts_its_first_process_for_the_first_turn() -> None:
+    lazy = replace(LIMITS, min_processes=0)
+    assert tend((), lazy, 0) == NOTHING
+    assert tend((), lazy, 1).start
+    assert tend((starting(1),), lazy, 1) == NOTHING
+
+
+def test_another_process_is_started_ahead_when_all_are_busy_and_one_at_a_time() -> None:
+    assert tend((ready(1, 1),), LIMITS, 0) == NOTHING
+    assert tend((ready(1, 2),), LIMITS, 0).start
+    assert tend((ready(1, 2), ready(2, 1)), LIMITS, 0) == NOTHING
+    assert tend((ready(1, 2), starting(2)), LIMITS, 0) == NOTHING
+    assert not tend((ready(1, 2), ready(2, 2), ready(3, 2)), LIMITS, 0).start, "there may be three"
+
+
+def test_more_turns_wait_than_a_starting_process_takes_easily_so_a_second_is_started() -> None:
+    assert not tend((starting(1),), LIMITS, 2).start
+    assert tend((starting(1),), LIMITS, 3).start
+    assert not tend((starting(1), starting(2)), LIMITS, 4).start
+
+
+def test_a_draining_process_is_retired_when_idle_and_counts_until_it_is_gone() -> None:
+    seats = (draining(1), draining(2, 1), draining(3))
+    assert tend(seats, LIMITS, 1) == Upkeep(start=False, drain=(), retire=(1, 3))
+
+
+def test_worn_processes_leave_as_soon_as_a_fresh_one_serves() -> None:
+    seats = (ready(1, age=100), ready(2, 1, served=10), ready(3))
+    assert tend(seats, LIMITS, 0) == Upkeep(start=False, drain=(2,), retire=(1,))
+
+
+def test_a_worn_process_serves_until_its_successor_is_ready() -> None:
+    assert tend((ready(1, 1, age=100),), LIMITS, 0) == Upkeep(start=True, drain=(), retire=())
+    assert tend((ready(1, age=100),), LIMITS, 0) == Upkeep(start=True, drain=(), retire=())
+    assert tend((ready(1, 1, age=100), starting(2)), LIMITS, 0) == NOTHING
+    assert tend((ready(1, age=100), starting(2)), LIMITS, 0) == NOTHING
+    assert tend((ready(1, 1, age=100), ready(2)), LIMITS, 0) == Upkeep(start=False, drain=(1,), retire=())
+
+
+def test_a_worn_process_serves_on_while_the_fresh_ones_are_full() -> None:
+    assert tend((ready(1, 1, age=100), ready(2, 4)), LIMITS, 0) == Upkeep(start=True, drain=(), retire=())
+    assert tend((ready(1, 1, age=100), ready(2, 1, age=100), ready(3, 4)), LIMITS, 0) == NOTHING
+
+
+def test_without_room_for_a_successor_one_worn_process_at_a_time_is_given_up() -> None:
+    worn = (ready(1, 2, age=100), ready(2, 1, age=100), ready(3, 1, age=200))
+    assert tend(worn, LIMITS, 0) == Upkeep(start=False, drain=(3,), retire=())
+
+
+def test_a_pool_of_one_is_renewed_when_it_is_idle() -> None:
+    alone = replace(LIMITS, max_processes=1)
+    assert tend((ready(1, 1, age=100),), alone, 0) == NOTHING
+    assert tend((ready(1, 0, age=100),), alone, 0) == Upkeep(start=False, drain=(), retire=(1,))
+
+
+def test_an_idle_worn_process_that_is_not_needed_goes_without_a_successor() -> None:
+    lazy = replace(LIMITS, min_processes=0)
+    assert tend((ready(1, age=100),), lazy, 0) == Upkeep(start=False, drain=(), retire=(1,))
+
+
+def test_no_pool_of_up_to_three_processes_is_ever_told_to_break_a_limit() -> None:
+    kinds = [
+        (state, running, age)
+        for state, running, age in product(State, (0, 1, 2, 4), (0.0, 100.0))
+        if not (state is State.STARTING and (running or age))
+    ]
+    pools = [
+        tuple(Seat(key, state, running, 0, age) for key, (state, running, age) in enumerate(some))
+        for count in range(4)
+        for some in combinations_with_replacement(kinds, count)
+    ]
+    assert len(pools) == 1 + 17 + 153 + 969
+    for seats, waiting, fewest, most in product(pools, (0, 1, 3), (0, 1, 2), (1, 2, 3)):
+        if len(seats) > most:
+            continue
+        limits = replace(LIMITS, min_processes=fewest, max_processes=most)
+        by_key = {seat.key: seat for seat in seats}
+        where = place(seats, limits, waiting)
+        if isinstance(where, Use):
+            assert by_key[where.key].state is State.READY
+            assert by_key[where.key].turns_running < limits.max_turns_running
+        else:
+            assert isinstance(where, Refuse) == (waiting >= limits.max_waiting)
+
+        upkeep = tend(seats, limits, waiting)
+        assert not (upkeep.start and len(seats) >= most)
+        assert all(
+            by_key[key].state is State.READY and by_key[key].turns_running and is_worn(by_key[key], limits)
+            for key in upkeep.drain
+        )
+        assert all(
+            not by_key[key].turns_running
+            and (by_key[key].state is State.DRAINING or is_worn(by_key[key], limits))
+            for key in upkeep.retire
+        )
+        leaves = {*upkeep.drain, *upkeep.retire}
+        serves = [s for s in seats if s.state is not State.DRAINING and s.key not in leaves]
+        if any(s.turns_running and s.state is State.READY for s in seats):
+            assert serves, "a pool in use is never left without a process to serve"
+
+
+class PoolPlay(RuleBasedStateMachine):
+    """A pool that does what it is told, with turns and time that come as they like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seats: dict[int, Seat] = {}
+        self.ending: set[int] = set()
+        self.waiting = 0
+        self.last_key = 0
+        self.limits = replace(LIMITS, max_turns_served=4)
+        self.settle()
+
+    def change(self, key: int, **changes: object) -> None:
+        self.seats[key] = replace(self.seats[key], **changes)
+
+    def settle(self) -> None:
+        """What a pool does after every change; it must come to rest."""
+        while self.waiting:
+            where = place(tuple(self.seats.values()), self.limits, self.waiting - 1)
+            if not isinstance(where, Use):
+                break
+            self.waiting -= 1
+            self.take(where.key)
+        for _ in range(20):
+            upkeep = tend(tuple(self.seats.values()), self.limits, self.waiting)
+            for key in upkeep.drain:
+                self.change(key, state=State.DRAINING)
+            for key in upkeep.retire:
+                self.change(key, state=State.DRAINING)
+                self.ending.add(key)
+            if not upkeep.start:
+                return
+            self.last_key += 1
+            self.seats[self.last_key] = starting(self.last_key)
+        raise AssertionError("the pool does not come to rest")
+
+    def take(self, key: int) -> None:
+        seat = self.seats[key]
+        assert seat.state is State.READY
+        self.change(key, turns_running=seat.turns_running + 1, turns_served=seat.turns_served + 1)
+
+    @rule()
+    def a_turn_comes(self) -> None:
+        where = place(tuple(self.seats.values()), self.limits, self.waiting)
+        if isinstance(where, Use):
+            assert not self.waiting, "nobody is overtaken"
+            self.take(where.key)
+        elif isinstance(where, Wait):
+            self.waiting += 1
+        self.settle()
+
+    @precondition(lambda self: any(seat.turns_running for seat in self.seats.values()))
+    @rule(data=st.data())
+    def a_turn_ends(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from([k for k, seat in self.seats.items() if seat.turns_running]))
+        self.change(key, turns_running=self.seats[key].turns_running - 1)
+        self.settle()
+
+    @precondition(lambda self: any(seat.state is State.STARTING for seat in self.seats.values()))
+    @rule(data=st.data())
+    def a_process_is_ready(self, data: st.DataObject) -> None:
+        some = [k for k, seat in self.seats.items() if seat.state is State.STARTING]
+        self.change(data.draw(st.sampled_from(some)), state=State.READY)
+        self.settle()
+
+    @precondition(lambda self: self.seats)
+    @rule(data=st.data())
+    def a_process_is_gone(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.ending) or list(self.seats)))
+        del self.seats[key]
+        self.ending.discard(key)
+        self.settle()
+
+    @rule(seconds=st.sampled_from([1.0, 60.0]))
+    def time_passes(self, seconds: float) -> None:
+        for key, seat in self.seats.items():
+            if seat.state is not State.STARTING:
+                self.change(key, age=seat.age + seconds)
+        self.settle()
+
+    @invariant()
+    def the_limits_hold(self) -> None:
+        assert len(self.seats) <= self.limits.max_processes
+        assert all(seat.turns_running <= self.limits.max_turns_running for seat in self.seats.values())
+        assert self.waiting <= self.limits.max_waiting
+        assert not any(self.seats[key].turns_running for key in self.ending)
+
+    @invariant()
+    def nobody_waits_in_vain(self) -> None:
+        assert not self.waiting or self.seats, "a process is on its way, serves, or makes room by ending"
+
+    @invariant()
+    def the_pool_stays_warm(self) -> None:
+        full = len(self.seats) == self.limits.max_processes
+        assert full or any(seat.state is not State.DRAINING for seat in self.seats.values())
+
+
+PoolPlay.TestCase.settings = settings(stateful_step_count=40, deadline=None)
+TestPoolPlay = PoolPlay.TestCase

@@ -1,0 +1,280 @@
+"""The state folder is laid out from what is on the machine, and whatever cannot be used is said in a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.agents.codex import commands
+from codex_proxy.agents.codex.commands import find_version
+from codex_proxy.agents.codex.sandbox_config import Profiles
+from codex_proxy.agents.codex_app_server.setup import CodexPlaces, CodexSetup, can_confine, prepare_app_server
+from codex_proxy.core.faults import Fault, FaultKind
+from tests.process.children import gone, pid_in
+from tests.real.codex_home import bundled_catalog
+from tests.waiting import eventually
+
+ENVIRONMENT = {"PATH": os.environ["PATH"], "PROXY_API_KEY": "secret", "MY_KEY": "key of the provider"}
+
+CONFIG = """
+model = "own-model"
+model_provider = "mine"
+developer_instructions = "stay behind"
+
+[model_providers.mine]
+base_url = "http://127.0.0.1:1/v1"
+env_key = "MY_KEY"
+
+[mcp_servers.tool]
+command = "never"
+"""
+
+
+def codex_script(folder: Path, version: str = "codex-cli 0.163.0", more: str = "") -> str:
+    """A `codex` of shell: tells this version, and the real one's catalog. Writes down what it is asked."""
+    (folder / "catalog.json").write_bytes(bundled_catalog())
+    program = folder / "codex"
+    program.write_text(
+        f"""#!/bin/sh
+echo "$*" >> "{folder}/asked"
+{more}
+case "$1" in
+  --version) echo "{version}";;
+  debug) exec cat "{folder}/catalog.json";;
+esac
+"""
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> CodexPlaces:
+    for name in ("bin", "home", "state", "work"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "home" / "config.toml").write_text(CONFIG)
+    return CodexPlaces(
+        codex_script(tmp_path / "bin"),
+        str(tmp_path / "home"),
+        str(tmp_path / "state"),
+        str(tmp_path / "work"),
+    )
+
+
+async def prepare(places: CodexPlaces) -> CodexSetup:
+    return await prepare_app_server(places, ENVIRONMENT, (), None)
+
+
+async def refused(places: CodexPlaces) -> str:
+    with pytest.raises(Fault) as caught:
+        await prepare(places)
+    return caught.value.failure.message
+
+
+async def test_the_shadow_home_holds_the_provider_and_the_sign_in_and_nothing_else(
+    places: CodexPlaces,
+) -> None:
+    setup = await prepare(places)
+    shadow = Path(setup.plain.env["CODEX_HOME"])
+    assert sorted(path.name for path in shadow.iterdir()) == ["auth.json", "config.toml"]
+    text = (shadow / "config.toml").read_text()
+    assert "127.0.0.1:1" in text
+    assert "stay behind" not in text
+    assert "mcp_servers" not in text
+    assert (shadow / "auth.json").is_symlink()
+    assert not (shadow / "auth.json").exists(), "nobody has signed in yet"
+    (Path(places.codex_home) / "auth.json").write_text("signed in")
+    assert (shadow / "auth.json").read_text() == "signed in"
+
+
+async def test_each_kind_of_process_has_its_home_its_folder_and_only_its_variables(
+    places: CodexPlaces,
+) -> None:
+    setup = await prepare(places)
+    assert setup.agent.env["CODEX_HOME"] == places.codex_home
+    assert setup.agent.cwd == places.workdir
+    assert setup.plain.cwd == setup.empty_folder
+    assert os.listdir(setup.empty_folder) == []
+    for command in (setup.agent, setup.plain):
+        assert command.env["MY_KEY"] == "key of the provider"
+        assert "PROXY_API_KEY" not in command.env
+        assert command.env["CODEX_SQLITE_HOME"].startswith(places.state)
+
+
+async def test_nothing_is_written_to_the_users_home_and_nobody_else_reads_ours(places: CodexPlaces) -> None:
+    await prepare(places)
+    assert os.listdir(places.codex_home) == ["config.toml"]
+    for folder in [path for path in Path(places.state).rglob("*") if path.is_dir()]:
+        assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0, folder
+
+
+async def test_a_second_start_asks_for_the_version_only_and_changes_no_file(places: CodexPlaces) -> None:
+    await prepare(places)
+    before = {path: path.lstat().st_mtime_ns for path in Path(places.state).rglob("*") if not path.is_dir()}
+    await prepare(places)
+    after = {path: path.lstat().st_mtime_ns for path in Path(places.state).rglob("*") if not path.is_dir()}
+    assert after == before
+    asked = Path(places.program).with_name("asked").read_text().splitlines()
+    assert asked == ["--version", "debug models --bundled", "--version"]
+
+
+async def test_a_change_of_the_users_config_is_followed(places: CodexPlaces) -> None:
+    first = await prepare(places)
+    config = Path(places.codex_home) / "config.toml"
+    config.write_text(CONFIG.replace("127.0.0.1:1", "127.0.0.1:2"))
+    second = await prepare(places)
+    assert first.plain.env["CODEX_HOME"] == second.plain.env["CODEX_HOME"]
+    assert "127.0.0.1:2" in (Path(second.plain.env["CODEX_HOME"]) / "config.toml").read_text()
+
+
+async def test_a_link_to_elsewhere_is_set_right(places: CodexPlaces) -> None:
+    link = Path((await prepare(places)).plain.env["CODEX_HOME"]) / "auth.json"
+    link.unlink()
+    link.write_text("a sign-in that was written over the link")
+    await prepare(places)
+    assert os.readlink(link) == f"{places.codex_home}/auth.json"
+
+
+async def test_many_at_once_lay_out_the_same(places: CodexPlaces) -> None:
+    setups = await asyncio.gather(*(prepare(places) for _ in range(6)))
+    assert all(setup == setups[0] for setup in setups)
+    assert not list(Path(places.state).rglob(".new-*")), "nothing half-made is left"
+    assert not list(Path(places.state).glob("home-*")), "the private home of the question is gone"
+
+
+async def test_two_homes_have_two_shadows(places: CodexPlaces, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    first = await prepare(places)
+    second = await prepare(CodexPlaces(places.program, str(other), places.state, places.workdir))
+    assert first.plain.env["CODEX_HOME"] != second.plain.env["CODEX_HOME"]
+
+
+async def test_a_home_that_does_not_exist_is_not_named_to_the_agent(
+    places: CodexPlaces, tmp_path: Path
+) -> None:
+    missing = CodexPlaces(places.program, str(tmp_path / "none"), places.state, places.workdir)
+    setup = await prepare(missing)
+    assert "CODEX_HOME" not in setup.agent.env
+    assert (Path(setup.plain.env["CODEX_HOME"]) / "auth.json").is_symlink()
+
+
+async def test_a_broken_config_is_named(places: CodexPlaces) -> None:
+    config = Path(places.codex_home) / "config.toml"
+    for text in (b"model = [", b"model = \xff"):
+        config.write_bytes(text)
+        assert str(config) in await refused(places)
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [("codex-cli 0.42.0", "too old"), ("codex-cli 9.0.0", "too new"), ("bash 5.2", "did not tell a version")],
+)
+async def test_a_version_that_does_not_fit_is_refused_by_name(
+    places: CodexPlaces, version: str, says: str
+) -> None:
+    codex_script(Path(places.program).parent, version)
+    assert says in await refused(places)
+
+
+async def test_a_binary_that_fails_says_its_own_last_words(places: CodexPlaces) -> None:
+    codex_script(
+        Path(places.program).parent, more="echo first >&2; echo cannot open shared object >&2; exit 3"
+    )
+    assert "cannot open shared object" in await refused(places)
+    codex_script(Path(places.program).parent, more="kill -9 $$")
+    assert "signal 9" in await refused(places)
+
+
+async def test_a_program_that_is_none_is_said_with_the_flag(places: CodexPlaces) -> None:
+    for program in ("/nowhere/codex", places.workdir, places.codex_home + "/config.toml"):
+        with pytest.raises(Fault, match="--codex-bin") as caught:
+            await find_version(program, ENVIRONMENT)
+        assert caught.value.failure.kind is FaultKind.SPAWN_FAILED
+
+
+async def test_a_binary_that_hangs_is_given_up_and_leaves_no_process(
+    places: CodexPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "ASK_SECONDS", 1.0)
+    folder = Path(places.program).parent
+    codex_script(folder, more=f'trap "" TERM; echo $$ > "{folder}/pid"; while :; do sleep 1000; done')
+    assert "did not answer within 1 s" in await refused(places)
+    await eventually(lambda: gone([int((folder / "pid").read_text())]), within=10)
+
+
+async def test_a_binary_that_leaves_a_stranger_with_its_pipes_is_not_waited_for(
+    places: CodexPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "ASK_SECONDS", 10.0)
+    folder = Path(places.program).parent
+    codex_script(folder, more=f"(setsid sh -c 'echo $$ > \"{folder}/pid\"; exec sleep 1000' &) ; sleep 0.2")
+    assert str((await prepare(places)).version) == "0.163.0"
+    await eventually(lambda: gone([int((folder / "pid").read_text())]), within=10)
+
+
+async def test_a_question_that_is_broken_off_leaves_no_process(places: CodexPlaces) -> None:
+    folder = Path(places.program).parent
+    codex_script(folder, more=f'echo $$ > "{folder}/pid"; sleep 1000')
+    asking = asyncio.create_task(prepare(places))
+    pid = await pid_in(folder / "pid")
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await eventually(lambda: gone([pid]), within=10)
+
+
+async def test_a_kept_catalog_that_cannot_be_read_is_asked_for_anew(places: CodexPlaces) -> None:
+    first = await prepare(places)
+    [kept] = Path(places.state).glob("catalogs/bundled-*.json")
+    kept.write_text("{")
+    assert (await prepare(places)).models == first.models
+
+
+async def test_a_catalog_of_nothing_but_brackets_is_said(places: CodexPlaces) -> None:
+    Path(places.program).with_name("catalog.json").write_bytes(b"[" * 100_000)
+    assert "is not JSON" in await refused(places)
+
+
+async def test_a_kept_catalog_of_nothing_but_brackets_is_asked_for_anew(places: CodexPlaces) -> None:
+    kept = Path(places.state) / "catalogs" / "bundled-0.163.0.json"
+    kept.parent.mkdir()
+    kept.write_bytes(b"[" * 100_000)
+    assert (await prepare(places)).models
+    assert kept.read_bytes() == bundled_catalog()
+
+
+@pytest.mark.parametrize(("status", "can"), [(0, True), (1, False)])
+async def test_whether_commands_can_be_kept_from_reading_is_asked_of_codex_itself(
+    tmp_path: Path, status: int, can: bool
+) -> None:
+    program = codex_script(tmp_path, more=f'[ "$1" = sandbox ] && exit {status}')
+    profiles = Profiles("name", ("/hidden",))
+    assert await can_confine(program, profiles, ENVIRONMENT, str(tmp_path)) is can
+    asked = (tmp_path / "asked").read_text()
+    assert '"/hidden"="deny"' in asked
+    assert "-P name_read -C / -- true" in asked
+    assert list(tmp_path.glob("home-*")) == []
+
+
+async def test_what_a_killed_start_has_left_is_removed_by_the_next_one(places: CodexPlaces) -> None:
+    left = Path(places.state) / "home-of-a-killed-one"
+    (left / "sessions").mkdir(parents=True)
+    await prepare(places)
+    assert list(Path(places.state).glob("home-*")) == []
+
+
+async def test_a_catalog_that_makes_no_sense_is_said(places: CodexPlaces) -> None:
+    Path(places.program).with_name("catalog.json").write_text("nonsense")
+    assert "catalog of Codex 0.163.0" in await refused(places)
+
+
+async def test_a_state_folder_that_cannot_be_used_is_said(places: CodexPlaces, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+    assert str(file) in await refused(
+        CodexPlaces(places.program, places.codex_home, str(file), places.workdir)
+    )

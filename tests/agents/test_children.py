@@ -1,0 +1,299 @@
+"""Hubs and child lanes over real child processes of the fake agent, well-behaved and not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from codex_proxy.agents import lines
+from codex_proxy.agents.base import Ended
+from codex_proxy.agents.child_lane import ChildLane
+from codex_proxy.agents.codex_app_server.process import AppServerProcess
+from codex_proxy.agents.lines import Chunks, LineFramer
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import SaidMessage, TextPart
+from codex_proxy.core.turn import Turn
+from codex_proxy.process.child import Command, SpawnError
+from codex_proxy.process.descendants import children_of, since_boot
+from tests.process.children import gone, shell
+from tests.waiting import eventually
+
+ROOT = str(Path(__file__).parents[2])
+
+
+def fake(dialect: str, **environment: str) -> Command:
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": ROOT, **environment}
+    return Command((sys.executable, "-m", "fake_proto", dialect), env, "/", 0.2, 0.2)
+
+
+class Reader:
+    """Who hears a lane, and remembers."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self.sizes = 0
+        self.failures: list[Failure] = []
+        self.ends: list[Ended] = []
+        self.over = asyncio.Event()
+
+    def received(self, messages: Sequence[Any], size: int) -> None:
+        assert not self.ends
+        self.messages += messages
+        self.sizes += size
+
+    def ended(self, ended: Ended) -> None:
+        self.ends.append(ended)
+        self.over.set()
+
+    def fail(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        self.over.set()
+
+    async def end(self) -> None:
+        async with asyncio.timeout(10):
+            await self.over.wait()
+
+
+@pytest.fixture
+async def process() -> AsyncIterator[AppServerProcess]:
+    """A process that is not started yet; whatever it starts must be gone in the end."""
+    made = AppServerProcess("test", "0")
+    yield made
+    await made.end()
+    assert not made.alive
+    assert made.pid is None or gone([made.pid])
+
+
+async def refused(process: AppServerProcess, command: Command, within: float = 10.0) -> str:
+    with pytest.raises(Fault) as caught:
+        await process.start(command, within=within)
+    assert caught.value.failure.kind is FaultKind.SPAWN_FAILED
+    return caught.value.failure.message
+
+
+async def test_a_hub_is_ready_when_its_agent_has_greeted(process: AppServerProcess) -> None:
+    await process.start(fake("app-server"), within=10.0)
+    assert process.alive
+    assert process.connection.ready
+    assert process.connection.signed_in
+    assert not process.has_strays
+
+
+async def test_an_agent_nobody_has_signed_in_to_says_so_in_its_greeting(process: AppServerProcess) -> None:
+    await process.start(fake("app-server", FAKE_CODEX_ACCOUNT="none"), within=10.0)
+    assert not process.connection.signed_in
+
+
+async def test_an_agent_that_never_greets_is_ended_in_time(process: AppServerProcess) -> None:
+    began = time.monotonic()
+    message = await refused(process, fake("app-server", FAKE_CODEX_MISBEHAVE="hang_start"), within=0.5)
+    assert "0.5 s" in message
+    assert time.monotonic() - began < 10
+    assert not process.alive
+
+
+async def test_an_agent_that_dies_in_its_start_tells_its_last_words(process: AppServerProcess) -> None:
+    assert "no such flag" in await refused(process, shell("echo no such flag >&2; exit 2"))
+    assert process.exit is not None
+    assert process.exit.code == 2
+
+
+async def test_an_agent_that_cannot_be_started_is_named(process: AppServerProcess) -> None:
+    assert "/nowhere/codex" in await refused(process, Command(("/nowhere/codex",), {}, "/"))
+
+
+async def test_a_start_that_is_broken_off_leaves_no_process(process: AppServerProcess) -> None:
+    starting = asyncio.create_task(
+        process.start(fake("app-server", FAKE_CODEX_MISBEHAVE="hang_start"), within=30.0)
+    )
+    await eventually(lambda: process.pid is not None, within=10)
+    assert process.pid is not None
+    pids = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await process.end()
+    assert gone(pids)
+
+
+async def test_every_lane_hears_of_the_end_of_its_process_once(process: AppServerProcess) -> None:
+    await process.start(fake("app-server"), within=10.0)
+    readers = [Reader(), Reader()]
+    changes: list[bool] = []
+    process.on_change = lambda: changes.append(process.alive)
+    for reader in readers:
+        process.open_lane().attach(reader)
+    assert process.pid is not None
+    [agent] = psutil.Process(process.pid).children()
+    agent.send_signal(signal.SIGKILL)
+    for reader in readers:
+        await reader.end()
+        assert [ended.signal for ended in reader.ends] == [signal.SIGKILL]
+    assert changes == [False]
+
+
+async def test_a_line_without_an_end_fails_every_turn_and_the_process_is_not_used_again(
+    process: AppServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await process.start(fake("app-server"), within=10.0)
+    process._framer = LineFramer(100)
+    changes: list[bool] = []
+    process.on_change = lambda: changes.append(process.suspect)
+    reader = Reader()
+    process.open_lane().attach(reader)
+    process.received(b"x" * 1000)
+    assert [failure.kind for failure in reader.failures] == [FaultKind.AGENT_PROTOCOL]
+    assert changes == [True]
+    await eventually(lambda: not process.alive, within=10)
+    assert lines.MAX_LINE_BYTES > 12 << 20
+
+
+async def test_a_childs_lines_arrive_whole_and_an_unfinished_last_one_too() -> None:
+    reader = await reading(shell("printf 'one\\ntw'; sleep 0.1; printf 'o\\nthree'; exit 3"))
+    await reader.end()
+    assert reader.messages == [b"one", b"two", b"three"]
+    assert reader.sizes >= len(b"one\ntwo\nthree") - 2
+    assert [ended.code for ended in reader.ends] == [3]
+
+
+async def reading(command: Command) -> Reader:
+    lane, reader = ChildLane(), Reader()
+    await lane.start(command)
+    lane.attach(reader)
+    return reader
+
+
+async def test_a_child_that_is_gone_before_its_first_word_is_heard_of() -> None:
+    reader = await reading(shell("echo sorry >&2; exit 4"))
+    await reader.end()
+    assert reader.messages == []
+    [ended] = reader.ends
+    assert ended.code == 4
+    assert "sorry" in ended.stderr_tail
+
+
+async def test_a_child_that_reads_to_the_end_of_stdin_gets_that_end() -> None:
+    lane, reader = ChildLane(), Reader()
+    await lane.start(shell("cat"))
+    lane.attach(reader)
+    lane.send(b"x" * 300_000 + b"\n")  # more than the pipe takes at once
+    lane.send(b"the end\n")
+    lane.close_stdin()
+    await reader.end()
+    assert [len(message) for message in reader.messages] == [300_000, len("the end")]
+    assert [ended.code for ended in reader.ends] == [0]
+
+
+async def test_a_childs_text_comes_as_it_is_where_it_is_not_read_by_lines() -> None:
+    lane, reader = ChildLane(Chunks()), Reader()
+    await lane.start(shell("printf 'one\n\n'; printf two"))
+    lane.attach(reader)
+    await reader.end()
+    assert b"".join(reader.messages) == b"one\n\ntwo"
+
+
+async def test_a_process_that_serves_several_turns_keeps_its_stdin_open(process: AppServerProcess) -> None:
+    await process.start(fake("app-server"), within=10.0)
+    with pytest.raises(RuntimeError, match="several turns"):
+        process.open_lane().close_stdin()
+
+
+async def test_a_child_with_a_line_without_an_end_breaks_its_protocol(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lane, reader = ChildLane(), Reader()
+    lane._framer = LineFramer(1000)
+    await lane.start(shell("echo fine; head -c 5000 /dev/zero; sleep 60"))
+    lane.attach(reader)
+    await reader.end()
+    assert reader.messages in ([b"fine"], [])
+    assert reader.failures[0].kind is FaultKind.AGENT_PROTOCOL
+    await lane.release(settled=False)
+
+
+async def test_a_release_ends_a_child_that_does_not_listen() -> None:
+    lane, reader = ChildLane(), Reader()
+    await lane.start(shell("trap '' TERM; echo $$; while :; do sleep 100; done"))
+    lane.attach(reader)
+    await eventually(lambda: bool(reader.messages), within=10)
+    await lane.release(settled=True)
+    assert gone([int(reader.messages[0])])
+    assert len(reader.ends) == 1
+
+
+async def test_a_paused_child_waits_and_loses_nothing() -> None:
+    lane, reader = ChildLane(), Reader()
+    await lane.start(shell("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done"))
+    lane.attach(reader)
+    await eventually(lambda: bool(reader.messages), within=10)
+    lane.pause()
+    held = len(reader.messages)
+    await asyncio.sleep(0)
+    assert len(reader.messages) == held
+    lane.resume()
+    await reader.end()
+    assert reader.messages[-1] == b"line 19999"
+    assert len(reader.messages) == 20000
+
+
+async def test_a_lane_that_never_started_can_be_used_without_harm() -> None:
+    lane = ChildLane()
+    with pytest.raises(SpawnError):
+        await lane.start(Command(("/nowhere",), {}, "/"))
+    lane.send(b"x")
+    lane.close_stdin()
+    lane.pause()
+    lane.resume()
+    lane.kill()
+    await lane.release(settled=False)
+
+
+async def test_a_stray_is_what_is_older_than_every_turn_and_not_the_agent_itself(
+    process: AppServerProcess,
+) -> None:
+    await process.start(fake("app-server"), within=10.0)
+    lane = process.open_lane()
+    reader = Reader()
+    lane.attach(reader)
+    assert process.pid is not None
+    said = SaidMessage("user", (TextPart("[[fake:text misbehave=grandchild]]"),))
+    turn = Turn(model="m", history=(said,), mode="model")
+    lane.send(lane.dialect.begin(turn).writes)
+
+    def pump() -> bool:
+        messages, reader.messages = reader.messages, []
+        step = lane.dialect.receive(messages)
+        if step.writes:
+            lane.send(step.writes)
+        return len(children_of(process.pid or 0)) > 1
+
+    await eventually(pump, within=10)
+    assert not process.has_strays, "it may belong to the turn that runs"
+    await eventually(lambda: since_boot() > max(children_of(process.pid or 0).values()), within=10)
+    later = process.open_lane()
+    assert not process.has_strays
+    await lane.release(settled=True)
+    assert process.has_strays, "the turn that runs began after it"
+    await later.release(settled=True)
+    assert process.has_strays, "nobody is there to whom it could belong"
+
+
+async def test_the_children_of_a_process_are_told_with_their_start() -> None:
+    before = since_boot()
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    try:
+        born = children_of(os.getpid())[process.pid]
+        assert before <= born <= since_boot()
+        assert children_of(process.pid) == {}
+    finally:
+        process.kill()
+        await process.wait()
+    assert children_of(process.pid) == {}
