@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING
 import structlog
 from aiohttp import web
 
+from codex_proxy.admission.admit import Admission
+from codex_proxy.admission.clients import Client, Clients
+from codex_proxy.admission.images import ImageFetcher
+from codex_proxy.admission.workspace import workspace_of
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.registry import agent_able_to, chosen_spec, make_agent
 from codex_proxy.agents.spec import AgentContext
@@ -25,9 +29,7 @@ from codex_proxy.core.keys import NOBODY, KeysError
 from codex_proxy.core.protection import Protected
 from codex_proxy.core.rate import RateLimits, RunningRequests
 from codex_proxy.http.application import application
-from codex_proxy.http.clients import Client, Clients
 from codex_proxy.http.guard import SseGuard
-from codex_proxy.http.image_fetch import ImageFetcher
 from codex_proxy.http.metrics import add_metrics
 from codex_proxy.http.middleware.contents import contents
 from codex_proxy.http.middleware.heads import LONGEST_LINE
@@ -40,7 +42,6 @@ from codex_proxy.http.runner import Runner
 from codex_proxy.http.service import Network, Service, catalog_of
 from codex_proxy.http.usage_book import UsageBook
 from codex_proxy.http.webhook_sender import WebhookSender
-from codex_proxy.http.workspace import workspace_of
 from codex_proxy.keeping import Keeping, KeepingError, begin_keeping, step_memory_of
 from codex_proxy.keys_file import Keyring
 from codex_proxy.protected_paths import protected_paths, write_conflict
@@ -187,11 +188,16 @@ class Server:
             ids=RandomIds(),
             catalog=catalog,
             clients=Clients(keyring_of(settings, self.clock), everybody_of(settings), catalog),
+            admission=Admission(
+                self.agent,
+                self.manager.checks,
+                images=self.images,
+                tools=self.own_tools,
+                agent_able_to=agent_able_to,
+            ),
             responses=self._responses(),
             book=self._book(),
             environment=settings.env,
-            images=self.images,
-            own_tools=self.own_tools,
             keepalive=settings.sse_keepalive_ms / 1000,
             guard=SseGuard(settings.sse_max_concurrency, self._owners),
             rate=RateLimits(self.clock),
@@ -209,7 +215,6 @@ class Server:
             hosts=allowed_hosts(settings),
             origins=frozenset(origin.lower() for origin in split_list(settings.allowed_origins)),
             fake=self.agent_spec.made_up,
-            agent_able_to=agent_able_to,
         )
 
     def _owners(self) -> int:

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import structlog
 
+from codex_proxy.admission.server_tools import ServerTools
 from codex_proxy.config import Settings, split_list
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.core.items import McpOrigin, McpTools, TextPart, Tool
 from codex_proxy.core.mcp_names import ListedTool, offered_name
-from codex_proxy.http.own_tools import OwnTools
 from codex_proxy.mcp.remote import NamedServer, RemoteServers
 from codex_proxy.mcp.servers import McpServers
 from codex_proxy.mcp.values import McpFault, McpListing, McpResult, McpTool
@@ -61,11 +61,11 @@ class McpToolSource:
         *,
         known: Mapping[str, tuple[ListedTool, ...]],
         operators: bool,
-    ) -> OwnTools:
+    ) -> ServerTools:
         """The tools for one turn. All servers are asked at once, each for a bounded time."""
         has_operators = operators and bool(self._servers.labels)
         if not asked and not has_operators:
-            return OwnTools(runner=_Runner(self, owner, {}))
+            return ServerTools(runner=_Runner(self, owner, {}))
         listings = await asyncio.gather(*(self._listed(offer, owner, known) for offer in asked))
         theirs = await self._servers.tools() if has_operators else McpListing(())
         for fault in theirs.faults:
@@ -75,8 +75,8 @@ class McpToolSource:
         named_tools = [tool for _, listed in listings for tool in listed]
         tools = await self._fitting(named_tools, "of the request")
         named = {offer.server_label: _named(offer) for offer in asked}
-        said = tuple(event for events, _ in listings for event in events)
-        return OwnTools(tools, await self._fitting(own), said, _Runner(self, owner, named))
+        lists = tuple(event for events, _ in listings for event in events)
+        return ServerTools(tools, await self._fitting(own), lists, _Runner(self, owner, named))
 
     async def _fitting(self, tools: Sequence[Tool], whose: str | None = None) -> tuple[Tool, ...]:
         """The tools that the agent takes: for one whose schema is none it would refuse the whole turn.

@@ -7,25 +7,31 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from codex_proxy.core.faults import bad_request
+from codex_proxy.admission.admit import FieldNames
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.body import parsed_from, read_body
-from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.exchange import LogReader, streamed, whole
-from codex_proxy.http.middleware.frame import NOTES, OWNER
+from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
 from codex_proxy.http.observed import Observed
-from codex_proxy.http.own_tools import with_operators_tools
 from codex_proxy.http.places import stream_place
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
-from codex_proxy.http.turns import agent_headers, billed_to, check_capabilities, with_images
-from codex_proxy.http.workspace import in_workspace
-from codex_proxy.runs.schemas import check_schemas
+from codex_proxy.http.turns import agent_headers, billed_to
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.render import ChatRenderer
 from codex_proxy.surfaces.usage import tokens_in
+
+FIELDS = FieldNames(
+    input="messages",
+    input_item="messages[{}].content",
+    tool_schema="tools[{}].function.parameters",
+    output_format="response_format",
+    output_schema="response_format.json_schema.schema",
+)
+FUNCTIONS_FIELDS = msgspec.structs.replace(FIELDS, tool_schema="functions[{}].parameters")
+"""Of requests that offer `functions`, which came before `tools`."""
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -42,23 +48,21 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         await read_body(request),
         lambda body: parse(body, settings=client.chat, catalog=service.catalog, headers=hints),
     )
-    client.check_model(parsed.turn, parsed.model_asked)
     request[NOTES] |= {
         "model": parsed.model_asked,
         "stream": parsed.stream,
         "choice_count": parsed.choices,
         "mode": parsed.turn.mode,
     }
-    check_capabilities(parsed.turn, service)
-    tool_field = (
-        "functions[{}].parameters" if parsed.legacy_function_call else "tools[{}].function.parameters"
+    turn = await service.admission.admit(
+        parsed.turn,
+        client,
+        _fields(parsed),
+        model=parsed.model_asked,
+        workdir_field=parsed.workdir_param,
+        image_fields=parsed.web_images,
+        runs=parsed.choices if service.choices == "sample" else 1,
     )
-    checks = service.manager.checks
-    await check_schemas(checks, parsed.turn, answer="response_format.json_schema.schema", tool=tool_field)
-    turn = in_workspace(parsed.turn, parsed.workdir_param, client.workspace)
-    turn = await with_images(turn, service, parsed.web_images, "messages")
-    if _sampled(service, parsed):
-        _check_sampling(turn)
     renderer = _renderer(service, parsed, observed, show_activity=client.chat.show_activity)
     try:
         with service.book.turn(request[OWNER], billed_to(turn), renderer):
@@ -86,26 +90,15 @@ async def _stream(
 
 async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source:
     service, owner = request.app[SERVICE], request[OWNER]
-    turn, own = await with_operators_tools(service.own_tools, turn, request[CLIENT], service.manager.agent)
-    if not _sampled(service, parsed):
-        return await start(service.manager, turn, owner, runner=own.runner)
+    turn, tools = await service.admission.add_server_tools(turn, request[CLIENT], _fields(parsed))
+    if service.choices != "sample" or parsed.choices == 1:
+        return await start(service.manager, turn, owner, runner=tools.runner)
     one_choice = msgspec.structs.replace(turn, choices=1)
-    return await start_samples(service.manager, one_choice, parsed.choices, owner, runner=own.runner)
+    return await start_samples(service.manager, one_choice, parsed.choices, owner, runner=tools.runner)
 
 
-def _sampled(service: Service, parsed: ParsedChat) -> bool:
-    return service.choices == "sample" and parsed.choices > 1
-
-
-def _check_sampling(turn: Turn) -> None:
-    """Agents that write in one folder at once would undo each other's work."""
-    if turn.mode == "agent" and turn.sandbox != "read-only":
-        raise bad_request(
-            "Several choices cannot be sampled while the agent may write: ask for one choice, or for the plain "
-            "model (`X-Codex-Mode: model`).",
-            "n",
-            "unsupported_value",
-        )
+def _fields(parsed: ParsedChat) -> FieldNames:
+    return FUNCTIONS_FIELDS if parsed.legacy_function_call else FIELDS
 
 
 def _renderer(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from codex_proxy.http.clients import CLIENT, not_its_model
+from codex_proxy.admission.clients import model_not_allowed
+from codex_proxy.http.middleware.frame import CLIENT
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.service import SERVICE
 from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
@@ -30,5 +31,5 @@ async def one_model(request: web.Request) -> web.Response:
     """One entry, or 404 `model_not_found`. Raises `Fault` NOT_ALLOWED for one that the key may not ask for."""
     service, name = request.app[SERVICE], request.match_info["id"]
     if not request[CLIENT].lists(name, service.catalog):
-        raise not_its_model(name)
+        raise model_not_allowed(name)
     return json_response(one_body(name, service.catalog, service.started))

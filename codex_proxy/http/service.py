@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import msgspec
 from aiohttp import web
 
+from codex_proxy.admission.admit import Admission
+from codex_proxy.admission.clients import Clients
 from codex_proxy.core.byte_budget import ByteBudget
 from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.core.models import AgentModel
 from codex_proxy.core.rate import RateLimits, RunningRequests
-from codex_proxy.http.clients import Clients
 from codex_proxy.http.guard import SseGuard
-from codex_proxy.http.image_fetch import ImageFetcher
 from codex_proxy.http.middleware.wrong_keys import WrongKeys
-from codex_proxy.http.own_tools import ToolSource
 from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.usage_book import UsageBook
 from codex_proxy.runs.manager import RunManager
@@ -36,13 +34,13 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     catalog: ModelCatalog
     clients: Clients
     """Who may come in, and what each of them may do."""
+    admission: Admission
+    """What every turn passes before it starts."""
     responses: ResponsesService
     book: UsageBook
     """Where it is written down what turns have cost."""
     environment: str
     """`prod` or `dev`: which aliases are listed."""
-    images: ImageFetcher | None
-    """Fetches images by address; None: clients have to send data URLs."""
     keepalive: float
     """Seconds of silence after which a stream gets a comment; 0 for never."""
     guard: SseGuard
@@ -74,10 +72,6 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """Origins, in small letters, whose pages may use this server."""
     fake: bool
     """The agent's answers are made up."""
-    agent_able_to: Callable[[str], str | None]
-    """The name of an agent that has a capability, for advice; None where none has it."""
-    own_tools: ToolSource | None = None
-    """The MCP servers whose tools are run here; None where there are none."""
 
 
 SERVICE = web.AppKey("service", Service)

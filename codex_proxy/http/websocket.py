@@ -18,10 +18,10 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind, bad_request
 from codex_proxy.http.body import parsed_from
-from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.faults import log_unforeseen
 from codex_proxy.http.middleware.bodies import HeldBytes
 from codex_proxy.http.middleware.doors import DIGEST, KEY_PROTOCOL, subprotocols
+from codex_proxy.http.middleware.frame import CLIENT
 from codex_proxy.http.middleware.pace import counted
 from codex_proxy.http.places import stream_place
 from codex_proxy.http.responses.answer import Answer
@@ -31,7 +31,6 @@ from codex_proxy.http.responses.prepare import (
     SaveOnce,
     answer_of,
     begin,
-    check_request,
     output_of,
     prepare,
     prepared_with,
@@ -282,7 +281,6 @@ class _Connection:
                 "This response cannot be stored, since the one that it continues was not: send 'store': false.",
                 "store",
             )
-        check_request(service, parsed)
         asked = _Asked(parsed.input_items)
         fresh = await context_of(asked, service.responses.store, self._client.name, service.ids, now)
         context = Context(last.items, fresh.fresh, fresh.input)

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.admission.workspace import in_workspace, narrowed_to, workspace_of
 from codex_proxy.agents.agent import Opened
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.workspace import in_workspace, narrowed_to, workspace_of
 from tests.doors.keyed import bearing, write_keys
 from tests.http.serving import Proxy, fake_agent, proxy_of, user
 

@@ -16,9 +16,8 @@ from aiohttp import web
 from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NOBODY, digest_of
-from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.middleware.forwarded import check_forwarded, client_address
-from codex_proxy.http.middleware.frame import NOTES, OWNER, Handler
+from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER, Handler
 from codex_proxy.http.middleware.heads import check_head
 from codex_proxy.http.middleware.origins import admit
 from codex_proxy.http.service import SERVICE, Service

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 from aiohttp import web
 
+from codex_proxy.admission.clients import Client
 from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.keys import NOBODY
@@ -30,6 +31,9 @@ REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
 """What goes out with whatever is answered: a stream, a body, or a fault."""
 OWNER = web.RequestKey("owner", str)
 """The name of the key that the request came with; `local` where none is wanted."""
+
+CLIENT = web.RequestKey("client", Client)
+"""Who asks. There is none on the paths that are open to everybody."""
 
 _BEGAN = web.RequestKey("began", float)
 """When its first line was read, by the server's clock."""

@@ -11,10 +11,10 @@ from collections.abc import Iterator, MutableMapping
 
 from aiohttp import web
 
+from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.rate import Allowance
-from codex_proxy.http.clients import CLIENT, Client
-from codex_proxy.http.middleware.frame import REPLY_HEADERS, Handler
+from codex_proxy.http.middleware.frame import CLIENT, REPLY_HEADERS, Handler
 from codex_proxy.http.service import SERVICE, Service
 
 TEST_PREFIX = "/__test/"

@@ -11,11 +11,10 @@ import structlog
 from aiohttp import web
 
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
-from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.middleware.bodies import HELD, HeldBytes
-from codex_proxy.http.middleware.frame import OWNER
+from codex_proxy.http.middleware.frame import CLIENT, OWNER
 from codex_proxy.http.responses.live_run import RETRY_SECONDS, LiveRun, can_run_again, end_response
-from codex_proxy.http.responses.prepare import Prepared, check_request, headers_of, prepared_with, renderer_of
+from codex_proxy.http.responses.prepare import Prepared, headers_of, prepared_with, renderer_of
 from codex_proxy.http.service import Service
 from codex_proxy.responses.context import context_of
 from codex_proxy.responses.store_faults import failure_of, required_store, store_errors_as_faults
@@ -56,7 +55,6 @@ async def create_in_background(
     """Stores the response, and starts it. What is wrong with the request is raised before that."""
     refuse_without_store(service)
     store = required_store(service.responses.store)
-    check_request(service, parsed)
     owner, background, now = request[OWNER], service.responses.background, service.clock.epoch()
     with background.room(owner, request[CLIENT].concurrency):
         context = await context_of(parsed, store, owner, service.ids, now)

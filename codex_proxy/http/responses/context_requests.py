@@ -10,15 +10,14 @@ from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.body import parsed_from, read_body
-from codex_proxy.http.clients import CLIENT, not_its_model
 from codex_proxy.http.exchange import LogReader, whole
-from codex_proxy.http.middleware.frame import NOTES, OWNER
+from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.replies import json_response
+from codex_proxy.http.responses.prepare import FIELDS
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import OneRun
-from codex_proxy.http.turns import billed_to, check_capabilities, with_images
-from codex_proxy.http.workspace import in_workspace
+from codex_proxy.http.turns import billed_to
 from codex_proxy.responses.context import context_of, measured
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.responses import context as contexts
@@ -41,11 +40,14 @@ async def compact(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     parsed, history = await _context(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}
-    turn = in_workspace(contexts.compaction_turn(parsed, history), None, request[CLIENT].workspace)
-    if not request[CLIENT].allows_some_effort(turn.model):  # which one it takes is no choice of the client's
-        raise not_its_model(parsed.model_asked)
-    check_capabilities(turn, service)
-    turn = await with_images(turn, service, web_images(parsed.input_items), "input")
+    turn = await service.admission.admit(
+        contexts.compaction_turn(parsed, history),
+        request[CLIENT],
+        FIELDS,
+        model=parsed.model_asked,
+        any_effort=True,
+        image_fields=web_images(parsed.input_items),
+    )
     renderer = await _answered(service, turn, request[OWNER])
     response = renderer.response()
     texts = [part["text"] for item in response["output"] for part in item.get("content", ())]

@@ -10,9 +10,8 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.body import parsed_from, read_body
-from codex_proxy.http.clients import CLIENT
 from codex_proxy.http.exchange import LogReader, Reader, streamed, whole
-from codex_proxy.http.middleware.frame import NOTES, OWNER
+from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.places import stream_place
 from codex_proxy.http.responses.answer import Answer

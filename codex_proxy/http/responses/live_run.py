@@ -282,6 +282,6 @@ def can_run_again(service: Service, prepared: Prepared) -> bool:
     return (
         service.responses.background_recovery == "rerun"
         and prepared.turn.mode == "model"
-        and service.own_tools is None
+        and not service.admission.has_server_tools
         and not parsed.stream
     )

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 
-from codex_proxy.core.faults import Failure, Fault, bad_request
+from codex_proxy.admission.admit import FieldNames
+from codex_proxy.admission.server_tools import McpRequest, ServerTools
+from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.clients import no_mcp
-from codex_proxy.http.own_tools import OwnTools, takes_operators_tools, with_tools
 from codex_proxy.http.responses.answer import Answer, Save
 from codex_proxy.http.service import Service
-from codex_proxy.http.turns import agent_headers, cannot, check_capabilities, with_images
-from codex_proxy.http.workspace import in_workspace
+from codex_proxy.http.turns import agent_headers
 from codex_proxy.responses.context import Context, context_of, turn_with
 from codex_proxy.responses.conversation_turns import ConversationTurn
 from codex_proxy.responses.profiles import renderer_of_profile
@@ -23,28 +22,22 @@ from codex_proxy.responses.shortening import may_shorten, shortened
 from codex_proxy.responses.store_faults import failure_of
 from codex_proxy.responses.stored_output import stored_output
 from codex_proxy.runs.model_items import ModelItem, model_items
-from codex_proxy.runs.own_calls import approved_calls
 from codex_proxy.runs.run import BeforeEnd, Run
-from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.store.base import Append, StoredItem, StoredResponse, StoreError
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import web_images
-from codex_proxy.surfaces.responses.mcp_offers import choice_with, listed_in
+from codex_proxy.surfaces.responses.mcp_offers import listed_in
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import tokens_in
 
-NO_MCP = (
-    "This server connects to no MCP server that a request names: have the operator allow its `server_url` in "
-    "PROXY_MCP_ALLOWED_URLS."
+FIELDS = FieldNames(
+    input="input",
+    input_item="input",
+    tool_schema="tools[{}].parameters",
+    output_format="text.format",
+    output_schema="text.format.schema",
 )
-GONE_TOOL = (
-    "The call '{}' was approved, but its tool is not offered by this request: name its MCP server in 'tools' "
-    "again."
-)
-
-_PARAMS = {"response_format": "text.format"}
-"""How a field of Chat's is called here."""
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +62,6 @@ async def prepare(
     service: Service, parsed: ParsedResponse, owner: str, *, id: str, created: float, wait: float | None
 ) -> Prepared:
     """Reads the context and makes the turn. Raises `Fault`. `wait`: seconds for another turn of its conversation."""
-    check_request(service, parsed)
     held = None
     if parsed.conversation is not None and service.responses.store is not None:
         held = await service.responses.turns.enter(owner, parsed.conversation, wait)
@@ -93,24 +85,24 @@ async def prepared_with(
     held: ConversationTurn | None = None,
 ) -> Prepared:
     """The same, for a context that is known already, within what its owner may do now."""
-    client = service.clients.named(owner)
-    client.check_model(parsed.turn, parsed.model_asked)
-    if parsed.mcp and not client.mcp:
-        raise no_mcp(parsed.mcp[0].param)
     turn, replay = turn_with(parsed, context, service.manager.identity(parsed.turn))
-    _check_agent(service, turn)
-    checks = service.manager.checks
-    await check_schemas(checks, turn, answer="text.format.schema", tool="tools[{}].parameters")
-    turn = in_workspace(turn, parsed.workdir_param, client.workspace)
-    turn, replay = await _with_images(service, turn, replay, web_images(parsed.input_items))
+    admitted = await service.admission.admit(
+        turn,
+        service.clients.named(owner),
+        FIELDS,
+        model=parsed.model_asked,
+        workdir_field=parsed.workdir_param,
+        image_fields=web_images(parsed.input_items),
+        mcp=parsed.mcp,
+    )
     return Prepared(
         id=id,
         owner=owner,
         created=created,
         parsed=parsed,
         context=context,
-        turn=turn,
-        replay=replay,
+        turn=admitted,
+        replay=_with_images(replay, turn, admitted),
         held=held,
     )
 
@@ -131,61 +123,14 @@ async def prepared_shorter(service: Service, prepared: Prepared, failure: Failur
     )
 
 
-def check_request(service: Service, parsed: ParsedResponse) -> None:
-    """What this server does not do. Raises `Fault`."""
-    if not parsed.mcp:
-        return
-    if service.own_tools is None:
-        raise bad_request(NO_MCP, f"{parsed.mcp[0].param}.server_url", "invalid_mcp_server")
-    service.own_tools.check(parsed.mcp)
-    if "tool_replies" not in service.manager.agent.capabilities:
-        raise cannot(service, "tool_replies", "work with MCP servers of a request", parsed.mcp[0].param)
-
-
-async def _with_own_tools(service: Service, prepared: Prepared) -> tuple[Turn, OwnTools]:
-    """The turn with what the servers have that it may use. Raises `Fault` for a choice that they cannot serve."""
-    source, parsed, turn = service.own_tools, prepared.parsed, prepared.turn
-    if source is None:
-        return turn, OwnTools()
-    client = service.clients.named(prepared.owner)
-    there = (*prepared.context.earlier, *prepared.context.fresh)
-    own = await source.offer(
-        parsed.mcp,
-        prepared.owner,
-        known=listed_in(item.shown for item in there) if parsed.mcp else {},
-        operators=takes_operators_tools(turn, client, service.manager.agent),
-    )
-    choice = choice_with(turn.tool_choice, parsed.mcp_choice, own.tools)
-    turn = msgspec.structs.replace(
-        with_tools(turn, own, steps=source.steps, calls=parsed.max_tool_calls), tool_choice=choice
-    )
-    _check_agent(service, turn)
-    offered = {tool.name for tool in turn.tools}
-    for call, _ in approved_calls(turn):
-        if call.name not in offered:
-            raise bad_request(GONE_TOOL.format(call.call_id), "tools", "invalid_mcp_server")
-    return turn, own
-
-
-async def _with_images(
-    service: Service, turn: Turn, replay: tuple[HistoryItem, ...] | None, places: Mapping[str, str]
-) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
-    """Both histories with their images at hand; each is fetched once."""
-    whole = await with_images(turn, service, places, "input")
-    if whole is turn or replay is None:
-        return whole, replay
-    fetched = {old: new for old, new in zip(turn.history, whole.history, strict=True) if old is not new}
-    return whole, tuple(fetched.get(item, item) for item in replay)
-
-
-def _check_agent(service: Service, turn: Turn) -> None:
-    """What the agent cannot do, by the names of this surface."""
-    try:
-        check_capabilities(turn, service)
-    except Fault as fault:
-        param = fault.failure.param or ""
-        renamed = _PARAMS.get(param, "input" if param.startswith("messages") else param)
-        raise Fault(msgspec.structs.replace(fault.failure, param=renamed)) from None
+def _with_images(
+    replay: tuple[HistoryItem, ...] | None, turn: Turn, admitted: Turn
+) -> tuple[HistoryItem, ...] | None:
+    """The history as the model saw it, with the images that admission has inlined in the turn's own."""
+    if replay is None or admitted.history is turn.history:
+        return replay
+    inlined = {old: new for old, new in zip(turn.history, admitted.history, strict=True) if old is not new}
+    return tuple(inlined.get(item, item) for item in replay)
 
 
 def renderer_of(
@@ -239,15 +184,15 @@ def keeps_anything(service: Service, parsed: ParsedResponse) -> bool:
 
 async def start_run(service: Service, prepared: Prepared, before_end: BeforeEnd | None = None) -> Run:
     """Starts the turn. Raises the `Fault` of one that cannot begin."""
-    turn, own = await _with_own_tools(service, prepared)
+    turn, tools = await _with_server_tools(service, prepared)
     return await service.manager.start(
         turn,
         prepared.owner,
         before_end,
         durable=prepared.parsed.store,
         replay=prepared.replay,
-        runner=own.runner,
-        first=own.said,
+        runner=tools.runner,
+        first=tools.lists,
     )
 
 
@@ -261,6 +206,21 @@ async def begin(service: Service, prepared: Prepared, answer: Answer) -> Run:
         raise
     answer.attach(run)
     return run
+
+
+async def _with_server_tools(service: Service, prepared: Prepared) -> tuple[Turn, ServerTools]:
+    """The turn with the tools that this server runs for it. Raises `Fault`."""
+    if not service.admission.has_server_tools:
+        return prepared.turn, ServerTools()
+    parsed, context = prepared.parsed, prepared.context
+    request = McpRequest(
+        offers=parsed.mcp,
+        known=listed_in(item.shown for item in (*context.earlier, *context.fresh)) if parsed.mcp else {},
+        choices=parsed.mcp_choice,
+        max_calls=parsed.max_tool_calls,
+    )
+    client = service.clients.named(prepared.owner)
+    return await service.admission.add_server_tools(prepared.turn, client, FIELDS, request)
 
 
 class SaveOnce:

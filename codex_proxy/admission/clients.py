@@ -1,7 +1,7 @@
 """Who asks, and what they may do: the operator's settings, narrowed by the limits of a key.
 
-In: keys as they are in force, and the key of a request. Out: a `Client`, or the `Fault` of a key that is not one of
-this server's. It reads no header; `middleware.doors` does.
+In: the keys in force, and the digest of a request's key. Out: a `Client`. Raises `Fault` INVALID_API_KEY for a key that
+is not one of this server's. The headers are read by `http.middleware.doors`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import Protocol
 
 import msgspec
-from aiohttp import web
 
+from codex_proxy.admission.workspace import Workspace, narrowed_to
 from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import NOBODY, Key, KeySet
 from codex_proxy.core.turn import SANDBOXES, Turn
-from codex_proxy.http.workspace import Workspace, narrowed_to
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.models import ModelCatalog, resolve
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
@@ -49,10 +48,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     mcp: bool = True
     """Whether its turns get the tools of MCP servers, where there are any."""
 
-    def check_model(self, turn: Turn, asked: str) -> None:
-        """Raises `Fault` NOT_ALLOWED for a model (or an effort of it) that is not this client's to ask for."""
-        if not self._allows(turn.model, turn.effort):
-            raise not_its_model(asked)
+    def allows(self, turn: Turn) -> bool:
+        """Whether it may ask for the turn's model with the turn's effort."""
+        return self._allows(turn.model, turn.effort)
 
     def lists(self, name: str, catalog: ModelCatalog) -> bool:
         """Whether this name is one of a model that it may ask for. Raises `Fault` MODEL_NOT_FOUND."""
@@ -67,16 +65,12 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return self.models is None or (model, None) in self.models or (model, effort) in self.models
 
 
-CLIENT = web.RequestKey("client", Client)
-"""Who asks. There is none on the paths that are open to everybody."""
-
-
-def no_mcp(param: str) -> Fault:
+def mcp_not_allowed(param: str) -> Fault:
     message = "This key may not use MCP servers: leave them out of 'tools', or take another key."
     return Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message, param=param))
 
 
-def not_its_model(asked: str) -> Fault:
+def model_not_allowed(asked: str) -> Fault:
     message = (
         f"This key may not ask for the model '{excerpt(asked)}'. GET /v1/models lists those that it may."
     )

@@ -278,29 +278,29 @@ def _not_allowed(place: URL) -> Fault:
 # --- a turn ---------------------------------------------------------------------------------------
 
 
-async def inlined(
-    turn: Turn, fetcher: ImageFetcher | None, places: Mapping[str, str] | None = None, param: str = PARAM
+async def inline_images(
+    turn: Turn, fetcher: ImageFetcher | None, fields: Mapping[str, str] | None = None, field: str = PARAM
 ) -> Turn:
     """The turn with every image that is an https (or http) URL as a data URL; the same turn if there is none.
 
     Raises `Fault` INVALID_REQUEST where one may not be fetched or cannot be: without a `fetcher`, none may. The fault
-    names the field that holds the address, by `places`, or else `param`.
+    names the field that has the address, by `fields`, or else `field`.
     """
     urls = list(dict.fromkeys(part.url for part in _images(turn)))
     if not urls:
         return turn
-    places = places or {}
+    fields = fields or {}
     if fetcher is None:
-        with _naming(places.get(urls[0], param)):
+        with _naming(fields.get(urls[0], field)):
             raise _not_allowed(_parsed(urls[0]))
     limits = fetcher.limits
     if len(urls) > limits.request_images:
         raise bad_request(
             f"A request may name at most {limits.request_images} images by URL: send the others as data URLs.",
-            param,
+            field,
             CODE,
         )
-    fetched = await _all_of(urls, fetcher, places, param)
+    fetched = await _all_of(urls, fetcher, fields, field)
     history = tuple(_replaced(item, fetched) for item in turn.history)
     return msgspec.structs.replace(turn, history=history)
 
@@ -312,16 +312,16 @@ def _images(turn: Turn) -> Iterator[ImagePart]:
 
 
 @contextmanager
-def _naming(param: str) -> Iterator[None]:
+def _naming(field: str) -> Iterator[None]:
     """Faults within name this field."""
     try:
         yield
     except Fault as fault:
-        raise Fault(msgspec.structs.replace(fault.failure, param=param)) from fault
+        raise Fault(msgspec.structs.replace(fault.failure, param=field)) from fault
 
 
 async def _all_of(
-    urls: list[str], fetcher: ImageFetcher, places: Mapping[str, str], param: str
+    urls: list[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
 ) -> dict[str, str]:
     """Each URL's data URL. The first that fails ends the others."""
     limits = fetcher.limits
@@ -330,12 +330,12 @@ async def _all_of(
 
     async def fetch(url: str) -> None:
         async with slots:
-            with _naming(places.get(url, param)):
+            with _naming(fields.get(url, field)):
                 fetched[url] = await fetcher.fetch(url)
         if sum(len(each) for each in fetched.values()) * 3 // 4 > limits.request_bytes:
             raise bad_request(
                 f"The images of a request are larger than {limits.request_bytes / (1 << 20):g} MiB together.",
-                param,
+                field,
                 CODE,
             )
 

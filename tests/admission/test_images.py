@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.test_utils import BaseTestServer, TestServer
 
+from codex_proxy.admission.images import SETTING, ImageFetcher, ImageLimits, inline_images
 from codex_proxy.core.addresses import is_public
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import (
@@ -26,7 +27,6 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.image_fetch import SETTING, ImageFetcher, ImageLimits, inlined
 from tests.pictures import PICTURES, PNG
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -507,7 +507,7 @@ async def test_the_field_that_names_an_image_is_named_by_its_fault(serve: Serve,
     for images in (fetcher(host.entry), None):
         urls = (host.url("/good"), host.url("/bad")) if images else (host.url("/bad"),)
         with pytest.raises(Fault) as caught:
-            await inlined(turn(showing(*urls)), images, places, "input")
+            await inline_images(turn(showing(*urls)), images, places, "input")
         assert caught.value.failure.param == "input[3].output[0].image_url"
 
 
@@ -591,7 +591,7 @@ async def test_images_of_messages_and_outputs_are_replaced_in_place(serve: Serve
         call,
         PastOutput("c", (kept, ImagePart(host.url("/b")), TextPart("https://example.com/is-text"))),
     )
-    assert await inlined(asked, fetcher(host.entry)) == turn(
+    assert await inline_images(asked, fetcher(host.entry)) == turn(
         SaidMessage("user", (TextPart("Look:"), ImagePart(data_url(PNG), "high"))),
         raw,
         call,
@@ -601,11 +601,11 @@ async def test_images_of_messages_and_outputs_are_replaced_in_place(serve: Serve
 
 async def test_a_turn_without_addresses_stays_as_it_is() -> None:
     asked = turn(showing(data_url(PNG)), PastCall("c", "look", "{}"))
-    assert await inlined(asked, None) is asked
+    assert await inline_images(asked, None) is asked
 
 
 async def test_without_a_fetcher_an_address_is_refused_and_the_setting_named() -> None:
-    said = await refusal(inlined(turn(showing("HTTPS://example.com/secret")), None))
+    said = await refusal(inline_images(turn(showing("HTTPS://example.com/secret")), None))
     assert "'example.com'" in said
     assert SETTING in said
     assert "secret" not in said
@@ -613,7 +613,7 @@ async def test_without_a_fetcher_an_address_is_refused_and_the_setting_named() -
 
 async def test_an_image_that_is_shown_twice_is_fetched_once(serve: Serve, fetcher: Fetch) -> None:
     host = await serve(png)
-    both = await inlined(turn(showing(host.url()), showing(host.url())), fetcher(host.entry))
+    both = await inline_images(turn(showing(host.url()), showing(host.url())), fetcher(host.entry))
     assert both.history[0] == both.history[1] == showing(data_url(PNG))
     assert len(host.asked) == 1
 
@@ -637,7 +637,7 @@ class Gate(ImageFetcher):
 
 async def test_at_most_four_images_of_a_request_are_fetched_at_once() -> None:
     gate = Gate()
-    asking = asyncio.create_task(inlined(turn(showing(*(f"https://x/{n}" for n in range(12)))), gate))
+    asking = asyncio.create_task(inline_images(turn(showing(*(f"https://x/{n}" for n in range(12)))), gate))
     for _ in range(12):  # each has its chance to begin
         await asyncio.sleep(0)
     assert gate.inside == {f"https://x/{n}" for n in range(4)}
@@ -651,7 +651,7 @@ async def test_a_request_may_name_twenty_images(
     serve: Serve, fetcher: Fetch, count: int, taken: bool
 ) -> None:
     host = await serve(png)
-    asking = inlined(turn(*(showing(host.url(f"/{n}")) for n in range(count))), fetcher(host.entry))
+    asking = inline_images(turn(*(showing(host.url(f"/{n}")) for n in range(count))), fetcher(host.entry))
     if taken:
         await asking
     else:
@@ -663,9 +663,9 @@ async def test_images_that_are_too_large_together_are_refused(serve: Serve, fetc
     host = await serve(png)
     images = fetcher(host.entry, limits=ImageLimits(request_bytes=2 * len(PNG) + 50))
     two = turn(showing(host.url("/a"), host.url("/b")))
-    assert len((await inlined(two, images)).history) == 1
+    assert len((await inline_images(two, images)).history) == 1
     three = turn(showing(host.url("/a"), host.url("/b"), host.url("/c")))
-    assert "together" in await refusal(inlined(three, images))
+    assert "together" in await refusal(inline_images(three, images))
 
 
 async def test_the_first_image_that_fails_ends_the_others(serve: Serve, fetcher: Fetch) -> None:
@@ -680,7 +680,9 @@ async def test_the_first_image_that_fails_ends_the_others(serve: Serve, fetcher:
         return web.Response()
 
     host = await serve(answer)
-    said = await refusal(inlined(turn(showing(host.url("/slow"), host.url("/bad"))), fetcher(host.entry)))
+    said = await refusal(
+        inline_images(turn(showing(host.url("/slow"), host.url("/bad"))), fetcher(host.entry))
+    )
     assert "status 404" in said
 
 
@@ -693,7 +695,7 @@ async def test_a_client_that_leaves_ends_the_fetching(serve: Serve, fetcher: Fet
         return web.Response()
 
     host = await serve(answer)
-    asking = asyncio.create_task(inlined(turn(showing(host.url())), fetcher(host.entry)))
+    asking = asyncio.create_task(inline_images(turn(showing(host.url())), fetcher(host.entry)))
     await reached.wait()
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):

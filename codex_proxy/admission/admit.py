@@ -1,0 +1,183 @@
+"""Decides whether a turn may start, and completes it: the one list of steps, whichever API asks for the turn.
+
+In: the turn as an API's parser made it, the client that asks, and what that API calls its fields. Out: the turn as the
+agent gets it. Raises `Fault`: INVALID_REQUEST naming the field, NOT_ALLOWED for what the client's key may not do,
+UNAVAILABLE for what cannot be checked just now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from codex_proxy.admission.clients import Client, mcp_not_allowed, model_not_allowed
+from codex_proxy.admission.images import ImageFetcher, inline_images
+from codex_proxy.admission.server_tools import (
+    McpRequest,
+    ServerTools,
+    ToolSource,
+    takes_operators_tools,
+    with_server_tools,
+)
+from codex_proxy.admission.workspace import in_workspace
+from codex_proxy.agents.agent import Agent
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.items import ImagePart, SaidMessage
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.own_calls import approved_calls
+from codex_proxy.runs.schema_checks import SchemaChecks
+from codex_proxy.runs.schemas import check_schemas
+from codex_proxy.surfaces.responses.mcp_offers import choice_with
+from codex_proxy.surfaces.responses.tools import McpOffer
+
+NO_MCP = (
+    "This server connects to no MCP server that a request names: have the operator allow its `server_url` in "
+    "PROXY_MCP_ALLOWED_URLS."
+)
+GONE_TOOL = (
+    "The call '{}' was approved, but its tool is not offered by this request: name its MCP server in 'tools' "
+    "again."
+)
+
+
+class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
+    """What an API calls the fields for which a turn may be refused. `{}` stands for an index."""
+
+    input: str
+    """The conversation."""
+    input_item: str
+    """One entry of it, with what it says."""
+    tool_schema: str
+    output_format: str
+    output_schema: str
+
+
+class Admission:
+    """Admits turns to one agent.
+
+    `checks` validates JSON schemas; `images` fetches images by address (None: clients send them as data URLs); `tools`
+    are the MCP servers whose tools this server runs (None: there are none); `agent_able_to` gives the name of an
+    agent that has a capability, for advice.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        checks: SchemaChecks,
+        *,
+        images: ImageFetcher | None,
+        tools: ToolSource | None,
+        agent_able_to: Callable[[str], str | None],
+    ) -> None:
+        self._agent = agent
+        self._checks = checks
+        self._images = images
+        self._tools = tools
+        self._agent_able_to = agent_able_to
+
+    @property
+    def has_server_tools(self) -> bool:
+        """Whether this server runs tools itself."""
+        return self._tools is not None
+
+    async def admit(
+        self,
+        turn: Turn,
+        client: Client,
+        fields: FieldNames,
+        *,
+        model: str,
+        any_effort: bool = False,
+        workdir_field: str | None = None,
+        image_fields: Mapping[str, str] | None = None,
+        mcp: Sequence[McpOffer] = (),
+        runs: int = 1,
+    ) -> Turn:
+        """The turn with its folder resolved and its images inlined. To be called before anything is stored or started.
+
+        `model`: the name that the request asked for. `any_effort`: the request does not choose the model's effort.
+        `workdir_field`: where the request names its folder, None where it does not. `image_fields`: the field that has
+        an image's address, by address. `mcp`: the MCP servers that the request names. `runs`: how many runs the turn
+        becomes. Raises `Fault`.
+        """
+        if not (client.allows_some_effort(turn.model) if any_effort else client.allows(turn)):
+            raise model_not_allowed(model)
+        self._check_mcp(mcp, client)
+        self._check_capabilities(turn, fields)
+        await check_schemas(self._checks, turn, answer=fields.output_schema, tool=fields.tool_schema)
+        turn = in_workspace(turn, workdir_field, client.workspace)
+        turn = await inline_images(turn, self._images, image_fields or {}, fields.input)
+        if runs > 1:
+            _check_sampling(turn)
+        return turn
+
+    async def add_server_tools(
+        self, turn: Turn, client: Client, fields: FieldNames, request: McpRequest | None = None
+    ) -> tuple[Turn, ServerTools]:
+        """The admitted turn with the tools of MCP servers, those of the operator and those that the request names.
+
+        To be called right before the run starts: it asks the servers, and what they have may have changed while the
+        turn waited. Raises `Fault` for a `tool_choice` or an approved call of a tool that no server has.
+        """
+        if self._tools is None:
+            return turn, ServerTools()
+        request = request or McpRequest()
+        found = await self._tools.offer(
+            request.offers,
+            client.name,
+            known=request.known,
+            operators=takes_operators_tools(turn, client, self._agent),
+        )
+        choice = choice_with(turn.tool_choice, request.choices, found.tools)
+        turn = with_server_tools(turn, found, steps=self._tools.steps, calls=request.max_calls)
+        turn = msgspec.structs.replace(turn, tool_choice=choice)
+        self._check_capabilities(turn, fields)
+        offered = {tool.name for tool in turn.tools}
+        for call, _ in approved_calls(turn):
+            if call.name not in offered:
+                raise bad_request(GONE_TOOL.format(call.call_id), "tools", "invalid_mcp_server")
+        return turn, found
+
+    def _check_mcp(self, offers: Sequence[McpOffer], client: Client) -> None:
+        if not offers:
+            return
+        if self._tools is None:
+            raise bad_request(NO_MCP, f"{offers[0].param}.server_url", "invalid_mcp_server")
+        self._tools.check(offers)
+        if "tool_replies" not in self._agent.capabilities:
+            raise self._cannot("tool_replies", "work with MCP servers of a request", offers[0].param)
+        if not client.mcp:
+            raise mcp_not_allowed(offers[0].param)
+
+    def _check_capabilities(self, turn: Turn, fields: FieldNames) -> None:
+        able = self._agent.capabilities
+        if turn.tools and "client_tools" not in able:
+            raise self._cannot("client_tools", "do tools of the client", "tools")
+        if turn.output_schema is not None and "structured_output" not in able:
+            raise self._cannot("structured_output", "do structured output", fields.output_format)
+        if turn.mode == "model" and "plain_model" not in able and turn.tools:
+            raise self._cannot("plain_model", "do plain-model turns", "tools")
+        if "images" not in able:
+            for index, item in enumerate(turn.history):
+                if isinstance(item, SaidMessage) and any(isinstance(part, ImagePart) for part in item.parts):
+                    raise self._cannot("images", "do images", fields.input_item.format(index))
+
+    def _cannot(self, capability: str, what: str, field: str) -> Fault:
+        able = self._agent_able_to(capability)
+        advice = (
+            f"Start the server with --agent {able} for that." if able is not None else "No agent can do that."
+        )
+        message = f"The agent {self._agent.name} cannot {what}. {advice}"
+        return bad_request(message, field, "unsupported_by_agent")
+
+
+def _check_sampling(turn: Turn) -> None:
+    """Agents that write in one folder at once would undo each other's work."""
+    if turn.mode == "agent" and turn.sandbox != "read-only":
+        raise bad_request(
+            "Several choices cannot be sampled while the agent may write: ask for one choice, or for the plain "
+            "model (`X-Codex-Mode: model`).",
+            "n",
+            "unsupported_value",
+        )
