@@ -33,7 +33,7 @@ request bodies are made from the very models that read them; tests hold the serv
 - **Streams** are server-sent events. Chat: `data:` lines, at the end `data: [DONE]`. Responses: `event:` and `data:`,
   at the end `event: done`. Lines that begin with a colon are comments that keep a silent connection open.
 
-What each surface promises in particular, with the tests: [chat-completions.md](chat-completions.md),
+What each surface promises in particular, with the tests: [contract.md](contract.md),
 [responses.md](responses.md), [tools.md](tools.md).
 """
 

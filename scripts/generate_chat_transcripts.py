@@ -7,8 +7,8 @@
 Each is one request to a real server on a real port, whose agent is the deterministic fake one. What differs from
 run to run (`id`, `created`) is replaced; the rest is kept to the letter, so that two recordings differ in their
 metadata only. The contract tests compare live answers with these files and never write them. Those of
-`PROXY_CHAT_PROFILE=codex-completions-api` are in a folder of that name. Source: seed 001 ("Golden Transcripts &
-Snapshots").
+`PROXY_CHAT_PROFILE=codex-completions-api` are in a folder of that name. Source:
+docs/contract.md#golden-transcripts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ GT_WEATHER = {
     },
 }
 ALIASES = "gpt-4o=codex-5"
-"""The model of seed 000's examples."""
+"""The model of the examples in docs/contract.md#golden-examples."""
 TOOLS: dict[str, Any] = {"tools": [{"type": "function", "function": WEATHER}], "tool_choice": "auto"}
 FUNCTIONS: dict[str, Any] = {"functions": [WEATHER], "function_call": "auto"}
 
@@ -146,7 +146,7 @@ SCENARIOS += (
 SCENARIOS += (
     Scenario(
         "gt-3-nonstream-tool-call",
-        "GT-3 of seed 000.",
+        "GT-3 of the contract.",
         "tool_call",
         {
             "model": "gpt-4o",
@@ -164,7 +164,7 @@ SCENARIOS += (
     ),
     Scenario(
         "gt-4-streaming-text",
-        "GT-4 of seed 000.",
+        "GT-4 of the contract.",
         "text",
         {
             "model": "gpt-4o",

@@ -6,7 +6,7 @@
 
 Each is one request (one of them with the request that it continues) to a real server on a real port, whose agent is
 the deterministic fake one. Ids and times are replaced, each id by a name of its own, so that one can still see what
-belongs together; the rest is kept to the letter. `gt-1` and `gt-2` are the examples of seed 000, section 8.
+belongs together; the rest is kept to the letter. `gt-1` and `gt-2` are those of docs/contract.md#golden-examples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scripts.golden import RESULTS, TIMESTAMP, Transcript, command, server
 OUTPUT = RESULTS / "responses"
 PATH = "/v1/responses"
 ALIASES = "gpt-4o=codex-5"
-"""The model of the seed's own examples."""
+"""The model of the examples in docs/contract.md#golden-examples."""
 
 TIMES = frozenset({"created_at", "completed_at"})
 OURS = re.compile(r"(resp|msg|rs|fc|ctc|item)_[0-9a-f]{32}")
@@ -117,13 +117,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("streaming-incomplete", "Cut at the output limit.", "truncation", "Say much.", stream=True),
     Scenario(
         "gt-1-nonstream-text",
-        "GT-1 of seed 000.",
+        "GT-1 of the contract.",
         "text",
         {**_request(LUNA_TOLD, UNICORN), "model": "gpt-4o"},
     ),
     Scenario(
         "gt-2-streaming-text",
-        "GT-2 of seed 000.",
+        "GT-2 of the contract.",
         "text",
         {
             **_request(f'text say="{LUNA}" in=12 out=24 cached=0 reasoning=0', UNICORN),

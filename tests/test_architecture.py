@@ -313,6 +313,19 @@ def test_every_package_of_the_project_has_a_place_in_the_table() -> None:
     assert packages <= set(MAY_IMPORT) | WIRING
 
 
+def test_the_page_has_the_same_table() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = re.findall(r"^\| (`[^|]+`) \| ([^|]+) \| [^|]+ \|$", page.partition("## Layers")[2], re.MULTILINE)
+    found = {
+        name: set(re.findall(r"`([\w.]+)`", below))
+        for names, below in table
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    beside = {path.stem for path in (ROOT / "codex_proxy").glob("*.py")} - {"__init__", "__main__"}
+    allowed = {name: set(below) for name, below in MAY_IMPORT.items()}
+    assert found == allowed | {name: set[str]() for name in WIRING | beside}
+
+
 def test_the_table_has_no_circles() -> None:
     for layer, below in MAY_IMPORT.items():
         for other in below:

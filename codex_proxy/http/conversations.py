@@ -1,4 +1,4 @@
-"""`/v1/conversations`: what several turns share, and its items. Source: seed 002 ("Conversation Management")."""
+"""`/v1/conversations`: what several turns share, and its items. Source: docs/contract.md#conversations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The guard of streams: no more than so many at once, each counted from before its agent is started until its
-exchange is over. Source: seed 001 ("Streaming Concurrency Guard").
+exchange is over. Source: docs/contract.md#the-guard-of-streams.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The endpoints of seed 001's test instrumentation ("Streaming Concurrency Guard"). They exist only where
-PROXY_TEST_ENDPOINTS is on.
+"""The endpoints by which tests of clients see the guard of streams. They exist only where PROXY_TEST_ENDPOINTS is on.
+Source: docs/contract.md#the-guard-of-streams.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What an exchange sees go by: for the log, for the metrics of a usage chunk (seed 001, story 2.6), and for those of
-the server.
+"""What an exchange sees go by: for the log, for the metrics of a usage chunk, and for those of the
+server. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from codex_proxy.mcp.ports import Spawn
 from codex_proxy.mcp.values import McpFault, McpFaultKind, McpLimits, McpListing, McpResult, failed
 
 REFRESH_INTERVAL: Final = 10.0
-"""Seconds after which a tool list is asked for again: seed 004's default."""
+"""Seconds after which a tool list is asked for again (docs/contract.md#mcp-calls)."""
 
 
 class McpServers:

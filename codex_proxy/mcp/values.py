@@ -113,7 +113,7 @@ class McpResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a call gave. It is one also where the call failed: the model reads what to do otherwise."""
 
     text: str
-    """The texts as one JSON array of strings, as the tool loop of seed 004 serialises them."""
+    """The texts as one JSON array of strings, as docs/contract.md#mcp-calls has them."""
     parts: tuple[Part, ...]
     """The texts, and the images as data URLs, in the server's order: what the model gets."""
     structured: bytes | None = None

@@ -1,7 +1,7 @@
 """A request's bytes become a validated value, or a 400 that names the field as OpenAI writes it.
 
 In: bytes and a pydantic model. Out: an instance of it. Raises `Fault` INVALID_REQUEST, also for NaN, 10^30, lone
-surrogates, invalid UTF-8 and deep nesting (OpenAI's wire rules, "Errors"), or REQUEST_TOO_LARGE; nothing else.
+surrogates, invalid UTF-8 and deep nesting (docs/wire-rules.md#errors), or REQUEST_TOO_LARGE; nothing else.
 
 Unions are told apart by `by_kind`, whose tags start with `~`: pydantic puts tags into an error's place, and
 here they are left out again.

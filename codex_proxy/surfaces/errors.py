@@ -1,5 +1,5 @@
-"""One table: which fault is which status, type and code, on both surfaces. Sources: seed 001 ("Error
-Envelope", "Streaming Errors") and OpenAI's wire rules (all four keys, always).
+"""One table: which fault is which status, type and code, on both surfaces. Sources:
+docs/contract.md#errors-of-chat-completions, docs/contract.md#errors-of-responses, docs/wire-rules.md#errors.
 
 In: a `Failure` and the surface that answers. Out: an HTTP status, a body, seconds to wait. A failure's own
 code (the provider's) wins over the table's. Nothing here raises.
@@ -63,8 +63,8 @@ TABLE: Final[dict[FaultKind, Row]] = {
 }
 
 RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
-"""Seed 002 names these types for `/responses`; seed 001 knows only `server_error` for chat. Clients go by status and
-code, which both surfaces share."""
+"""The contract of Responses names these types; that of Chat Completions has only `server_error`. Clients go by status
+and code, which both surfaces share."""
 
 
 def row_of(failure: Failure, surface: Surface) -> Row:

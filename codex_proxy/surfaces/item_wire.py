@@ -1,7 +1,7 @@
 """The items of a conversation as clients send them: pydantic models, lenient in fields, strict in types.
 
 Used for the `input` of a response and for the `items` of a conversation. What a text says, or which agent takes
-it, is judged elsewhere. Sources: seed 002 ("Input Formats", "Supported Item Types"), OpenAI's own types.
+it, is judged elsewhere. Sources: docs/contract.md#input-items, OpenAI's own types.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Status: TypeAlias = str
 MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
 MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
 Metadata: TypeAlias = Annotated[dict[MetadataKey, MetadataValue | None], Field(max_length=16)]
-"""What a client notes on an object of its own: at most 16 keys (seed 002)."""
+"""What a client notes on an object of its own: at most 16 keys (docs/contract.md#conversations)."""
 
 TEXT_LIMIT: Final = 10_485_760
 """Characters of an input that is a string: OpenAI's own limit."""
@@ -161,7 +161,8 @@ class AdditionalToolsItem(Item):
 
 
 class CallOutputItem(Item):
-    """`name` and `arguments` make it whole where the call itself is nowhere (seed 004)."""
+    """`name` and `arguments` make it whole where the call itself is nowhere. Source:
+    docs/contract.md#outputs-without-their-call."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: CallId

@@ -3,7 +3,7 @@
 In: validated items (`item_wire`). Out: plain dicts: content always as parts, `input_text` where people speak
 and `output_text` where the assistant does, a status, and no field that is not the wire's. Ids come later, by
 `with_ids`, since nothing here may invent any. Raises `Fault` INVALID_REQUEST for parts that no agent takes and for
-references that lead nowhere. Source: OpenAI's wire rules ("Lists and stored objects").
+references that lead nowhere. Source: docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations

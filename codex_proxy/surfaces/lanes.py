@@ -1,8 +1,7 @@
 """Things of one kind go out one after the other, however their pieces come in.
 
 Two open calls (or two open messages) may get their deltas in turns. On the wire they are serialised: the
-first that was opened speaks, the pieces of the others wait until it is closed. Seed 001: parallel tool calls
-"serialize outbound tool deltas to preserve envelope parity".
+first that was opened speaks, the pieces of the others wait until it is closed. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations

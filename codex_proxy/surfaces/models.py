@@ -2,8 +2,8 @@
 
 In: a name as a client wrote it, and the catalog. Out: `Resolved`, or a `Fault` MODEL_NOT_FOUND. A name as
 written wins; the `:model` / `:agent` suffix and then an effort suffix are taken off only when nothing
-matched; case does not matter. Sources: seed 001 (`codex-5*` and `codev-5*` aliases),
-OpenAI's wire rules (lists).
+matched; case does not matter. Sources: docs/contract.md#whole-answers (the aliases),
+docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def split_mode(name: str) -> tuple[str, Mode | None]:
 
 
 def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
-    """OpenAI's list: the agent's models, the operator's aliases, and the aliases of `env` (seed 001:
-    `codev-5*` in `dev` stacks, `codex-5*` elsewhere)."""
+    """OpenAI's list: the agent's models, the operator's aliases, and the aliases of `env`: `codev-5*` in `dev` stacks,
+    `codex-5*` elsewhere."""
     base = "codev-5" if env == "dev" else "codex-5"
     names = [
         base,

@@ -2,8 +2,8 @@
 
 In: batches of well-formed events, each with the number of the turn it came from. Out: the events of one turn
 whose items name their choice, so that any renderer takes them like those of a child that reports several
-choices itself. Usage is told once, at the end: the prompt counted once, the answers summed (seed 001). The
-first failure ends it all.
+choices itself. Usage is told once, at the end: the prompt counted once, the answers summed
+(docs/contract.md#whole-answers). The first failure ends it all.
 """
 
 from __future__ import annotations

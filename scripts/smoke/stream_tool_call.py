@@ -4,7 +4,7 @@
     .venv/bin/python scripts/smoke/stream_tool_call.py --include-usage --base-url http://127.0.0.1:11435/v1
 
 Writes the raw stream and its SHA-256 to `test-results/smoke/`, prints a JSON summary, and exits with 1 where
-something is missing. Source: seed 001 ("Solo smoke harness").
+something is missing. Source: docs/contract.md#golden-transcripts.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def test_streaming_error_ends_with_one_error_frame_that_is_no_chunk() -> None:
     assert not any("error" in chunk for chunk in chunks)
 
 
-def test_gt_3_is_the_example_of_seed_000() -> None:
+def test_gt_3_is_the_example_of_the_contract() -> None:
     response = committed("gt-3-nonstream-tool-call")["response"]
     [choice] = response["choices"]
     [call] = choice["message"]["tool_calls"]
@@ -222,7 +222,7 @@ def test_gt_3_is_the_example_of_seed_000() -> None:
     assert [response["usage"][name] for name in counts] == [37, 12, 49]
 
 
-def test_gt_4_is_the_example_of_seed_000_with_a_role_and_a_finalizer_of_their_own() -> None:
+def test_gt_4_is_the_example_of_the_contract_with_a_role_and_a_finalizer_of_their_own() -> None:
     role, first, second, end = deltas_of("gt-4-streaming-text")
     assert (role, first, second, end) == (
         {"role": "assistant"},

@@ -37,6 +37,16 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert dead == []
 
 
+def test_the_index_leads_to_every_page_and_the_readme_to_the_index() -> None:
+    index = ROOT / "docs" / "index.md"
+    linked = {
+        (index.parent / link).resolve() for link in re.findall(r"\]\(([^)\s#]+)\)", index.read_text("utf-8"))
+    }
+    pages = {page.resolve() for page in PAGES if "examples" not in page.parts}
+    assert pages - linked == {index.resolve()}
+    assert "](docs/index.md)" in (ROOT / "README.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/adding-an-agent.md"])
 def test_the_files_that_a_guide_names_are_there(page: str) -> None:
     named = re.findall(

@@ -108,7 +108,7 @@ async def test_regenerating_gives_no_difference_except_metadata(tmp_path: Path) 
 # --- what the contract says of the single transcripts ---------------------------------------------
 
 
-def test_gt_1_is_the_seeds_example() -> None:
+def test_gt_1_is_the_example_of_the_contract() -> None:
     response = committed("gt-1-nonstream-text")["response"]
     assert response["model"] == "gpt-4o"
     assert response["output"][0]["content"][0]["text"] == LUNA
@@ -116,15 +116,15 @@ def test_gt_1_is_the_seeds_example() -> None:
     assert usage == {"input_tokens": 12, "output_tokens": 24, "total_tokens": 36}
 
 
-def test_gt_2_has_the_seeds_events_in_the_seeds_order() -> None:
+def test_gt_2_has_the_events_of_the_contract_in_its_order() -> None:
     types = types_of("gt-2-streaming-text")
-    seeds = [
+    wanted = [
         "response.created",
         "response.output_text.delta",
         "response.output_text.done",
         "response.completed",
     ]
-    assert [type for type in types if type in seeds] == seeds
+    assert [type for type in types if type in wanted] == wanted
     deltas = [
         event["data"]["delta"] for event in events_of("gt-2-streaming-text") if "delta" in event["data"]
     ]

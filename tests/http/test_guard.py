@@ -1,4 +1,4 @@
-"""Seed 001, "Streaming Concurrency Guard (Test Instrumentation)", through a real port."""
+"""The guard of streams (docs/contract.md#the-guard-of-streams), through a real port."""
 
 from __future__ import annotations
 

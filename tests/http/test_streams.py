@@ -1,4 +1,6 @@
-"""What a stream is on the wire: framing, keepalives, time-outs, failures. Sources: seed 001, wire rules."""
+"""What a stream is on the wire: framing, keepalives, time-outs, failures. Sources: docs/contract.md#streams,
+docs/wire-rules.md#framing-of-streams.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Conversations through the port: objects, items, turns on them, and what seed 002 says of errors."""
+"""Conversations through the port: objects, items, turns on them, and errors
+(docs/contract.md#conversations, docs/contract.md#errors-of-responses).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PROXY_RESPONSES_PROFILE=open-responses-server through the port: the five scenarios of seed 004."""
+"""PROXY_RESPONSES_PROFILE=open-responses-server through the port: docs/contract.md#its-five-scenarios."""
 
 from __future__ import annotations
 

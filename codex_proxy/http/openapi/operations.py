@@ -120,7 +120,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "without their call and calls without their output, both `tools` and `functions`, `stream_options` without "
         "`stream`, images that are neither data nor web addresses, and what the serving agent cannot do.",
         streams="ChatCompletionChunk",
-        words="docs/chat-completions.md has the whole contract.",
+        words="docs/contract.md has the whole contract.",
     ),
     ("GET", "/models"): Operation(
         "list_models",

@@ -1,7 +1,7 @@
 """What the client says about the answer it wants: how many, how long, in which format, sampled how.
 
 In: a validated request and the operator's settings. Out: the checked values. Raises `Fault` INVALID_REQUEST
-with `param` for what this server does not give. Source: seed 001 ("Parameters", "Release Guidance").
+with `param` for what this server does not give. Source: docs/contract.md#parameters-of-chat-completions.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: what one message, reasoning, call or activity says. Out: SSE frames, appended to the caller's list, and
 `message()`, which is made of the very fragments that went into the frames. So the streamed and the whole
-answer cannot differ. Sources: seed 001 ("Streaming Contract"), OpenAI's wire rules ("Chat Completions").
+answer cannot differ. Sources: docs/contract.md#streams, docs/wire-rules.md#chat-completions.
 
 Fast on purpose: per delta only the text is encoded; what stands around it is constant bytes per choice.
 """

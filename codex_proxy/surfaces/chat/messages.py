@@ -3,7 +3,8 @@
 In: validated messages. Out: history items, oldest first: system is developer, tool and function messages are
 outputs, calls of the assistant are past calls. Outputs that come in another order than their calls are put
 into the calls' order. Raises `Fault` INVALID_REQUEST for a call without output, an output without call, a
-second output, and for parts that no agent takes. Sources: seed 003 (roles and parts), OpenAI's own 400s.
+second output, and for parts that no agent takes. Sources: docs/contract.md#messages-and-parts,
+OpenAI's own 400s.
 """
 
 from __future__ import annotations

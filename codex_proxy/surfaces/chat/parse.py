@@ -2,7 +2,8 @@
 
 In: the body's bytes, the operator's settings, the catalog, the hints of the headers. Out: `ParsedChat`.
 Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (the agent where it is switched
-off). What the chosen agent cannot do is checked elsewhere. Sources: seeds 001 and 003.
+off). What the chosen agent cannot do is checked elsewhere. Sources:
+docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = ""
     """The folder of agent turns that name none."""
     structured_output: bool = False
-    """Off: seed 001, only text. On: json_object and json_schema too."""
+    """Off: only text, to the letter of docs/contract.md#parameters-of-chat-completions. On: json_object and json_schema
+    too."""
     max_items: int = MOST_ITEMS
     """Messages of one request."""
     logprobs: Logprobs = "refuse"

@@ -2,7 +2,7 @@
 
 In: batches of well-formed events (`core/rules.py` saw to that). Out: `feed` gives the bytes of a batch,
 `result` the whole answer; both are made of the same `Choice`s, so they cannot disagree. Order, placeholders
-and the error frame: seed 001 ("Streaming Contract", "Streaming Errors").
+and the error frame: docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
 
 It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the
 exchange decides that. `result` of a failed turn raises the `Fault`.
@@ -46,7 +46,8 @@ NOBODY: Final[tuple[Choice, ...]] = ()
 class ChatRenderer:
     """One answer. `feed` it every event of the turn, in order, in batches of any size.
 
-    `whole_calls` is for `parallel_tool_calls: false`: seed 001 wants each call as one consolidated delta.
+    `whole_calls` is for `parallel_tool_calls: false`: the contract wants each call as one consolidated
+    delta (docs/contract.md#streams).
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 In: a validated request. Out: `Offered`. Raises `Fault` INVALID_REQUEST for names that are taken twice, for
 choices that name a tool which is not there, and for both generations (`tools`, `functions`) at once. Sources:
-seed 003 ("tool_choice"), OpenAI's wire rules.
+docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
 """
 
 from __future__ import annotations

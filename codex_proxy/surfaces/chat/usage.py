@@ -1,7 +1,7 @@
 """The `usage` of a chat answer: what was counted, by whom, or an estimate that says so.
 
-In: what is known of a turn's tokens. Out: the `usage` object. Source: seed 001 (`completion_tokens` is summed
-over the choices, `prompt_tokens` counted once; `emission_trigger`; the nullable placeholders of story 2.6).
+In: what is known of a turn's tokens. Out: the `usage` object. Sources: docs/contract.md#whole-answers (the
+sums over choices), docs/contract.md#streams (`emission_trigger` and the placeholders that may be null).
 """
 
 from __future__ import annotations

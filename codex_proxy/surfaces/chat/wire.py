@@ -1,8 +1,8 @@
 """The request of Chat Completions, as it comes: pydantic models, lenient in fields and strict in types.
 
 In: the body's bytes. Out: `ChatRequest`. Raises `Fault` INVALID_REQUEST with `param`. What depends on
-settings or on several fields at once is checked by the parser, not here. Sources: seeds 001 and
-003, and OpenAI's own types for the ranges.
+settings or on several fields at once is checked by the parser, not here. Sources:
+docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The bodies of requests about conversations. Raises `Fault` INVALID_REQUEST with `param`.
 
-In: bytes. Out: metadata and normalised items, without ids (`items.with_ids`). Source: seed 002
-("Conversation Management"): at most 20 items at once, metadata of 16 keys, null deletes a key on update.
+In: bytes. Out: metadata and normalised items, without ids (`items.with_ids`). Source:
+docs/contract.md#conversations: at most 20 items at once, metadata of 16 keys, null deletes a key on update.
 """
 
 from __future__ import annotations

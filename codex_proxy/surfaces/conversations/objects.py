@@ -1,4 +1,4 @@
-"""Conversations and their items as clients see them. Source: seed 002 ("Conversation Management").
+"""Conversations and their items as clients see them. Source: docs/contract.md#conversations.
 
 In: stored values. Out: dicts, or `Fault`s for what is not there.
 """
@@ -34,7 +34,7 @@ SPEAKERS: Final[Mapping[str, dict[str, Any]]] = {
     "mcp_approval_response": {"role": "user", "content": []},
 }
 """Items that say nothing themselves. Programs that print a conversation ask each item for its role and content, as
-the example of seed 002 does ("Multi-turn Conversation with Tools"), and the SDK's items raise for what is not there."""
+the contract's example does (docs/contract.md#conversations), and the SDK's items raise for what is not there."""
 
 
 def item(item: ItemDict, created_at: int) -> ItemDict:

@@ -2,7 +2,8 @@
 
 In: the body of `POST /v1/responses/input_tokens` or `/compact`. Out: `ParsedContext`; `context_history` tells all
 of it, `compaction_turn` is the turn in which the model sums it up, `summary_in` finds the summary in that turn's
-response. Raises `Fault` INVALID_REQUEST or MODEL_NOT_FOUND. Source: OpenAI's wire rules ("Beyond the basics").
+response. Raises `Fault` INVALID_REQUEST or MODEL_NOT_FOUND. Source:
+docs/wire-rules.md#compaction-counting-and-websocket.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a response object says of its request: every key, always, with the effective default where none was given.
 
 In: a validated request. Out: the fields of the response object that do not change while it runs. Source:
-OpenAI's wire rules ("Responses object").
+docs/wire-rules.md#the-responses-object.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def _number(given: float | None, default: float) -> float:
 
 
 def _reasoning(request: ResponseRequest, effort: str | None) -> dict[str, Any] | None:
-    """Null, or both keys. Options that are all null are none (seed 004, "Reasoning parameter handling")."""
+    """Null, or both keys. Options that are all null are none
+    (docs/contract.md#the-reasoning-parameter)."""
     summary = summary_of(request)
     if effort is None and summary is None:
         return None

@@ -1,7 +1,8 @@
 """The typed events of a Responses stream, as bytes: one frame each, numbered without a gap.
 
 In: what happens to the response, its items and their parts. Out: `take()`, the frames since the last time. It decides
-no order. Sources: OpenAI's wire rules ("Responses stream"), seed 002 ("Streaming Response"), seed 000 (the end).
+no order. Sources: docs/wire-rules.md#the-responses-stream, docs/contract.md#events-of-a-response,
+docs/contract.md#both-apis (the end).
 
 Fast on purpose: per delta only the text is encoded; what stands around it is constant bytes per part.
 """

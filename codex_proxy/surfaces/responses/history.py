@@ -4,8 +4,8 @@ In: items in the form of `items.normalised` or of a response's output, oldest fi
 `HistoryItem`s. Raises `Fault` INVALID_REQUEST for an output without its call and for a call without its output.
 
 System becomes developer. An output that comes before its call is put behind it; a second output of a call, and a
-call that is told again, are left out (seed 004, "Message validation"); an output that brings its call's name and
-arguments is made whole with them (seed 004, "function_call_output input handling"). Reasoning that nobody
+call that is told again, are left out (docs/contract.md#message-validation); an output that brings its call's name and
+arguments is made whole with them (docs/contract.md#outputs-without-their-call). Reasoning that nobody
 encrypted tells the model nothing and is left out, as are lists of MCP tools and the agent's activity. What calls of
 MCP servers tell is for `McpPast` to say.
 """

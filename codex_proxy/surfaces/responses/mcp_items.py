@@ -88,7 +88,7 @@ def _text_in(part: Any) -> Any:
 
 
 def as_array(text: str) -> str:
-    """A result as seed 004 gives it: a JSON array of strings, which several texts are already."""
+    """A result as docs/contract.md#mcp-calls has it: a JSON array of strings, which several texts are already."""
     try:
         msgspec.json.decode(text, type=list[str])
     except (msgspec.MsgspecError, UnicodeEncodeError):

@@ -1,8 +1,8 @@
 """MCP servers that a request names, once their tools are known: which of them it allows, and what it chooses.
 
 In: a server as the request gives it, and its tools as listed, now or in an item of the context. Out: values. Raises
-`Fault` INVALID_REQUEST (`tool_choice`) for a choice of what no server has. Sources: seed 002 ("MCP tools"), OpenAI's
-own types for the filters and for `mcp_list_tools`.
+`Fault` INVALID_REQUEST (`tool_choice`) for a choice of what no server has. Sources:
+docs/contract.md#tools-of-a-response, OpenAI's own types for the filters and for `mcp_list_tools`.
 """
 
 from __future__ import annotations

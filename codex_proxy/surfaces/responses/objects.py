@@ -1,7 +1,7 @@
 """What is said about stored responses: deletion, lists of input items, cancelling, compacting, counting.
 
-In: stored objects and ids. Out: dicts, or `Fault`s for what cannot be done. Sources: seed 002 ("Delete Response",
-"Cancel Response", "List Response Input Items"), OpenAI's wire rules.
+In: stored objects and ids. Out: dicts, or `Fault`s for what cannot be done. Sources:
+docs/contract.md#stored-responses, docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The output items of a response, as they grow. Values and their final shape; no order, no events.
 
 In: items of the agent's and pieces of text. Out: `whole()`, the item as the response object holds it, made of the very
-fragments that went into the stream. What kinds of items there are is one table, `KINDS`. Source: OpenAI's wire
-rules ("Responses object").
+fragments that went into the stream. What kinds of items there are is one table, `KINDS`. Source:
+docs/wire-rules.md#the-responses-object.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 In: the body's bytes, the operator's settings, the catalog, the hints of the headers. Out: `ParsedResponse`; `turn_of`
 makes the turn whole, once the earlier items are known. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND,
 or NOT_ALLOWED (the agent where it is switched off). What the chosen agent cannot do is checked elsewhere.
-Sources: seed 002 ("Request Body", "Validation Errors"), seed 004 ("Reasoning parameter handling").
+Sources: docs/contract.md#fields-of-a-request, docs/contract.md#errors-of-responses,
+docs/contract.md#the-reasoning-parameter.
 """
 
 from __future__ import annotations
@@ -182,7 +183,8 @@ def check_input(request: ContextFields, limit: int) -> None:
 
 
 def context_of(request: ContextFields) -> str | None:
-    """The conversation's id. It excludes a previous response, and has a form of its own (seed 002)."""
+    """The conversation's id. It excludes a previous response, and has a form of its own
+    (docs/contract.md#errors-of-responses)."""
     conversation = _conversation_id(request.conversation)
     if conversation is None:
         return None

@@ -1,4 +1,5 @@
-"""The events of `open-responses-server`, to the letter of seed 004: another profile of the same fold.
+"""The events of `open-responses-server`, to the letter: another profile of the same fold. Source:
+docs/contract.md#the-profile-of-open-responses-server.
 
 In and out as of `ResponsesRenderer`; what differs is what the client sees. Events are `data:` lines only, without
 sequence numbers; there are no item or part events; every new call repeats `response.in_progress` (or, for a legacy
@@ -30,7 +31,7 @@ _RESULT: Final = "function_call_output"
 
 
 class OpenResponsesEvents(FrameList):
-    """Seed 004's events. `current` gives the response object as it is now."""
+    """The events of that profile. `current` gives the response object as it is now."""
 
     end = b"data: [DONE]\n\n"
 

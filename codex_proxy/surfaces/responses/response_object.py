@@ -1,4 +1,5 @@
-"""The response object: every key, always. Sources: seed 002 ("Response"), OpenAI's wire rules.
+"""The response object: every key, always. Sources: docs/contract.md#the-response-object,
+docs/wire-rules.md#the-responses-object.
 
 In: what does not change (`Head`), and what a turn has come to. Out: dicts that `json_bytes` encodes.
 """

@@ -2,7 +2,8 @@
 
 In: a validated request. Out: `Offered`, which also says how the response object shows them. Raises `Fault`
 INVALID_REQUEST for tools that only OpenAI's servers run (by name), for names that are taken twice, and for
-choices that name what is not there. Sources: seed 002 ("Tool Configuration"), OpenAI's wire rules.
+choices that name what is not there. Sources: docs/contract.md#tools-of-a-response,
+docs/wire-rules.md#the-context-of-a-turn.
 """
 
 from __future__ import annotations

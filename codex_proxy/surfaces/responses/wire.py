@@ -1,8 +1,8 @@
 """The request of `POST /v1/responses`, as it comes: pydantic models, lenient in fields and strict in types.
 
 In: the body's bytes. Out: `ResponseRequest`. Raises `Fault` INVALID_REQUEST with `param`. What depends on
-settings or on several fields at once is checked by the parser, not here. Sources: seed 002 (the table
-of fields, "SGLang Extensions"), OpenAI's own types for the ranges.
+settings or on several fields at once is checked by the parser, not here. Sources:
+docs/contract.md#fields-of-a-request, docs/contract.md#sampling-beyond-openais, OpenAI's own types for the ranges.
 """
 
 from __future__ import annotations

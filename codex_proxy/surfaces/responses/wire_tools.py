@@ -1,6 +1,6 @@
 """The tools of a Responses request, and the choice among them: pydantic models, strict in types.
 
-Sources: seed 002 ("Tool Configuration"), OpenAI's own types for names and forms.
+Sources: docs/contract.md#tools-of-a-response, OpenAI's own types for names and forms.
 """
 
 from __future__ import annotations

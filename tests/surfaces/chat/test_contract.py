@@ -1,4 +1,4 @@
-"""Seed 001, sentence by sentence: what the surface of Chat Completions owes. Each test is named as one."""
+"""The contract (docs/contract.md#chat-completions), sentence by sentence. Each test is named as one."""
 
 from __future__ import annotations
 

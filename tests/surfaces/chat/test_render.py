@@ -1,4 +1,4 @@
-"""What the contract's seed leaves open: several messages, activity, refusals, forms of calls, estimates."""
+"""What the contract leaves open: several messages, activity, refusals, forms of calls, estimates."""
 
 from __future__ import annotations
 

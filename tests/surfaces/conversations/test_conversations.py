@@ -1,4 +1,4 @@
-"""Conversations in the words of seed 002 and the shapes of the SDK."""
+"""Conversations in the words of docs/contract.md#conversations and the shapes of the SDK."""
 
 from __future__ import annotations
 

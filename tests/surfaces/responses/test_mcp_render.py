@@ -223,7 +223,7 @@ def test_a_call_that_was_approved_names_the_request() -> None:
     assert item["approval_request_id"] == "mcpr_1"
 
 
-# --- the profile of seed 004 ----------------------------------------------------------------------
+# --- the profile of open-responses-server ---------------------------------------------------------
 
 
 def test_scenario_2_a_call_that_the_server_runs() -> None:

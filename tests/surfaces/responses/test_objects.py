@@ -1,4 +1,4 @@
-"""What is said about stored responses, in the words of seed 002 and the shapes of the SDK."""
+"""What is said about stored responses, in the words of docs/contract.md#stored-responses and the shapes of the SDK."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a Responses request means, field by field of seed 002's table, and what is wrong with a wrong one."""
+"""What a Responses request means, field by field, and what is wrong with a wrong one. Source:
+docs/contract.md#fields-of-a-request.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def said(parsed: Any) -> list[str]:
     return [f"{item.role}: {''.join(part.text for part in item.parts)}" for item in parsed.history]
 
 
-# --- seed 002, the table --------------------------------------------------------------------------
+# --- the fields of a request ----------------------------------------------------------------------
 
 
 def test_a_string_is_what_the_user_says() -> None:
@@ -196,7 +198,7 @@ def test_include_is_kept() -> None:
     assert ask(include=["reasoning.encrypted_content"]).include == {"reasoning.encrypted_content"}
 
 
-# --- the errors of seed 002 -----------------------------------------------------------------------
+# --- the errors of the contract -------------------------------------------------------------------
 
 
 def wire_error(failure: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The five scenarios of seed 004, event by event, in the profile that keeps to its letter and in OpenAI's shape."""
+"""The scenarios of docs/contract.md#its-five-scenarios, event by event, in that profile and in OpenAI's shape."""
 
 from __future__ import annotations
 
