@@ -47,7 +47,7 @@ from codex_proxy.keys_file import Keyring
 from codex_proxy.protected_paths import protected_paths, write_conflict
 from codex_proxy.responses.conversation_turns import ConversationTurns
 from codex_proxy.runs.deadlines import Deadlines
-from codex_proxy.runs.kept import KeptLimits
+from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.schema_checks import SchemaChecks
 from codex_proxy.state_folder import close_to_others
@@ -115,7 +115,7 @@ class Server:
             Deadlines(
                 first=settings.first_event_timeout, idle=settings.idle_timeout, total=settings.total_timeout
             ),
-            kept=KeptLimits(settings.kept_threads, settings.kept_thread_seconds),
+            kept=IdleLimits(settings.kept_threads, settings.kept_thread_seconds),
             owners=self._owners,
         )
         allowed = split_list(settings.image_fetch)

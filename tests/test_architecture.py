@@ -51,8 +51,8 @@ DRIVES_CHILDREN = frozenset(
     {
         *(
             "agents.agent",
-            "agents.lane",
-            "agents.child_lane",
+            "agents.session",
+            "agents.child_transport",
             "agents.child_per_turn",
             "agents.newest_limits",
         ),

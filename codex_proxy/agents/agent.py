@@ -1,30 +1,17 @@
-"""What a run needs of an agent, whichever it is: a lane and a dialect for a turn, and how it is doing."""
+"""What a run needs of an agent, whichever it is: a session for each turn, and how the agent is doing."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
-from codex_proxy.agents.base import Capability, Dialect
-from codex_proxy.agents.lane import Lane, LaneReader
+from codex_proxy.agents.base import Capability
 from codex_proxy.agents.newest_limits import NewestLimits
+from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.models import AgentModel
-from codex_proxy.core.turn import Turn, without_content
-
-
-class Opened(msgspec.Struct, frozen=True):
-    """A place for one turn. `turn` is the turn as the agent is to be given it."""
-
-    turn: Turn
-    dialect: Dialect[Any]
-    lane: OpenedLane
-
-
-def outline(opened: Opened) -> Opened:
-    """What is needed to give it back: a thread that is kept must not keep what was said."""
-    return msgspec.structs.replace(opened, turn=without_content(opened.turn))
+from codex_proxy.core.turn import Turn
 
 
 class ProcessCounts(msgspec.Struct, frozen=True):
@@ -34,12 +21,6 @@ class ProcessCounts(msgspec.Struct, frozen=True):
     busy: int = 0
     restarts: int = 0
     """Processes that ended by themselves and were replaced, since the server started."""
-
-
-class OpenedLane(Lane, Protocol):
-    def attach(self, reader: LaneReader) -> None:
-        """Who is to hear what the child says; before anything is sent."""
-        ...
 
 
 class Agent(Protocol):
@@ -58,12 +39,12 @@ class Agent(Protocol):
         """Finds out what there is and warms what is kept warm. A `Fault` where the agent cannot work."""
         ...
 
-    async def open(self, turn: Turn) -> Opened:
-        """A place for a turn. A `Fault` where there is none."""
+    async def open(self, turn: Turn) -> AgentSession:
+        """A session for a turn, which has not begun. Raises `Fault` where there is none to be had."""
         ...
 
-    async def release(self, opened: Opened, *, settled: bool) -> None:
-        """The turn is over; `settled`: the agent has said so itself."""
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        """Gives back what a session has used; `finished`: the agent itself has said that the turn is over."""
         ...
 
     def models(self) -> tuple[AgentModel, ...]: ...

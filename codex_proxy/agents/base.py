@@ -61,8 +61,8 @@ class Dialect(Protocol[L_contra]):
     """
 
     @property
-    def settled(self) -> bool:
-        """Nothing is left to read or to write: the child, or its lane, may be let go."""
+    def finished(self) -> bool:
+        """Nothing is left to read or to write: the child, or its thread, may be let go."""
         ...
 
     def begin(self, turn: Turn) -> Step:
@@ -70,12 +70,13 @@ class Dialect(Protocol[L_contra]):
         ...
 
     @property
-    def resting(self) -> bool:
-        """The turn is over, or waits for outputs of calls, in such a way that `proceed` can take it up."""
+    def can_resume(self) -> bool:
+        """The turn is over, or waits for outputs of calls, in such a way that `resume` can take it up."""
         ...
 
-    def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
-        """Another turn on the thread of a dialect that rests: `fresh` is what is new to it, of `turn.history`."""
+    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
+        """Another turn on the thread of a dialect that can resume. `new_items`: those of `turn.history` that it has
+        not seen."""
         ...
 
     def receive(self, lines: Sequence[L_contra]) -> Step:

@@ -8,11 +8,12 @@ from typing import Literal
 
 import msgspec
 
-from codex_proxy.agents.agent import Opened, ProcessCounts
+from codex_proxy.agents.agent import ProcessCounts
 from codex_proxy.agents.base import Capability, Dialect
-from codex_proxy.agents.child_lane import ChildLane
+from codex_proxy.agents.child_transport import ChildTransport
 from codex_proxy.agents.lines import Chunks, LineFramer
 from codex_proxy.agents.newest_limits import NewestLimits
+from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Turn
@@ -49,31 +50,31 @@ class ChildPerTurnAgent:
         self.capabilities = spec.capabilities
         self.any_model = spec.any_model
         self._spec = spec
-        self._lanes: set[ChildLane] = set()
+        self._transports: set[ChildTransport] = set()
         self.limits = NewestLimits()
 
     async def start(self) -> None:
         """Nothing to warm: a child lives for one turn."""
 
-    async def open(self, turn: Turn) -> Opened:
-        lane = ChildLane(LineFramer() if self._spec.reads == "lines" else Chunks())
-        self._lanes.add(lane)
+    async def open(self, turn: Turn) -> AgentSession:
+        transport = ChildTransport(LineFramer() if self._spec.reads == "lines" else Chunks())
+        self._transports.add(transport)
         try:
-            await lane.start(self._spec.command(turn))
+            await transport.start(self._spec.command(turn))
         except SpawnError as error:
-            self._lanes.discard(lane)
+            self._transports.discard(transport)
             raise Fault(_failure(error)) from error
         except BaseException:
-            self._lanes.discard(lane)
+            self._transports.discard(transport)
             raise
-        return Opened(turn, self._spec.dialect(), lane)
+        return AgentSession(turn, self._spec.dialect(), transport)
 
-    async def release(self, opened: Opened, *, settled: bool) -> None:
-        assert isinstance(opened.lane, ChildLane)
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        assert isinstance(session.transport, ChildTransport)
         try:
-            await opened.lane.release(settled=settled)
+            await session.transport.release(finished=finished)
         finally:
-            self._lanes.discard(opened.lane)
+            self._transports.discard(session.transport)
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._spec.models
@@ -83,7 +84,7 @@ class ChildPerTurnAgent:
 
     def processes(self) -> ProcessCounts:
         """A child that runs has a turn: it ends with it, and none is started in its place."""
-        return ProcessCounts(busy=len(self._lanes))
+        return ProcessCounts(busy=len(self._transports))
 
     def trouble(self) -> Failure | None:
         """Looks for the program and the folder, as a start would."""
@@ -94,11 +95,11 @@ class ChildPerTurnAgent:
         return None
 
     async def close(self) -> None:
-        await asyncio.gather(*(lane.release(settled=False) for lane in list(self._lanes)))
+        await asyncio.gather(*(transport.release(finished=False) for transport in list(self._transports)))
 
     def kill(self) -> None:
-        for lane in list(self._lanes):
-            lane.kill()
+        for transport in list(self._transports):
+            transport.kill()
 
 
 def _failure(error: SpawnError) -> Failure:

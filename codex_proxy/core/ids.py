@@ -1,8 +1,9 @@
-"""Where time and names come from. Core, agents and surfaces take these as arguments and own neither."""
+"""Where time, timers and names come from. Core, dialects and surfaces take these as arguments and own none."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 
 class Clock(Protocol):
@@ -15,6 +16,18 @@ class Clock(Protocol):
     def epoch(self) -> float:
         """Seconds since 1970, as OpenAI's `created` counts them."""
         ...
+
+
+class TimerHandle(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Scheduler(Protocol):
+    """What is needed of an event loop's clock; a test turns the hands itself."""
+
+    def time(self) -> float: ...
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any) -> TimerHandle: ...
 
 
 class IdSource(Protocol):

@@ -6,23 +6,11 @@ One timer for all three, moved lazily: a sign of life costs one comparison, not 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind
-
-
-class TimerHandle(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Scheduler(Protocol):
-    """What we need of an event loop's clock; a test turns the hands itself."""
-
-    def time(self) -> float: ...
-
-    def call_at(self, when: float, callback: Callable[..., Any], *args: Any) -> TimerHandle: ...
+from codex_proxy.core.ids import Scheduler, TimerHandle
 
 
 class Deadlines(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Starts turns and sees them to their end, each in a slot.
 
-A slot is taken before anything is spawned, and is given back when the turn is over and its lane is let go;
+A slot is taken before anything is spawned, and is given back when the turn is over and its session is released;
 that happens once, whichever way the turn ends.
 """
 
@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from codex_proxy.agents.agent import Agent, Opened, outline
+from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, PastOutput
@@ -25,11 +26,10 @@ from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySe
 from codex_proxy.core.told_faults import with_context_length, with_reset
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
-from codex_proxy.runs.kept import Hit, KeptLimits, KeptThreads, Parked, thread_key
+from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutputs, ReusedSession, thread_key
 from codex_proxy.runs.own_calls import OwnCalls, ToolRunner, approved_calls, filled
 from codex_proxy.runs.run import BeforeEnd, Run
 from codex_proxy.runs.schema_checks import SchemaChecks
-from codex_proxy.runs.seat import Seat
 from codex_proxy.runs.slots import Slot, Slots
 from codex_proxy.tools.attempt import Attempt, first_attempt
 from codex_proxy.tools.checks import Check
@@ -69,12 +69,12 @@ class _Started(msgspec.Struct, frozen=True):
     """That of its request, under which the log tells what is done for it: most is heard in the agent's."""
 
 
-class _Way(msgspec.Struct, frozen=True):
-    """How a turn is to be run: on a thread that was kept, or in a place that was opened for it."""
+class _StartPlan(msgspec.Struct, frozen=True):
+    """How a turn is to be run: on a session that was kept, or on one that was opened for it."""
 
     attempt: Attempt
-    hit: Hit | None = None
-    opened: Opened | None = None
+    reused: ReusedSession | None = None
+    opened: AgentSession | None = None
 
 
 class RunManager:
@@ -87,7 +87,7 @@ class RunManager:
         deadlines: Deadlines,
         *,
         memory: StepMemory | None = None,
-        kept: KeptLimits | None = None,
+        kept: IdleLimits | None = None,
         owners: Callable[[], int] = lambda: 1,
         epoch: Callable[[], float] = time.time,
     ) -> None:
@@ -96,7 +96,7 @@ class RunManager:
         self.agent = agent
         self._epoch = epoch
         self.memory: StepMemory = memory or RamStepMemory(StepMemorySettings(), epoch)
-        self.kept = KeptThreads(kept or KeptLimits(), asyncio.get_running_loop)
+        self.kept = IdleSessions(kept or IdleLimits(), asyncio.get_running_loop)
         self.checks = SchemaChecks()
         """Of schemas, and of what the model said under them."""
         self._limits = limits
@@ -148,12 +148,14 @@ class RunManager:
         to_run = bool(approved_calls(turn))
         try:
             started = (
-                _Way(await self._first_attempt(turn)) if to_run else await self._seat_for(turn, owner, replay)
+                _StartPlan(await self._first_attempt(turn))
+                if to_run
+                else await self._plan_start(turn, owner, replay)
             )
         except BaseException:
             slot.give_back()
             raise
-        # No await between here and the run's begin: it owns the seat from now on, and its end gives it back.
+        # No await between here and the run's begin: it owns the session from now on, and its end gives it back.
         loop = asyncio.get_running_loop()
         context = copy_context()
         calls = OwnCalls(runner, lambda work: self._clean_up(work, context))
@@ -172,12 +174,12 @@ class RunManager:
             run.fail(STOPPING)
         return run
 
-    def _begin(self, run: Run, way: _Way) -> None:
-        if way.hit is not None:
-            run.go_on(way.hit)
+    def _begin(self, run: Run, plan: _StartPlan) -> None:
+        if plan.reused is not None:
+            run.resume_session(plan.reused)
         else:
-            assert way.opened is not None
-            run.seated(self._seated(run, way.opened))
+            assert plan.opened is not None
+            self._begin_session(run, plan.opened)
 
     async def _begun_with_approved(self, run: Run, calls: OwnCalls) -> None:
         """The turn begins when what its client approved has run."""
@@ -188,9 +190,9 @@ class RunManager:
         outputs = [item for item in run.turn.history if isinstance(item, PastOutput)]
         replay = None if started.replay is None else filled(started.replay, outputs)
         self._runs[run] = msgspec.structs.replace(started, replay=replay)
-        way = await self._seat_for(run.turn, run.client, replay)
-        run.attempt = way.attempt
-        self._begin(run, way)
+        plan = await self._plan_start(run.turn, run.client, replay)
+        run.attempt = plan.attempt
+        self._begin(run, plan)
 
     async def _or_failed(self, run: Run, work: Callable[[], Awaitable[None]]) -> None:
         """Whatever goes wrong in a task that a run waits for, the run does not stay open."""
@@ -202,17 +204,17 @@ class RunManager:
             log.exception("turn_broke")
             run.fail(UNFORESEEN)
 
-    async def _seat_for(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _Way:
-        """A thread that was kept for just this, or a new place with everything that is remembered."""
+    async def _plan_start(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _StartPlan:
+        """A session that was kept for just this, or a new one with everything that is remembered."""
         attempt = await self._first_attempt(turn)
         if attempt.as_asked:
-            hit = self.kept.take(thread_key(owner, attempt.turn), turn.history)
-            if hit is not None:
-                return _Way(attempt, hit=hit)
+            reused = self.kept.take(thread_key(owner, attempt.turn), turn.history)
+            if reused is not None:
+                return _StartPlan(attempt, reused=reused)
         given = await self._with_memory(_replayed(turn, turn, replay), owner)
         if given is not turn:
             attempt = first_attempt(given, attempt.form)
-        return _Way(attempt, opened=await self.agent.open(attempt.turn))
+        return _StartPlan(attempt, opened=await self.agent.open(attempt.turn))
 
     async def _first_attempt(self, turn: Turn) -> Attempt:
         schema = turn.output_schema
@@ -222,12 +224,6 @@ class RunManager:
         """The turn with what is remembered of its earlier steps."""
         history = await recalled_history(turn, owner, self.memory, self.identity(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
-
-    def _seated(self, run: Run, opened: Opened) -> Seat:
-        given_back = outline(opened)
-        return Seat(
-            opened, run, asyncio.get_running_loop(), lambda settled: self._released(given_back, settled)
-        )
 
     def identity(self, turn: Turn) -> str:
         """Who reads the reasoning of this turn's model: nobody else can."""
@@ -243,7 +239,7 @@ class RunManager:
         started = self._runs.get(run)
         given = _replayed(attempt.turn, run.turn, started.replay if started else None)
         opened = await self.agent.open(await self._with_memory(given, run.client))
-        run.seated(self._seated(run, opened))
+        self._begin_session(run, opened)
 
     async def check(self, run: Run, attempt: Attempt, checks: Sequence[Check]) -> None:
         async def checked() -> None:
@@ -251,7 +247,7 @@ class RunManager:
 
         await self._or_failed(run, checked)
 
-    def rest(self, run: Run, seat: Seat) -> bool:
+    def keep(self, run: Run, session: AgentSession) -> bool:
         if self.draining:
             return False
         broker, check = run.attempt.broker, run.attempt.check
@@ -260,8 +256,8 @@ class RunManager:
         if check is not None:
             said = check.as_shown(said)  # what the client will echo
         seen, _ = prints_of((*run.turn.history, *said, *calls))
-        parked = Parked(frozenset(call.call_id for call in calls), tuple(broker.hidden))
-        self.kept.put(thread_key(run.client, run.attempt.turn), seat, seen, parked)
+        pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(broker.hidden))
+        self.kept.put(thread_key(run.client, run.attempt.turn), session, seen, pending)
         return True
 
     def _has_to_save(self, run: Run) -> bool:
@@ -308,10 +304,14 @@ class RunManager:
         if started is not None:
             started.slot.give_back()
 
-    def _released(self, opened: Opened, settled: bool) -> None:
-        if not settled:
-            log.warning("agent_did_not_settle", agent=self.agent.name)
-        self._clean_up(self.agent.release(opened, settled=settled))
+    def _begin_session(self, run: Run, session: AgentSession) -> None:
+        session.claim(run, asyncio.get_running_loop(), self._released)
+        run.begin_session(session)
+
+    def _released(self, session: AgentSession, finished: bool) -> None:
+        if not finished:
+            log.warning("agent_did_not_finish", agent=self.agent.name)
+        self._clean_up(self.agent.release(session, finished=finished))
 
     # --- slots ----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A run owns one turn of a client: it drives seats, reads what comes through broker and rules, and keeps the log.
+"""A run owns one turn of a client: it drives sessions, reads what comes through broker and rules, and keeps the log.
 
 There is no task of its own in it: what the child says arrives by a call, is read, repaired and logged in that call, and
 the readers of the log are woken. An HTTP request never owns a child; it reads the log, and may `interrupt`. One
@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.base import Decision, ToolReply
+from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.events import (
     VISIBLE,
     ApprovalAsked,
@@ -28,15 +29,15 @@ from codex_proxy.core.events import (
     UsageSeen,
 )
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
+from codex_proxy.core.ids import Scheduler
 from codex_proxy.core.items import PastRaw
 from codex_proxy.core.limits import MOST_SIZE, MaxSize, MaxTokens, StopSequences
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, Scheduler
+from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
-from codex_proxy.runs.kept import Hit
+from codex_proxy.runs.idle_sessions import ReusedSession
 from codex_proxy.runs.own_calls import OwnCalls
-from codex_proxy.runs.seat import Seat
 from codex_proxy.tools.attempt import Attempt, first_attempt, second_attempt
 from codex_proxy.tools.broker import Brokered
 from codex_proxy.tools.checks import Check, Verdict
@@ -59,15 +60,15 @@ BeforeEnd = Callable[["Run", TurnEnded], Awaitable[Failure | None]]
 """What has to be on disk before the client hears of the end; a failure it gives becomes the turn's."""
 
 
-class Owner(Protocol):
+class RunOwner(Protocol):
     """Who started the run, and does for it what takes time."""
 
     def reopen(self, run: Run, attempt: Attempt) -> None:
-        """Opens another seat for another try, and hands it to `run.seated`."""
+        """Opens another session for another try, and hands it to `run.begin_session`."""
         ...
 
-    def rest(self, run: Run, seat: Seat) -> bool:
-        """Keeps a resting seat for the client's next request; False: it is not wanted."""
+    def keep(self, run: Run, session: AgentSession) -> bool:
+        """Keeps a session that can resume for the client's next request; False: it is not wanted."""
         ...
 
     def check(self, run: Run, attempt: Attempt, checks: Sequence[Check]) -> Coroutine[Any, Any, None]:
@@ -100,7 +101,7 @@ class Run:
         attempt: Attempt,
         scheduler: Scheduler,
         deadlines: Deadlines,
-        owner: Owner,
+        owner: RunOwner,
         *,
         client: str,
         saves: Callable[[Run], bool],
@@ -123,7 +124,7 @@ class Run:
         """Texts are being checked elsewhere: what the agent says meanwhile waits in the broker."""
         self._acted = False
         """Calls were made here, with whatever effects they have."""
-        self._seat: Seat | None = None
+        self._session: AgentSession | None = None
         self._replayable: Literal["", "unheard", "unseen"] = ""
         """Another thread does as well, should the process end: of a kept one while the client has seen nothing, of
         a new one on a process of several while that has not said a word, and so was gone before."""
@@ -160,33 +161,33 @@ class Run:
                 self._leave()
 
     def begin_with(self, work: Coroutine[Any, Any, None]) -> None:
-        """What has to be done before the turn can have a seat. The agent is not late meanwhile."""
+        """What has to be done before the turn can have a session. The agent is not late meanwhile."""
         self._acted = True
         self._watch.hold()
         self._calls.begin_work(work)
 
-    def seated(self, seat: Seat) -> None:
-        """A new seat, on which the turn begins."""
+    def begin_session(self, session: AgentSession) -> None:
+        """Begins the turn on a new session."""
         if self._rules.ended:
-            seat.close()
+            session.close()
             return
         self._agent_begins()
-        self._seat = seat
-        self._replayable = "" if seat.alone or self._replayed else "unheard"
-        seat.begin()
+        self._session = session
+        self._replayable = "" if session.exclusive or self._replayed else "unheard"
+        session.begin()
 
-    def go_on(self, hit: Hit) -> None:
-        """A seat that has rested, on which the turn goes on."""
+    def resume_session(self, reused: ReusedSession) -> None:
+        """Begins the turn on a session that was kept."""
         if self._rules.ended:
-            hit.seat.close()
+            reused.session.close()
             return
         self._agent_begins()
-        self._seat = hit.seat
+        self._session = reused.session
         self._replayable = "unseen"
-        hit.seat.listener = self
-        hit.seat.proceed(self.attempt.turn, hit.fresh)
-        for answered in hit.hidden:
-            hit.seat.answer(answered.ask_id, ToolReply(answered.output.parts))
+        reused.session.listener = self
+        reused.session.resume(self.attempt.turn, reused.new_items)
+        for answered in reused.hidden:
+            reused.session.answer(answered.ask_id, ToolReply(answered.output.parts))
 
     def _agent_begins(self) -> None:
         if self._watch.held:
@@ -205,43 +206,45 @@ class Run:
         self.log.append([ended], 0, ended=True)
         self._owner.over(self)
 
-    # --- what the seat says ---------------------------------------------------------------------
+    # --- what the session calls ---------------------------------------------------------------------
 
-    def stepped(self, seat: Seat, events: list[Event], size: int) -> None:
-        if seat is not self._seat or self._rules.ended:
+    def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
+        if session is not self._session or self._rules.ended:
             return  # an earlier try that winds down
-        if seat.gone and self._replayable and not self._checking:
+        if session.gone and self._replayable and not self._checking:
             self._replay()
             return
         if size and self._replayable == "unheard":
             self._replayable = ""
-        self._take(self.attempt.broker.feed(events), seat, size)
+        self._take(self.attempt.broker.feed(events), session, size)
 
     def ran(self, ask_id: str, output: ToolOutput) -> None:
         """A call that this server runs has its output."""
         self._calls_running -= 1
         self._wait_for_agent()
-        if self._seat is not None and not self._rules.ended:
-            self._take(self.attempt.broker.ran(ask_id, output), self._seat, 0)
+        if self._session is not None and not self._rules.ended:
+            self._take(self.attempt.broker.ran(ask_id, output), self._session, 0)
 
-    def _take(self, brokered: Brokered, seat: Seat, size: int) -> None:
+    def _take(self, brokered: Brokered, session: AgentSession, size: int) -> None:
         """What the broker made of something: for the log, for the agent, and to be run."""
         check = self.attempt.check
-        self._pass_on(brokered, brokered.events if check is None else check.feed(brokered.events), seat, size)
+        self._pass_on(
+            brokered, brokered.events if check is None else check.feed(brokered.events), session, size
+        )
 
     def checked(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
         """What came of the checks of this attempt, which may be over by now."""
-        seat = self._seat
-        if attempt is not self.attempt or self._rules.ended or seat is None:
+        session = self._session
+        if attempt is not self.attempt or self._rules.ended or session is None:
             return
         self._checking = False
         self._wait_for_agent()
         if attempt.check is not None and attempt.check.checks:
-            self._pass_on(Brokered([], []), attempt.check.judged(verdicts), seat, 0)
+            self._pass_on(Brokered([], []), attempt.check.judged(verdicts), session, 0)
         else:
-            self._take(attempt.broker.judged(verdicts), seat, 0)
+            self._take(attempt.broker.judged(verdicts), session, 0)
 
-    def _pass_on(self, brokered: Brokered, said: list[Event], seat: Seat, size: int) -> None:
+    def _pass_on(self, brokered: Brokered, said: list[Event], session: AgentSession, size: int) -> None:
         check = self.attempt.check
         self._log_events(said, size)
         checks = brokered.checks or ([] if check is None else check.checks)
@@ -259,21 +262,21 @@ class Run:
             self._watch.hold()
             self._calls.begin(self, brokered.calls)
         for answered in brokered.answers:
-            seat.answer(answered.ask_id, ToolReply(answered.output.parts))
+            session.answer(answered.ask_id, ToolReply(answered.output.parts))
         if self._rules.ended:
             self._leave()
 
-    def failed(self, seat: Seat, failure: Failure) -> None:
-        if seat is not self._seat:
+    def session_failed(self, session: AgentSession, failure: Failure) -> None:
+        if session is not self._session:
             return
         if self._replayable:
             self._replay()
         else:
             self.fail(failure)
 
-    def broke(self, seat: Seat) -> None:
-        if seat is self._seat:
-            self._seat = None
+    def session_broke(self, session: AgentSession) -> None:
+        if session is self._session:
+            self._session = None
             self.fail(UNFORESEEN)
 
     # --- the way of an event --------------------------------------------------------------------
@@ -339,8 +342,8 @@ class Run:
 
     def _decline(self, ask: ApprovalAsked | InputAsked) -> None:
         """The policy `never`: the agent is told no at once, and its turn goes on."""
-        if self._seat is not None:
-            self._seat.answer(ask.ask_id, NO)
+        if self._session is not None:
+            self._session.answer(ask.ask_id, NO)
 
     def _replay(self) -> None:
         """The process is gone, and nobody has seen anything of the turn: once, it goes to another one."""
@@ -355,9 +358,9 @@ class Run:
         self.raw.clear()
         self.attempt = attempt
         self._checking = False
-        seat, self._seat = self._seat, None
-        if seat is not None:
-            seat.close()
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
         self._owner.reopen(self, attempt)
 
     def _so_far(self) -> Turn:
@@ -380,33 +383,33 @@ class Run:
         """The turn is over for us; an agent that does not know it yet is told, unless its thread is kept."""
         self._watch.stop()
         self._calls.cancel()
-        seat, self._seat = self._seat, None
-        if seat is None:
+        session, self._session = self._session, None
+        if session is None:
             return
         if self._paused:
-            self._resume(seat)
-        if not (seat.resting and self.attempt.as_asked and self._owner.rest(self, seat)):
-            seat.close()
+            self._resume(session)
+        if not (session.can_resume and self.attempt.as_asked and self._owner.keep(self, session)):
+            session.close()
 
     # --- readers that are slow ------------------------------------------------------------------
 
     def _backlog(self, size: int) -> None:
-        seat = self._seat
-        if self._rules.ended or seat is None:
+        session = self._session
+        if self._rules.ended or session is None:
             return
         if size > HIGH_WATER and not self._paused:
-            if seat.pause():
+            if session.pause_reading():
                 self._paused = True
                 self._watch.hold()
             elif size > CUT_WATER:
                 self.fail(TOO_SLOW)
         elif size < LOW_WATER and self._paused:
-            self._resume(seat)
+            self._resume(session)
 
-    def _resume(self, seat: Seat) -> None:
+    def _resume(self, session: AgentSession) -> None:
         self._paused = False
         self._wait_for_agent()
-        seat.resume()
+        session.resume_reading()
 
     def _wait_for_agent(self) -> None:
         """The agent may be late again, unless it still waits for something of ours."""

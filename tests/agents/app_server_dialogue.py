@@ -87,7 +87,7 @@ class Dialogue:
         """The client's next turn on the same thread, with `fresh` behind its history."""
         given = {"history": (*self.wanted.history, *fresh)} | turn
         self.wanted = msgspec.structs.replace(self.wanted, **given)
-        return self.take(self.turn.proceed(self.wanted, fresh))
+        return self.take(self.turn.resume(self.wanted, fresh))
 
     def wants_output(self, n: int, *, id: int | None = None, **params: Any) -> list[Event]:
         """The agent asks for the output of call `n`."""
@@ -144,7 +144,7 @@ def idle(mode: str = "model") -> Dialogue:
     talk = Dialogue(kept=True, mode=mode).start()
     talk.completes()
     talk.ends()
-    assert talk.turn.resting
+    assert talk.turn.can_resume
     return talk
 
 
@@ -154,5 +154,5 @@ def parked(*, requested: bool = True, mode: str = "model") -> Dialogue:
     talk.step(1)
     if requested:
         talk.wants_output(1)
-    assert talk.turn.resting
+    assert talk.turn.can_resume
     return talk

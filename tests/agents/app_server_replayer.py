@@ -106,7 +106,7 @@ class Played:
                 self.stepped(self.turn.answer(event.ask_id, Decision()))
         if not self.rules.ended or self.closed:
             return
-        if self.comes_back and self.turn.resting and self.broker.visible:
+        if self.comes_back and self.turn.can_resume and self.broker.visible:
             self.proceeds()
         else:
             self.closed = True
@@ -118,7 +118,7 @@ class Played:
         self.asks_for = msgspec.structs.replace(self.asks_for, history=self.asks_for.history + outputs)
         self.earlier.append(self.log)
         self.log, self.rules, self.broker = [], Rules(), Broker(self.asks_for)
-        self.stepped(self.turn.proceed(self.asks_for, outputs))
+        self.stepped(self.turn.resume(self.asks_for, outputs))
 
     def hears(self, data: bytes) -> None:
         heard = self.connection.receive([data])

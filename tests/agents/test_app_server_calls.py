@@ -38,7 +38,7 @@ def test_the_calls_of_a_response_are_asked_for_together_when_it_is_over() -> Non
         ev.StepCompleted(ev.Usage(10, 4, 2, 1)),
     ]
     assert talk.asked[3:] == [], "the agent waits; it is not stopped"
-    assert not talk.turn.settled
+    assert not talk.turn.finished
 
 
 def test_the_calls_of_a_response_that_is_tried_again_are_forgotten() -> None:
@@ -107,7 +107,7 @@ def test_calls_that_the_agent_answers_itself_are_not_the_clients(call: dict[str,
     talk = Dialogue().start()
     talk.calls(1, **call)
     assert asks(talk.completes()) == []
-    assert not talk.turn.resting
+    assert not talk.turn.can_resume
 
 
 def test_a_response_of_another_turn_is_not_the_end_of_ours() -> None:
@@ -227,7 +227,7 @@ def test_a_call_out_of_a_program_of_the_models_is_asked_for_when_the_agent_wants
     events = talk.wants_output(1, id=4, callId="exec-1", arguments={"city": "Paris"})
     ask = ev.ToolAsked("exec-1", "exec-1", "get_weather", '{"city": "Paris"}', "exec-1")
     assert events == [ask, ev.StepCompleted(None)]
-    assert talk.turn.resting
+    assert talk.turn.can_resume
     assert talk.replies("exec-1", SUNNY) == said(4)
 
 
@@ -244,7 +244,7 @@ def test_several_calls_of_a_program_are_asked_for_one_after_the_other() -> None:
     assert talk.wants_output(2) == [], "the client's turn may have ended with the first"
     assert asks(talk.proceeds(output(1))) == ["call_2"]
     assert talk.sent[-1] == said(1)
-    assert talk.turn.resting
+    assert talk.turn.can_resume
 
 
 def test_several_calls_of_a_program_that_come_in_one_read_are_asked_for_together() -> None:

@@ -42,8 +42,8 @@ def survives(name: str, lines: list[Line], *, comes_back: bool = False) -> Playe
     ends = [event for event in played.events if isinstance(event, TurnEnded)]
     assert len(ends) == 1, "the dialect itself ends exactly once"
     assert played.events[-1] is ends[0], "and says nothing after its end"
-    assert played.turn.settled
-    assert not played.turn.resting
+    assert played.turn.finished
+    assert not played.turn.can_resume
     if not over:
         assert played.end.stop == Stop.FAILED
         assert played.end.failure is not None

@@ -48,7 +48,7 @@ def test_a_recording_comes_out_as_what_happened_in_it(name: str, nth: int) -> No
 def test_after_a_recording_the_agent_has_forgotten_the_turn(name: str, nth: int) -> None:
     played = replay(name, nth)
     finish(played)
-    assert played.turn.settled
+    assert played.turn.finished
     if name != "bad_config":  # there no thread ever was
         assert played.methods[-1] == "thread/unsubscribe"
 

@@ -123,9 +123,9 @@ def test_a_refused_start_fails_the_turn_and_leaves_no_thread(
     assert talk.failure() == kind
     assert talk.asked[before:] == rest
     if rest:
-        assert not talk.turn.settled
+        assert not talk.turn.finished
         talk.answers("thread/unsubscribe")
-    assert talk.turn.settled
+    assert talk.turn.finished
 
 
 def test_a_refused_history_fails_the_turn_and_stops_it_when_it_has_begun_all_the_same() -> None:
@@ -139,7 +139,7 @@ def test_a_refused_history_fails_the_turn_and_stops_it_when_it_has_begun_all_the
     talk.answers("turn/interrupt")
     assert talk.asked[4:] == ["thread/unsubscribe"]
     talk.answers("thread/unsubscribe")
-    assert talk.turn.settled
+    assert talk.turn.finished
 
 
 @pytest.mark.parametrize("method", ["thread/start", "turn/start"])
@@ -163,19 +163,19 @@ def test_a_client_that_leaves_before_there_is_a_thread_has_it_forgotten_when_it_
     talk.take(talk.turn.interrupt())
     assert talk.end.stop == Stop.INTERRUPTED
     assert talk.asked == ["thread/start"]
-    assert not talk.turn.settled
+    assert not talk.turn.finished
     talk.start_thread()
     assert talk.asked == ["thread/start", "thread/unsubscribe"]
     assert talk.sent[-1]["params"] == {"threadId": THREAD}
     talk.answers("thread/unsubscribe", {"status": "unsubscribed"})
-    assert talk.turn.settled
+    assert talk.turn.finished
 
 
 def test_a_client_that_leaves_before_a_thread_that_never_comes_is_settled() -> None:
     talk = Dialogue()
     talk.take(talk.turn.interrupt())
     talk.refuses("thread/start", "no")
-    assert talk.turn.settled
+    assert talk.turn.finished
     assert talk.asked == ["thread/start"]
 
 
@@ -191,7 +191,7 @@ def test_a_client_that_leaves_before_the_turn_is_known_has_it_stopped_when_it_is
     talk.answers("turn/interrupt")
     talk.answers("thread/unsubscribe")
     assert talk.asked[3:] == ["turn/interrupt", "thread/unsubscribe"]
-    assert talk.turn.settled
+    assert talk.turn.finished
 
 
 def test_a_history_that_is_refused_after_the_client_left_does_not_leave_the_turn_running() -> None:
@@ -219,9 +219,9 @@ def test_a_client_that_leaves_mid_text_has_the_turn_stopped_its_commands_ended_a
     assert talk.asked[4:] == [*cleaning, "thread/unsubscribe"]
     for method in cleaning:
         talk.refuses(method, "Invalid request: unknown variant")
-        assert not talk.turn.settled
+        assert not talk.turn.finished
     talk.answers("thread/unsubscribe")
-    assert talk.turn.settled
+    assert talk.turn.finished
 
 
 def test_leaving_twice_says_nothing_more() -> None:
@@ -236,7 +236,7 @@ def test_a_completed_turn_is_only_forgotten() -> None:
     assert talk.end == TurnEnded(Stop.STOP)
     assert talk.asked[3:] == ["thread/unsubscribe"]
     talk.answers("thread/unsubscribe")
-    assert talk.turn.settled
+    assert talk.turn.finished
 
 
 def test_a_completed_turn_that_ran_commands_has_them_ended_and_its_thread_rests_at_once() -> None:
@@ -246,9 +246,9 @@ def test_a_completed_turn_that_ran_commands_has_them_ended_and_its_thread_rests_
     talk.tells("item/started", item=command)
     talk.ends()
     assert talk.asked[-1] == "thread/backgroundTerminals/clean"
-    assert talk.turn.resting
+    assert talk.turn.can_resume
     talk.refuses("thread/backgroundTerminals/clean", "Invalid request: unknown variant")
-    assert talk.turn.resting
+    assert talk.turn.can_resume
     talk.proceeds(HISTORY[-1])
     talk.ends()
     assert talk.asked.count("thread/backgroundTerminals/clean") == 1
@@ -336,7 +336,7 @@ def test_a_child_that_dies_ends_the_turn_once_in_every_state(state: str) -> None
     if state == "over":
         talk.ends()
     talk.take(talk.turn.eof(Ended(signal=9, stderr_tail="\x1b[31mERROR\x1b[0m boom https://x.y/z\n\n")))
-    assert talk.turn.settled
+    assert talk.turn.finished
     if state == "leaving":
         assert talk.end.stop == Stop.INTERRUPTED
     elif state == "over":
@@ -371,17 +371,17 @@ def test_a_thread_that_the_agent_closes_by_itself_ends_its_turn(state: str) -> N
     talk.tells("thread/closed")
     assert talk.failure() == "agent_crashed"
     assert talk.asked[3:] == [], "there is no thread to forget"
-    assert talk.turn.settled
+    assert talk.turn.finished
 
 
 def test_a_thread_that_is_closed_while_its_turn_is_being_stopped_is_settled_by_the_answer() -> None:
     talk = Dialogue(mode="agent").start()
     talk.take(talk.turn.interrupt())
     talk.tells("thread/closed")
-    assert not talk.turn.settled
+    assert not talk.turn.finished
     talk.refuses("turn/interrupt", "thread not found")
     assert talk.asked[3:] == ["turn/interrupt"]
-    assert talk.turn.settled
+    assert talk.turn.finished
 
 
 def test_a_message_that_a_retry_left_open_is_no_refusal() -> None:

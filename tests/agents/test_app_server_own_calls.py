@@ -64,7 +64,7 @@ def test_the_calls_come_when_the_agent_has_answered_its_own() -> None:
     found = own_output(talk)
     assert kinds(found) == [RawItem, RawItem, RawItem, ToolAsked, StepCompleted]
     assert found[3] == ASK_1
-    assert talk.turn.resting
+    assert talk.turn.can_resume
 
 
 def test_outputs_that_are_there_before_the_end_of_the_response_are_not_waited_for() -> None:

@@ -36,11 +36,11 @@ def test_outputs_go_to_the_agent_that_waits_for_them_and_its_turn_goes_on(reques
         talk.wants_output(1)
     assert talk.sent[-1] == said(1)
     assert talk.asked[before:] == [], "no new turn of the agent's"
-    assert not talk.turn.resting
+    assert not talk.turn.can_resume
     talk.tells("item/agentMessage/delta", itemId="msg_2", delta="Sunny.")
     assert usages(talk.completes()) == [SPENT], "not what the first turn cost"
     assert talk.ends() == [TurnEnded(Stop.STOP)]
-    assert talk.turn.resting
+    assert talk.turn.can_resume
 
 
 def test_outputs_of_several_calls_each_find_their_own() -> None:
@@ -64,7 +64,7 @@ def test_an_output_of_ours_goes_with_the_clients_and_only_then_the_thread_waits_
     talk.wants_output(2)
     talk.proceeds(output(1))
     assert talk.replies("call_2", ToolReply((TextPart("Deferred."),))) == said(2, "Deferred.")
-    assert not talk.turn.resting
+    assert not talk.turn.can_resume
 
 
 def test_an_output_of_a_call_that_does_not_wait_goes_nowhere() -> None:
@@ -98,7 +98,7 @@ def test_a_thread_may_be_parked_again_and_again() -> None:
         assert talk.sent[-1] == said(n)
         talk.step(n + 1)
         talk.wants_output(n + 1)
-        assert talk.turn.resting
+        assert talk.turn.can_resume
     assert usages(talk.events) == [SPENT] * 4
 
 
@@ -114,14 +114,14 @@ def test_a_parked_turn_that_is_given_up_is_stopped_and_forgotten(mode: str, clea
     assert talk.wants_output(2) == []
     assert talk.sent[-1]["error"]["code"] == -32601
     for method in ("turn/interrupt", *cleaning, "thread/unsubscribe"):
-        assert not talk.turn.settled
+        assert not talk.turn.finished
         talk.answers(method)
     assert talk.asked[before:] == ["turn/interrupt", *cleaning, "thread/unsubscribe"]
-    assert talk.turn.settled
+    assert talk.turn.finished
 
 
 def test_a_parked_turn_that_fails_rests_no_more() -> None:
     talk = parked()
     talk.ends("failed", error={"message": "usage limit", "codexErrorInfo": "usageLimitExceeded"})
     assert talk.failure() == "usage_limit_reached"
-    assert not talk.turn.resting
+    assert not talk.turn.can_resume

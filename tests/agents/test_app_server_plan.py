@@ -8,19 +8,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from codex_proxy.agents.codex_app_server.plan import (
-    Limits,
+    Maintenance,
+    PoolLimits,
+    ProcessInfo,
     Refuse,
-    Seat,
     State,
-    Upkeep,
     Use,
     Wait,
+    assign,
     is_worn,
-    place,
-    tend,
+    maintain,
 )
 
-LIMITS = Limits(
+LIMITS = PoolLimits(
     min_processes=1,
     max_processes=3,
     max_turns_running=4,
@@ -29,29 +29,29 @@ LIMITS = Limits(
     max_age=100.0,
     max_waiting=3,
 )
-NOTHING = Upkeep(start=False, drain=(), retire=())
+NOTHING = Maintenance(start=False, drain=(), retire=())
 
 
-def ready(key: int, running: int = 0, *, served: int = 0, age: float = 0.0) -> Seat:
-    return Seat(key, State.READY, running, served, age)
+def ready(key: int, running: int = 0, *, served: int = 0, age: float = 0.0) -> ProcessInfo:
+    return ProcessInfo(key, State.READY, running, served, age)
 
 
-def starting(key: int) -> Seat:
-    return Seat(key, State.STARTING, 0, 0, 0.0)
+def starting(key: int) -> ProcessInfo:
+    return ProcessInfo(key, State.STARTING, 0, 0, 0.0)
 
 
-def draining(key: int, running: int = 0) -> Seat:
-    return Seat(key, State.DRAINING, running, 0, 0.0)
+def draining(key: int, running: int = 0) -> ProcessInfo:
+    return ProcessInfo(key, State.DRAINING, running, 0, 0.0)
 
 
 def test_a_turn_goes_to_the_least_busy_process() -> None:
-    assert place((ready(1, 2), ready(2, 1), ready(3, 3)), LIMITS, 0) == Use(2)
+    assert assign((ready(1, 2), ready(2, 1), ready(3, 3)), LIMITS, 0) == Use(2)
 
 
 def test_a_burst_of_turns_is_spread_over_the_processes() -> None:
     seats = {1: ready(1), 2: ready(2), 3: ready(3)}
     for _ in range(9):
-        where = place(tuple(seats.values()), LIMITS, 0)
+        where = assign(tuple(seats.values()), LIMITS, 0)
         assert isinstance(where, Use)
         seat = seats[where.key]
         seats[where.key] = replace(seat, turns_running=seat.turns_running + 1)
@@ -59,86 +59,90 @@ def test_a_burst_of_turns_is_spread_over_the_processes() -> None:
 
 
 def test_of_equally_busy_processes_the_one_that_served_less_is_used() -> None:
-    assert place((ready(1, served=5), ready(2, served=3)), LIMITS, 0) == Use(2)
+    assert assign((ready(1, served=5), ready(2, served=3)), LIMITS, 0) == Use(2)
 
 
 def test_a_worn_process_is_used_only_when_there_is_no_other() -> None:
-    assert place((ready(1, age=100), ready(2, 3)), LIMITS, 0) == Use(2)
-    assert place((ready(1, served=10), ready(2, 4)), LIMITS, 0) == Use(1)
+    assert assign((ready(1, age=100), ready(2, 3)), LIMITS, 0) == Use(2)
+    assert assign((ready(1, served=10), ready(2, 4)), LIMITS, 0) == Use(1)
 
 
 def test_a_turn_waits_for_room_and_is_refused_when_too_many_wait() -> None:
     full = (ready(1, 4), starting(2), draining(3))
-    assert place(full, LIMITS, 2) == Wait()
-    assert place((), LIMITS, 0) == Wait()
-    assert place(full, LIMITS, 3) == Refuse("3 turns are already waiting for the agent")
+    assert assign(full, LIMITS, 2) == Wait()
+    assert assign((), LIMITS, 0) == Wait()
+    assert assign(full, LIMITS, 3) == Refuse("3 turns are already waiting for the agent")
 
 
 def test_an_empty_pool_is_warmed_to_its_minimum_and_no_further() -> None:
-    assert tend((), LIMITS, 0) == Upkeep(start=True, drain=(), retire=())
-    assert tend((starting(1),), LIMITS, 0) == NOTHING
-    assert tend((ready(1),), LIMITS, 0) == NOTHING
-    assert tend((ready(1),), replace(LIMITS, min_processes=2), 0).start
+    assert maintain((), LIMITS, 0) == Maintenance(start=True, drain=(), retire=())
+    assert maintain((starting(1),), LIMITS, 0) == NOTHING
+    assert maintain((ready(1),), LIMITS, 0) == NOTHING
+    assert maintain((ready(1),), replace(LIMITS, min_processes=2), 0).start
 
 
 def test_a_pool_without_a_minimum_starts_its_first_process_for_the_first_turn() -> None:
     lazy = replace(LIMITS, min_processes=0)
-    assert tend((), lazy, 0) == NOTHING
-    assert tend((), lazy, 1).start
-    assert tend((starting(1),), lazy, 1) == NOTHING
+    assert maintain((), lazy, 0) == NOTHING
+    assert maintain((), lazy, 1).start
+    assert maintain((starting(1),), lazy, 1) == NOTHING
 
 
 def test_another_process_is_started_ahead_when_all_are_busy_and_one_at_a_time() -> None:
-    assert tend((ready(1, 1),), LIMITS, 0) == NOTHING
-    assert tend((ready(1, 2),), LIMITS, 0).start
-    assert tend((ready(1, 2), ready(2, 1)), LIMITS, 0) == NOTHING
-    assert tend((ready(1, 2), starting(2)), LIMITS, 0) == NOTHING
-    assert not tend((ready(1, 2), ready(2, 2), ready(3, 2)), LIMITS, 0).start, "there may be three"
+    assert maintain((ready(1, 1),), LIMITS, 0) == NOTHING
+    assert maintain((ready(1, 2),), LIMITS, 0).start
+    assert maintain((ready(1, 2), ready(2, 1)), LIMITS, 0) == NOTHING
+    assert maintain((ready(1, 2), starting(2)), LIMITS, 0) == NOTHING
+    assert not maintain((ready(1, 2), ready(2, 2), ready(3, 2)), LIMITS, 0).start, "there may be three"
 
 
 def test_more_turns_wait_than_a_starting_process_takes_easily_so_a_second_is_started() -> None:
-    assert not tend((starting(1),), LIMITS, 2).start
-    assert tend((starting(1),), LIMITS, 3).start
-    assert not tend((starting(1), starting(2)), LIMITS, 4).start
+    assert not maintain((starting(1),), LIMITS, 2).start
+    assert maintain((starting(1),), LIMITS, 3).start
+    assert not maintain((starting(1), starting(2)), LIMITS, 4).start
 
 
 def test_a_draining_process_is_retired_when_idle_and_counts_until_it_is_gone() -> None:
     seats = (draining(1), draining(2, 1), draining(3))
-    assert tend(seats, LIMITS, 1) == Upkeep(start=False, drain=(), retire=(1, 3))
+    assert maintain(seats, LIMITS, 1) == Maintenance(start=False, drain=(), retire=(1, 3))
 
 
 def test_worn_processes_leave_as_soon_as_a_fresh_one_serves() -> None:
     seats = (ready(1, age=100), ready(2, 1, served=10), ready(3))
-    assert tend(seats, LIMITS, 0) == Upkeep(start=False, drain=(2,), retire=(1,))
+    assert maintain(seats, LIMITS, 0) == Maintenance(start=False, drain=(2,), retire=(1,))
 
 
 def test_a_worn_process_serves_until_its_successor_is_ready() -> None:
-    assert tend((ready(1, 1, age=100),), LIMITS, 0) == Upkeep(start=True, drain=(), retire=())
-    assert tend((ready(1, age=100),), LIMITS, 0) == Upkeep(start=True, drain=(), retire=())
-    assert tend((ready(1, 1, age=100), starting(2)), LIMITS, 0) == NOTHING
-    assert tend((ready(1, age=100), starting(2)), LIMITS, 0) == NOTHING
-    assert tend((ready(1, 1, age=100), ready(2)), LIMITS, 0) == Upkeep(start=False, drain=(1,), retire=())
+    assert maintain((ready(1, 1, age=100),), LIMITS, 0) == Maintenance(start=True, drain=(), retire=())
+    assert maintain((ready(1, age=100),), LIMITS, 0) == Maintenance(start=True, drain=(), retire=())
+    assert maintain((ready(1, 1, age=100), starting(2)), LIMITS, 0) == NOTHING
+    assert maintain((ready(1, age=100), starting(2)), LIMITS, 0) == NOTHING
+    assert maintain((ready(1, 1, age=100), ready(2)), LIMITS, 0) == Maintenance(
+        start=False, drain=(1,), retire=()
+    )
 
 
 def test_a_worn_process_serves_on_while_the_fresh_ones_are_full() -> None:
-    assert tend((ready(1, 1, age=100), ready(2, 4)), LIMITS, 0) == Upkeep(start=True, drain=(), retire=())
-    assert tend((ready(1, 1, age=100), ready(2, 1, age=100), ready(3, 4)), LIMITS, 0) == NOTHING
+    assert maintain((ready(1, 1, age=100), ready(2, 4)), LIMITS, 0) == Maintenance(
+        start=True, drain=(), retire=()
+    )
+    assert maintain((ready(1, 1, age=100), ready(2, 1, age=100), ready(3, 4)), LIMITS, 0) == NOTHING
 
 
 def test_without_room_for_a_successor_one_worn_process_at_a_time_is_given_up() -> None:
     worn = (ready(1, 2, age=100), ready(2, 1, age=100), ready(3, 1, age=200))
-    assert tend(worn, LIMITS, 0) == Upkeep(start=False, drain=(3,), retire=())
+    assert maintain(worn, LIMITS, 0) == Maintenance(start=False, drain=(3,), retire=())
 
 
 def test_a_pool_of_one_is_renewed_when_it_is_idle() -> None:
     alone = replace(LIMITS, max_processes=1)
-    assert tend((ready(1, 1, age=100),), alone, 0) == NOTHING
-    assert tend((ready(1, 0, age=100),), alone, 0) == Upkeep(start=False, drain=(), retire=(1,))
+    assert maintain((ready(1, 1, age=100),), alone, 0) == NOTHING
+    assert maintain((ready(1, 0, age=100),), alone, 0) == Maintenance(start=False, drain=(), retire=(1,))
 
 
 def test_an_idle_worn_process_that_is_not_needed_goes_without_a_successor() -> None:
     lazy = replace(LIMITS, min_processes=0)
-    assert tend((ready(1, age=100),), lazy, 0) == Upkeep(start=False, drain=(), retire=(1,))
+    assert maintain((ready(1, age=100),), lazy, 0) == Maintenance(start=False, drain=(), retire=(1,))
 
 
 def test_no_pool_of_up_to_three_processes_is_ever_told_to_break_a_limit() -> None:
@@ -148,7 +152,7 @@ def test_no_pool_of_up_to_three_processes_is_ever_told_to_break_a_limit() -> Non
         if not (state is State.STARTING and (running or age))
     ]
     pools = [
-        tuple(Seat(key, state, running, 0, age) for key, (state, running, age) in enumerate(some))
+        tuple(ProcessInfo(key, state, running, 0, age) for key, (state, running, age) in enumerate(some))
         for count in range(4)
         for some in combinations_with_replacement(kinds, count)
     ]
@@ -158,14 +162,14 @@ def test_no_pool_of_up_to_three_processes_is_ever_told_to_break_a_limit() -> Non
             continue
         limits = replace(LIMITS, min_processes=fewest, max_processes=most)
         by_key = {seat.key: seat for seat in seats}
-        where = place(seats, limits, waiting)
+        where = assign(seats, limits, waiting)
         if isinstance(where, Use):
             assert by_key[where.key].state is State.READY
             assert by_key[where.key].turns_running < limits.max_turns_running
         else:
             assert isinstance(where, Refuse) == (waiting >= limits.max_waiting)
 
-        upkeep = tend(seats, limits, waiting)
+        upkeep = maintain(seats, limits, waiting)
         assert not (upkeep.start and len(seats) >= most)
         assert all(
             by_key[key].state is State.READY and by_key[key].turns_running and is_worn(by_key[key], limits)
@@ -187,7 +191,7 @@ class PoolPlay(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seats: dict[int, Seat] = {}
+        self.seats: dict[int, ProcessInfo] = {}
         self.ending: set[int] = set()
         self.waiting = 0
         self.last_key = 0
@@ -200,13 +204,13 @@ class PoolPlay(RuleBasedStateMachine):
     def settle(self) -> None:
         """What a pool does after every change; it must come to rest."""
         while self.waiting:
-            where = place(tuple(self.seats.values()), self.limits, self.waiting - 1)
+            where = assign(tuple(self.seats.values()), self.limits, self.waiting - 1)
             if not isinstance(where, Use):
                 break
             self.waiting -= 1
             self.take(where.key)
         for _ in range(20):
-            upkeep = tend(tuple(self.seats.values()), self.limits, self.waiting)
+            upkeep = maintain(tuple(self.seats.values()), self.limits, self.waiting)
             for key in upkeep.drain:
                 self.change(key, state=State.DRAINING)
             for key in upkeep.retire:
@@ -225,7 +229,7 @@ class PoolPlay(RuleBasedStateMachine):
 
     @rule()
     def a_turn_comes(self) -> None:
-        where = place(tuple(self.seats.values()), self.limits, self.waiting)
+        where = assign(tuple(self.seats.values()), self.limits, self.waiting)
         if isinstance(where, Use):
             assert not self.waiting, "nobody is overtaken"
             self.take(where.key)

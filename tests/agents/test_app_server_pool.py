@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from codex_proxy.agents.base import Ended
-from codex_proxy.agents.codex_app_server.plan import Limits
-from codex_proxy.agents.codex_app_server.pool import STRAY_SECONDS, Pool
-from codex_proxy.agents.codex_app_server.process import AppServerProcess, HubLane
+from codex_proxy.agents.codex_app_server.plan import PoolLimits
+from codex_proxy.agents.codex_app_server.pool import ORPHAN_SECONDS, Pool
+from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Exit
 from tests.runs.virtual import settled, virtual
@@ -53,7 +53,7 @@ class FakeProcess(AppServerProcess):
             self.ended(Exit(None, 9, ""))
 
     @property
-    def has_strays(self) -> bool:
+    def has_orphans(self) -> bool:
         self.looks += 1
         return self.strays
 
@@ -92,7 +92,7 @@ class Yard:
         self.starting: dict[FakeProcess, asyncio.Future[None]] = {}
         self.by_hand = False
         self.fault: Exception | None = None
-        given = Limits(**{"max_processes": 2, "max_age": 1e9, "max_turns_served": 10**9, **limits})  # type: ignore[arg-type]
+        given = PoolLimits(**{"max_processes": 2, "max_age": 1e9, "max_turns_served": 10**9, **limits})  # type: ignore[arg-type]
         self.pool = Pool(self._new, self._start, given, Clock())
 
     def _new(self) -> AppServerProcess:
@@ -117,8 +117,8 @@ class Yard:
             raise self.fault
         process.run()
 
-    async def asked(self) -> asyncio.Task[HubLane]:
-        task = asyncio.create_task(self.pool.lane())
+    async def asked(self) -> asyncio.Task[ThreadTransport]:
+        task = asyncio.create_task(self.pool.transport())
         await settled()
         return task
 
@@ -130,7 +130,7 @@ class Yard:
         )
 
 
-async def fault_of(asking: asyncio.Task[HubLane]) -> Failure:
+async def fault_of(asking: asyncio.Task[ThreadTransport]) -> Failure:
     with pytest.raises(Fault) as caught:
         await asking
     return caught.value.failure
@@ -139,10 +139,10 @@ async def fault_of(asking: asyncio.Task[HubLane]) -> Failure:
 @virtual
 async def test_a_turn_waits_for_the_first_process_and_gets_a_lane_on_it() -> None:
     yard = Yard()
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     assert [lane.process] == yard.pool.processes == yard.processes
     assert lane.process.turns == 1, "counted from its opening, not from its first reader"
-    await yard.pool.release(lane, settled=True)
+    await yard.pool.release(lane, finished=True)
     assert lane.process.turns == 0
     await yard.close()
 
@@ -157,9 +157,9 @@ async def test_a_failed_start_fails_everybody_who_waits_with_its_reason() -> Non
     yard.fault = None
     await asyncio.sleep(1.1)
     assert yard.pool.trouble() is None
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     assert yard.pool.last_failure is None
-    await yard.pool.release(lane, settled=True)
+    await yard.pool.release(lane, finished=True)
     await yard.close()
 
 
@@ -193,7 +193,7 @@ async def test_who_waits_is_not_failed_while_another_process_is_starting() -> No
 @virtual
 async def test_a_process_that_dies_is_replaced_and_who_waits_is_placed_on_the_next() -> None:
     yard = Yard(max_processes=1, max_turns_running=1)
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     waiting = await yard.asked()
     assert not waiting.done()
     assert isinstance(lane.process, FakeProcess)
@@ -201,7 +201,7 @@ async def test_a_process_that_dies_is_replaced_and_who_waits_is_placed_on_the_ne
     successor = (await waiting).process
     assert successor is not lane.process
     assert yard.pool.restarts == 1
-    await yard.pool.release(lane, settled=True)
+    await yard.pool.release(lane, finished=True)
     await yard.close()
 
 
@@ -222,7 +222,7 @@ async def test_a_process_that_dies_between_the_opening_of_a_lane_and_its_first_r
             raise AssertionError
 
     yard, reader = Yard(), Reader()
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     assert isinstance(lane.process, FakeProcess)
     lane.process.die()
     lane.attach(reader)
@@ -230,7 +230,7 @@ async def test_a_process_that_dies_between_the_opening_of_a_lane_and_its_first_r
     assert reader.ended_with is None, "not in the middle of its beginning"
     await settled()
     assert reader.ended_with == Ended(None, 9, "")
-    await yard.pool.release(lane, settled=True)
+    await yard.pool.release(lane, finished=True)
     await yard.close()
 
 
@@ -238,32 +238,32 @@ async def test_a_process_that_dies_between_the_opening_of_a_lane_and_its_first_r
 @pytest.mark.parametrize("why", ["not settled", "strays"])
 async def test_a_suspect_process_takes_no_turn_and_goes_when_it_is_idle(why: str) -> None:
     yard = Yard()
-    lane, other = await yard.pool.lane(), await yard.pool.lane()
+    lane, other = await yard.pool.transport(), await yard.pool.transport()
     process = lane.process
     assert isinstance(process, FakeProcess)
     assert other.process is process
     process.strays = why == "strays"
-    await yard.pool.release(lane, settled=why != "not settled")
+    await yard.pool.release(lane, finished=why != "not settled")
     if why == "strays":
-        await asyncio.sleep(STRAY_SECONDS)
-    next_lane = await yard.pool.lane()
+        await asyncio.sleep(ORPHAN_SECONDS)
+    next_lane = await yard.pool.transport()
     assert next_lane.process is not process
     assert process.alive, "a turn is still running there"
-    await yard.pool.release(other, settled=True)
+    await yard.pool.release(other, finished=True)
     await asyncio.sleep(1)
     assert not process.alive
     assert process.ends == 1
-    await yard.pool.release(next_lane, settled=True)
+    await yard.pool.release(next_lane, finished=True)
     await yard.close()
 
 
 @virtual
 async def test_what_is_left_behind_only_after_the_turn_is_found_by_itself() -> None:
     yard = Yard()
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     process = lane.process
     assert isinstance(process, FakeProcess)
-    await yard.pool.release(lane, settled=True)
+    await yard.pool.release(lane, finished=True)
     process.strays = True
     await asyncio.sleep(1.5)
     assert not process.alive
@@ -275,7 +275,7 @@ async def test_what_is_left_behind_only_after_the_turn_is_found_by_itself() -> N
 async def test_what_is_left_behind_is_looked_for_once_a_second_however_many_turns_end() -> None:
     yard = Yard()
     for _ in range(40):  # two seconds of them
-        await yard.pool.release(await yard.pool.lane(), settled=True)
+        await yard.pool.release(await yard.pool.transport(), finished=True)
         await asyncio.sleep(0.05)
     [process] = yard.processes
     assert 1 <= process.looks <= 3
@@ -285,15 +285,15 @@ async def test_what_is_left_behind_is_looked_for_once_a_second_however_many_turn
 @virtual
 async def test_the_turn_that_ended_just_before_a_look_gets_one_of_its_own() -> None:
     yard = Yard()
-    first, second = await yard.pool.lane(), await yard.pool.lane()
-    await yard.pool.release(first, settled=True)
-    await asyncio.sleep(0.9 * STRAY_SECONDS)
-    await yard.pool.release(second, settled=True)
-    await asyncio.sleep(0.5 * STRAY_SECONDS)
+    first, second = await yard.pool.transport(), await yard.pool.transport()
+    await yard.pool.release(first, finished=True)
+    await asyncio.sleep(0.9 * ORPHAN_SECONDS)
+    await yard.pool.release(second, finished=True)
+    await asyncio.sleep(0.5 * ORPHAN_SECONDS)
     [process] = yard.processes
     assert process.looks == 1
     process.strays = True  # the agent took so long to fail to end it
-    await asyncio.sleep(STRAY_SECONDS)
+    await asyncio.sleep(ORPHAN_SECONDS)
     assert not process.alive
     await yard.close()
 
@@ -301,14 +301,14 @@ async def test_the_turn_that_ended_just_before_a_look_gets_one_of_its_own() -> N
 @virtual
 async def test_an_ending_process_is_ended_once_however_often_the_pool_looks() -> None:
     yard = Yard()
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     process = lane.process
     assert isinstance(process, FakeProcess)
     yard.pool.retire(process)
-    await yard.pool.release(lane, settled=True)
+    await yard.pool.release(lane, finished=True)
     for _ in range(5):
-        other = await yard.pool.lane()
-        await yard.pool.release(other, settled=True)
+        other = await yard.pool.transport()
+        await yard.pool.release(other, finished=True)
     await asyncio.sleep(1)
     assert process.ends == 1
     await yard.close()
@@ -329,14 +329,14 @@ async def test_a_thread_that_rests_is_told_when_its_process_takes_no_more_turns(
             raise AssertionError
 
     yard = Yard()
-    resting, busy = await yard.pool.lane(), await yard.pool.lane()
+    resting, busy = await yard.pool.transport(), await yard.pool.transport()
     resting.attach(Reader())
-    resting.rest(True)
+    resting.set_idle(True)
     assert resting.process.turns == 1
     yard.pool.retire(resting.process)
     assert len(told) == 1
     for lane in (resting, busy):
-        await yard.pool.release(lane, settled=True)
+        await yard.pool.release(lane, finished=True)
     await yard.close()
 
 
@@ -376,7 +376,7 @@ async def test_a_close_while_a_process_starts_leaves_none_and_tells_who_waits(
 ) -> None:
     yard = Yard()
     yard.by_hand = True
-    asking = asyncio.create_task(yard.pool.lane())
+    asking = asyncio.create_task(yard.pool.transport())
     await asyncio.sleep(0)
     if moment is settled:
         await settled()
@@ -384,16 +384,16 @@ async def test_a_close_while_a_process_starts_leaves_none_and_tells_who_waits(
     await yard.close()
     assert (await fault_of(asking)).kind is FaultKind.STOPPING
     with pytest.raises(Fault):
-        await yard.pool.lane()
+        await yard.pool.transport()
     assert yard.pool.last_failure is None, "a start that was broken off is no failure"
 
 
 @virtual
 async def test_a_close_while_a_process_ends_waits_for_it() -> None:
     yard = Yard()
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     yard.pool.retire(lane.process)
-    await yard.pool.release(lane, settled=True)
+    await yard.pool.release(lane, finished=True)
     await yard.close()
     await yard.pool.close()
 
@@ -401,13 +401,13 @@ async def test_a_close_while_a_process_ends_waits_for_it() -> None:
 @virtual
 async def test_more_turns_than_one_process_should_have_start_another_ahead() -> None:
     yard = Yard(busy_from=2)
-    lanes = [await yard.pool.lane() for _ in range(3)]
+    lanes = [await yard.pool.transport() for _ in range(3)]
     await settled()
     assert len(yard.pool.processes) == 2
-    lanes.append(await yard.pool.lane())
+    lanes.append(await yard.pool.transport())
     assert sorted(process.turns for process in yard.pool.processes) == [1, 3]
     for lane in lanes:
-        await yard.pool.release(lane, settled=True)
+        await yard.pool.release(lane, finished=True)
     await yard.close()
 
 

@@ -7,15 +7,15 @@ import asyncio
 import pytest
 import structlog
 
-from codex_proxy.agents.codex_app_server.pool import WEIGH_SECONDS
-from codex_proxy.agents.codex_app_server.process import HubLane
+from codex_proxy.agents.codex_app_server.pool import MEMORY_SECONDS
+from codex_proxy.agents.codex_app_server.process import ThreadTransport
 from codex_proxy.agents.codex_app_server.restarts import FIRST_PAUSE, LONGEST_PAUSE, LOOP, STEADY_SECONDS
 from codex_proxy.core.faults import Fault, FaultKind
 from tests.agents.test_app_server_pool import NO_START, FakeProcess, Yard
 from tests.runs.virtual import settled, virtual
 
 
-def paper(lane: HubLane) -> FakeProcess:
+def paper(lane: ThreadTransport) -> FakeProcess:
     assert isinstance(lane.process, FakeProcess)
     return lane.process
 
@@ -49,16 +49,16 @@ async def test_a_process_that_ends_is_replaced_at_once_and_nobody_has_to_ask_for
 @virtual
 async def test_a_process_takes_only_its_own_turns_along() -> None:
     yard = await warm(busy_from=1)
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     await settled()
-    other = await yard.pool.lane()
+    other = await yard.pool.transport()
     assert other.process is not lane.process
     paper(lane).die()
     await settled()
     assert other.process.alive
     assert other.process.turns == 1
     for each in (lane, other):
-        await yard.pool.release(each, settled=True)
+        await yard.pool.release(each, finished=True)
     await yard.close()
 
 
@@ -83,14 +83,14 @@ async def test_who_comes_in_a_pause_is_told_why_and_when_to_come_back() -> None:
     yard = await warm()
     await crash(yard, 3)
     with pytest.raises(Fault, match=r"keeps ending by itself.*\(signal 9\)") as caught:
-        await yard.pool.lane()
+        await yard.pool.transport()
     failure = caught.value.failure
     assert failure.kind is FaultKind.UNAVAILABLE
     assert failure.retry_after == pytest.approx(2.0, abs=0.2)
     assert yard.pool.trouble() is not None, "a turn would not work just now"
     await asyncio.sleep(failure.retry_after or 0)
-    lane = await yard.pool.lane()
-    await yard.pool.release(lane, settled=True)
+    lane = await yard.pool.transport()
+    await yard.pool.release(lane, finished=True)
     await yard.close()
 
 
@@ -99,19 +99,19 @@ async def test_who_waits_when_the_pause_begins_is_told_too() -> None:
     yard = await warm(max_processes=1, max_turns_running=1)
     await crash(yard, 2)
     await asyncio.sleep(1.1)
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     waiting = await yard.asked()
     paper(lane).die()
     with pytest.raises(Fault, match="keeps ending"):
         await waiting
-    await yard.pool.release(lane, settled=True)
+    await yard.pool.release(lane, finished=True)
     await yard.close()
 
 
 @virtual
 async def test_a_pause_of_the_pool_does_not_stop_a_process_that_serves() -> None:
     yard = await warm(busy_from=1)
-    first = await yard.pool.lane()
+    first = await yard.pool.transport()
     await settled()
     for _ in range(3):
         flapping = yard.pool.processes[-1]
@@ -121,10 +121,10 @@ async def test_a_pause_of_the_pool_does_not_stop_a_process_that_serves() -> None
         while len(yard.pool.processes) < 2:
             await asyncio.sleep(0.1)
     await crash(yard)
-    second = await yard.pool.lane()
+    second = await yard.pool.transport()
     assert second.process is first.process
     for each in (first, second):
-        await yard.pool.release(each, settled=True)
+        await yard.pool.release(each, finished=True)
     await yard.close()
 
 
@@ -150,9 +150,9 @@ async def test_a_turn_that_ends_well_ends_the_loop() -> None:
     await crash(yard, LOOP)
     while not yard.pool.processes:
         await asyncio.sleep(0.1)
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     lane.used = True
-    await yard.pool.release(lane, settled=True)
+    await yard.pool.release(lane, finished=True)
     assert yard.pool.trouble() is None
     await yard.close()
 
@@ -164,11 +164,11 @@ async def test_a_place_that_was_not_put_to_use_ends_no_loop(how: str) -> None:
     await crash(yard, LOOP)
     while not yard.pool.processes:
         await asyncio.sleep(0.1)
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     lane.used = how != "unused"
     if how == "dead":
         paper(lane).die()
-    await yard.pool.release(lane, settled=how != "unsettled")
+    await yard.pool.release(lane, finished=how != "unsettled")
     assert yard.pool.trouble() is not None
     await yard.close()
 
@@ -178,14 +178,14 @@ async def test_starts_that_fail_are_tried_again_without_being_asked_for() -> Non
     yard = Yard()
     yard.fault = Fault(NO_START)
     with pytest.raises(Fault):
-        await yard.pool.lane()
+        await yard.pool.transport()
     await settled()
     tried = len(yard.processes)
     assert tried == 2, "the second at once"
     await asyncio.sleep(60)
     assert 4 < len(yard.processes) < 10
     with pytest.raises(Fault, match="will not start") as caught:
-        await yard.pool.lane()
+        await yard.pool.transport()
     assert caught.value.failure.kind is FaultKind.SPAWN_FAILED
     assert (caught.value.failure.retry_after or 0) > 0
     yard.fault = None
@@ -197,23 +197,23 @@ async def test_starts_that_fail_are_tried_again_without_being_asked_for() -> Non
 @virtual
 async def test_a_process_that_has_grown_too_large_gets_a_successor_before_it_goes() -> None:
     yard = await warm(max_memory=1000)
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     old = paper(lane)
     old.held = 1000
     yard.by_hand = True
-    await asyncio.sleep(WEIGH_SECONDS + 1)
+    await asyncio.sleep(MEMORY_SECONDS + 1)
     await settled()
     assert yard.pool.processes == [old], "it serves until the next one is ready"
     yard.starting[yard.processes[-1]].set_result(None)
     await settled()
-    successor = await yard.pool.lane()
+    successor = await yard.pool.transport()
     assert successor.process is yard.processes[-1]
     assert old.alive, "its turn goes on"
-    await yard.pool.release(lane, settled=True)
+    await yard.pool.release(lane, finished=True)
     await asyncio.sleep(1)
     assert not old.alive
     assert yard.pool.restarts == 0, "it was asked to"
-    await yard.pool.release(successor, settled=True)
+    await yard.pool.release(successor, finished=True)
     await yard.close()
 
 
@@ -221,10 +221,10 @@ async def test_a_process_that_has_grown_too_large_gets_a_successor_before_it_goe
 async def test_memory_is_looked_at_seldom_however_many_turns_there_are() -> None:
     yard = await warm()
     for _ in range(200):
-        lane = await yard.pool.lane()
-        await yard.pool.release(lane, settled=True)
+        lane = await yard.pool.transport()
+        await yard.pool.release(lane, finished=True)
         await asyncio.sleep(0.5)
-    assert yard.processes[0].weighed <= 100 / WEIGH_SECONDS + 1
+    assert yard.processes[0].weighed <= 100 / MEMORY_SECONDS + 1
     await yard.close()
 
 
@@ -234,11 +234,11 @@ async def test_a_thread_that_is_kept_after_its_turn_has_ended_well_too() -> None
     await crash(yard, LOOP)
     while not yard.pool.processes:
         await asyncio.sleep(0.1)
-    lane = await yard.pool.lane()
+    lane = await yard.pool.transport()
     lane.attach(Nobody())
-    lane.rest(True)
+    lane.set_idle(True)
     assert yard.pool.trouble() is None
-    await yard.pool.release(lane, settled=True)
+    await yard.pool.release(lane, finished=True)
     await yard.close()
 
 
@@ -256,23 +256,23 @@ async def test_a_process_that_is_ended_on_purpose_is_no_failure() -> None:
 @virtual
 async def test_a_process_that_may_never_answer_again_gives_up_the_turns_that_it_has_said_nothing_on() -> None:
     yard = await warm()
-    lanes = [await yard.pool.lane() for _ in range(4)]
+    lanes = [await yard.pool.transport() for _ in range(4)]
     readers = [Nobody() for _ in lanes]
     for lane, reader in zip(lanes[:3], readers, strict=False):
         lane.attach(reader)
     heard, unheard, stuck, late = lanes
     process = paper(heard)
     process.received(b'{"id":"%d.1","result":{}}\n' % heard.number)
-    await yard.pool.release(stuck, settled=False)
+    await yard.pool.release(stuck, finished=False)
     assert [reader.ends for reader in readers] == [0, 1, 0, 0]
     late.attach(readers[3])
     await settled()
     assert [reader.ends for reader in readers] == [0, 1, 0, 1]
     assert process.alive, "it ends when the turn is over that it has begun"
-    successor = await yard.pool.lane()
+    successor = await yard.pool.transport()
     assert successor.process is not process
     for lane in (heard, unheard, late, successor):
-        await yard.pool.release(lane, settled=True)
+        await yard.pool.release(lane, finished=True)
     await yard.close()
 
 
@@ -299,12 +299,12 @@ class Nobody:
     def fail(self, failure: object) -> None: ...
 
 
-async def lane_after_pauses(yard: Yard) -> tuple[HubLane, list[float]]:
+async def lane_after_pauses(yard: Yard) -> tuple[ThreadTransport, list[float]]:
     """A lane, as soon as there is one, and the pauses that were told before."""
     pauses: list[float] = []
     while True:
         try:
-            return await yard.pool.lane(), pauses
+            return await yard.pool.transport(), pauses
         except Fault as fault:
             pauses.append(fault.failure.retry_after or 0.0)
         await asyncio.sleep(pauses[-1])
@@ -318,9 +318,9 @@ async def test_one_clients_turns_that_end_processes_stop_nobody_else_for_longer_
         lane, pauses = await lane_after_pauses(yard)
         told += pauses
         paper(lane).die()
-        await yard.pool.release(lane, settled=True)
+        await yard.pool.release(lane, finished=True)
         await settled()
     other, pauses = await lane_after_pauses(yard)
     assert max(told + pauses) <= FIRST_PAUSE
-    await yard.pool.release(other, settled=True)
+    await yard.pool.release(other, finished=True)
     await yard.close()

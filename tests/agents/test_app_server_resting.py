@@ -44,16 +44,16 @@ def usages(events: list[Event]) -> list[ev.Usage]:
 
 def test_a_thread_rests_only_while_nothing_runs_on_it() -> None:
     talk = Dialogue(kept=True)
-    told = [talk.turn.resting]
+    told = [talk.turn.can_resume]
     talk.start_thread()
-    told.append(talk.turn.resting)
+    told.append(talk.turn.can_resume)
     talk.answers("thread/inject_items")
     talk.answers("turn/start", {"turn": {"id": TURN}})
     talk.tells("item/agentMessage/delta", itemId="msg_1", delta="Hel")
-    told.append(talk.turn.resting)
+    told.append(talk.turn.can_resume)
     talk.ends()
-    assert [*told, talk.turn.resting] == [False, False, False, True]
-    assert not talk.turn.settled
+    assert [*told, talk.turn.can_resume] == [False, False, False, True]
+    assert not talk.turn.finished
 
 
 def test_an_end_that_comes_before_the_answer_to_the_start_makes_no_thread_rest_until_that_is_there() -> None:
@@ -61,9 +61,9 @@ def test_an_end_that_comes_before_the_answer_to_the_start_makes_no_thread_rest_u
     talk.start_thread()
     talk.answers("thread/inject_items")
     talk.ends()
-    assert not talk.turn.resting
+    assert not talk.turn.can_resume
     talk.answers("turn/start", {"turn": {"id": TURN}})
-    assert talk.turn.resting
+    assert talk.turn.can_resume
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_a_thread_whose_turn_did_not_end_well_does_not_rest(how: str) -> None:
             talk.refuses("turn/start", "thread not found")
             talk.answers("thread/inject_items")
     assert isinstance(talk.events[-1], TurnEnded)
-    assert not talk.turn.resting
+    assert not talk.turn.can_resume
 
 
 @pytest.mark.parametrize("make", [idle, parked])
 def test_a_thread_that_was_given_up_rests_no_more(make: Callable[[], Dialogue]) -> None:
     talk = make()
     talk.take(talk.turn.interrupt())
-    assert not talk.turn.resting
+    assert not talk.turn.can_resume
 
 
 def test_nothing_comes_from_an_idle_thread() -> None:
@@ -120,7 +120,7 @@ def test_nothing_comes_from_an_idle_thread() -> None:
     ]
     assert late == [[]] * len(late)
     assert [line["error"]["code"] for line in talk.sent[-2:]] == [-32601, -32601], "it must not wait for us"
-    assert talk.turn.resting
+    assert talk.turn.can_resume
 
 
 def test_nothing_comes_from_a_parked_thread_while_the_agent_asks_for_its_outputs() -> None:
@@ -136,7 +136,7 @@ def test_nothing_comes_from_a_parked_thread_while_the_agent_asks_for_its_outputs
     ]
     assert late == [[]] * 4
     assert talk.sent[before:] == []
-    assert talk.turn.resting
+    assert talk.turn.can_resume
 
 
 def test_a_thread_whose_agent_went_on_without_our_output_does_not_wait_for_it() -> None:
@@ -144,7 +144,7 @@ def test_a_thread_whose_agent_went_on_without_our_output_does_not_wait_for_it() 
     talk.step(1, 2)
     refused = {"type": "function_call_output", "call_id": "call_1", "output": "failed to parse"}
     assert talk.tells("rawResponseItem/completed", item=refused) == []
-    assert not talk.turn.resting
+    assert not talk.turn.can_resume
     assert talk.replies("call_1", SUNNY) is None
     talk.wants_output(2)
     assert talk.replies("call_2", SUNNY) == said(2), "where it is our answer, the turn goes on all the same"
@@ -153,9 +153,9 @@ def test_a_thread_whose_agent_went_on_without_our_output_does_not_wait_for_it() 
 def test_an_idle_thread_that_the_agent_closes_rests_no_more_and_needs_no_more_words() -> None:
     talk = idle()
     assert talk.tells("thread/closed") == []
-    assert not talk.turn.resting
+    assert not talk.turn.can_resume
     assert talk.turn.interrupt() == NOTHING
-    assert talk.turn.settled
+    assert talk.turn.finished
 
 
 # --- idle -----------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_an_idle_thread_takes_what_is_new_and_starts_another_turn_in_one_write()
     assert (inject["method"], start["method"]) == ("thread/inject_items", "turn/start")
     assert [item["content"][0]["text"] for item in inject["params"]["items"]] == ["And now?"]
     assert start["params"] == {"threadId": THREAD, "input": [], "effort": "high"}
-    assert not talk.turn.resting
+    assert not talk.turn.can_resume
 
 
 def test_an_idle_agent_is_told_the_new_message_as_a_person_would_type_it() -> None:
@@ -200,7 +200,7 @@ def test_a_second_turn_ends_and_rests_as_the_first() -> None:
         ev.StepCompleted(SPENT),
         TurnEnded(Stop.STOP),
     ]
-    assert talk.turn.resting
+    assert talk.turn.can_resume
     third = talk.proceeds(AGAIN)
     assert third == [ev.TurnStarted(THREAD, "m-1")]
 
@@ -252,7 +252,7 @@ def test_an_idle_thread_that_is_given_up_is_forgotten_without_an_event() -> None
     assert talk.take(talk.turn.interrupt()) == []
     assert talk.asked[before:] == ["thread/unsubscribe"]
     talk.answers("thread/unsubscribe")
-    assert talk.turn.settled
+    assert talk.turn.finished
 
 
 # --- too late -------------------------------------------------------------------------------------
@@ -265,14 +265,14 @@ def test_a_turn_on_a_thread_whose_child_is_gone_fails_at_once(
 ) -> None:
     talk = make()
     talk.take(talk.turn.eof(Ended(signal=9)))
-    assert not talk.turn.resting
-    assert talk.turn.settled
-    step = talk.turn.proceed(talk.wanted, (fresh,))
+    assert not talk.turn.can_resume
+    assert talk.turn.finished
+    step = talk.turn.resume(talk.wanted, (fresh,))
     [end] = step.events
     assert isinstance(end, TurnEnded)
     assert end.failure is not None
     assert (end.failure.kind, end.failure.message, step.writes) == ("agent_crashed", LOST, b"")
-    assert talk.turn.settled
+    assert talk.turn.finished
 
 
 def test_a_turn_on_a_thread_that_runs_fails_and_what_runs_is_stopped() -> None:
@@ -284,7 +284,7 @@ def test_a_turn_on_a_thread_that_runs_fails_and_what_runs_is_stopped() -> None:
 
 def test_a_child_that_dies_after_a_thread_was_taken_up_fails_the_new_turn() -> None:
     for talk in (second_turn(idle()), parked()):
-        if talk.turn.resting:
+        if talk.turn.can_resume:
             talk.proceeds(output(1))
         [end] = talk.take(talk.turn.eof(Ended(code=1)))
         assert isinstance(end, TurnEnded)

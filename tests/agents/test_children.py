@@ -16,7 +16,7 @@ import pytest
 
 from codex_proxy.agents import lines
 from codex_proxy.agents.base import Ended
-from codex_proxy.agents.child_lane import ChildLane
+from codex_proxy.agents.child_transport import ChildTransport
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.lines import Chunks, LineFramer
 from codex_proxy.core.faults import Failure, Fault, FaultKind
@@ -85,7 +85,7 @@ async def test_a_hub_is_ready_when_its_agent_has_greeted(process: AppServerProce
     assert process.alive
     assert process.connection.ready
     assert process.connection.signed_in
-    assert not process.has_strays
+    assert not process.has_orphans
 
 
 async def test_an_agent_nobody_has_signed_in_to_says_so_in_its_greeting(process: AppServerProcess) -> None:
@@ -146,7 +146,7 @@ async def test_a_line_without_an_end_fails_every_turn_and_the_process_is_not_use
     await process.start(fake("app-server"), within=10.0)
     process._framer = LineFramer(100)
     changes: list[bool] = []
-    process.on_change = lambda: changes.append(process.suspect)
+    process.on_change = lambda: changes.append(process.unhealthy)
     reader = Reader()
     process.open_lane().attach(reader)
     process.received(b"x" * 1000)
@@ -165,7 +165,7 @@ async def test_a_childs_lines_arrive_whole_and_an_unfinished_last_one_too() -> N
 
 
 async def reading(command: Command) -> Reader:
-    lane, reader = ChildLane(), Reader()
+    lane, reader = ChildTransport(), Reader()
     await lane.start(command)
     lane.attach(reader)
     return reader
@@ -181,7 +181,7 @@ async def test_a_child_that_is_gone_before_its_first_word_is_heard_of() -> None:
 
 
 async def test_a_child_that_reads_to_the_end_of_stdin_gets_that_end() -> None:
-    lane, reader = ChildLane(), Reader()
+    lane, reader = ChildTransport(), Reader()
     await lane.start(shell("cat"))
     lane.attach(reader)
     lane.send(b"x" * 300_000 + b"\n")  # more than the pipe takes at once
@@ -193,7 +193,7 @@ async def test_a_child_that_reads_to_the_end_of_stdin_gets_that_end() -> None:
 
 
 async def test_a_childs_text_comes_as_it_is_where_it_is_not_read_by_lines() -> None:
-    lane, reader = ChildLane(Chunks()), Reader()
+    lane, reader = ChildTransport(Chunks()), Reader()
     await lane.start(shell("printf 'one\n\n'; printf two"))
     lane.attach(reader)
     await reader.end()
@@ -209,51 +209,51 @@ async def test_a_process_that_serves_several_turns_keeps_its_stdin_open(process:
 async def test_a_child_with_a_line_without_an_end_breaks_its_protocol(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lane, reader = ChildLane(), Reader()
+    lane, reader = ChildTransport(), Reader()
     lane._framer = LineFramer(1000)
     await lane.start(shell("echo fine; head -c 5000 /dev/zero; sleep 60"))
     lane.attach(reader)
     await reader.end()
     assert reader.messages in ([b"fine"], [])
     assert reader.failures[0].kind is FaultKind.AGENT_PROTOCOL
-    await lane.release(settled=False)
+    await lane.release(finished=False)
 
 
 async def test_a_release_ends_a_child_that_does_not_listen() -> None:
-    lane, reader = ChildLane(), Reader()
+    lane, reader = ChildTransport(), Reader()
     await lane.start(shell("trap '' TERM; echo $$; while :; do sleep 100; done"))
     lane.attach(reader)
     await eventually(lambda: bool(reader.messages), within=10)
-    await lane.release(settled=True)
+    await lane.release(finished=True)
     assert gone([int(reader.messages[0])])
     assert len(reader.ends) == 1
 
 
 async def test_a_paused_child_waits_and_loses_nothing() -> None:
-    lane, reader = ChildLane(), Reader()
+    lane, reader = ChildTransport(), Reader()
     await lane.start(shell("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done"))
     lane.attach(reader)
     await eventually(lambda: bool(reader.messages), within=10)
-    lane.pause()
+    lane.pause_reading()
     held = len(reader.messages)
     await asyncio.sleep(0)
     assert len(reader.messages) == held
-    lane.resume()
+    lane.resume_reading()
     await reader.end()
     assert reader.messages[-1] == b"line 19999"
     assert len(reader.messages) == 20000
 
 
 async def test_a_lane_that_never_started_can_be_used_without_harm() -> None:
-    lane = ChildLane()
+    lane = ChildTransport()
     with pytest.raises(SpawnError):
         await lane.start(Command(("/nowhere",), {}, "/"))
     lane.send(b"x")
     lane.close_stdin()
-    lane.pause()
-    lane.resume()
+    lane.pause_reading()
+    lane.resume_reading()
     lane.kill()
-    await lane.release(settled=False)
+    await lane.release(finished=False)
 
 
 async def test_a_stray_is_what_is_older_than_every_turn_and_not_the_agent_itself(
@@ -276,14 +276,14 @@ async def test_a_stray_is_what_is_older_than_every_turn_and_not_the_agent_itself
         return len(children_of(process.pid or 0)) > 1
 
     await eventually(pump, within=10)
-    assert not process.has_strays, "it may belong to the turn that runs"
+    assert not process.has_orphans, "it may belong to the turn that runs"
     await eventually(lambda: since_boot() > max(children_of(process.pid or 0).values()), within=10)
     later = process.open_lane()
-    assert not process.has_strays
-    await lane.release(settled=True)
-    assert process.has_strays, "the turn that runs began after it"
-    await later.release(settled=True)
-    assert process.has_strays, "nobody is there to whom it could belong"
+    assert not process.has_orphans
+    await lane.release(finished=True)
+    assert process.has_orphans, "the turn that runs began after it"
+    await later.release(finished=True)
+    assert process.has_orphans, "nobody is there to whom it could belong"
 
 
 async def test_the_children_of_a_process_are_told_with_their_start() -> None:

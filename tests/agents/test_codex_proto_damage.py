@@ -38,8 +38,8 @@ def survives(pieces: Sequence[bytes], *, leaves_after: int | None = None) -> lis
     assert len(ends) == 1, "the dialect itself ends exactly once"
     well_formed(events)
     assert violations(log) == []
-    assert dialect.settled
-    assert not dialect.resting
+    assert dialect.finished
+    assert not dialect.can_resume
     return ends
 
 

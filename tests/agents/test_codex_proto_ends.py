@@ -27,10 +27,10 @@ from tests.agents.proto_child import (
 
 def test_nothing_comes_after_the_end() -> None:
     dialect = begun()
-    assert not dialect.settled
+    assert not dialect.finished
     step = dialect.receive([event_line("task_complete"), event_line("agent_message", message="late")])
     assert [type(event) for event in step.events] == [ev.TurnEnded]
-    assert dialect.settled
+    assert dialect.finished
     assert dialect.receive([event_line("task_complete"), b"garbage"]) == NOTHING
     assert dialect.eof(Ended(code=1)) == dialect.interrupt() == NOTHING
 

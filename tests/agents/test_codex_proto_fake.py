@@ -202,7 +202,7 @@ def played(scenario: str) -> list[ev.Event]:
         assert child.stdin
         assert child.stdout
         writes = dialect.begin(Turn(model="", history=(prompt,), tools=(tool,))).writes
-        while not dialect.settled:
+        while not dialect.finished:
             if writes:
                 child.stdin.write(writes)
                 child.stdin.flush()

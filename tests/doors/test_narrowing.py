@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.admission.workspace import in_workspace, narrowed_to, workspace_of
-from codex_proxy.agents.agent import Opened
+from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Turn
 from tests.doors.keyed import bearing, write_keys
@@ -166,7 +166,7 @@ async def watched(top: Path, keys: dict[str, dict[str, Any]], **settings: Any) -
     agent, turns = fake_agent(), list[Turn]()
     open_as_it_is = agent.open
 
-    async def open_and_note(turn: Turn) -> Opened:
+    async def open_and_note(turn: Turn) -> AgentSession:
         turns.append(turn)
         return await open_as_it_is(turn)
 

@@ -19,7 +19,7 @@ import msgspec
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
-from codex_proxy.agents.codex_app_server.plan import Limits
+from codex_proxy.agents.codex_app_server.plan import PoolLimits
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.fake import PROTO_CAPABILITIES
 from codex_proxy.app import SystemClock
@@ -169,7 +169,7 @@ def agent_of(dialect: Dialect, program: Path, environment: dict[str, str]) -> Ag
             models=(),
             any_model=True,
         )
-        return AppServerAgent(processes, Limits(max_processes=1), SystemClock(), warm_plain=True)
+        return AppServerAgent(processes, PoolLimits(max_processes=1), SystemClock(), warm_plain=True)
     return ChildPerTurnAgent(
         ChildSpec(
             name="fake",

@@ -15,9 +15,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from codex_proxy.agents.child_lane import ChildLane
+from codex_proxy.agents.child_transport import ChildTransport
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import SaidMessage
 from codex_proxy.core.rules import Rules
@@ -29,7 +30,6 @@ from codex_proxy.process.child import Child
 from codex_proxy.responses.context import Context
 from codex_proxy.runs.event_log import EventLog
 from codex_proxy.runs.run import Run
-from codex_proxy.runs.seat import Seat
 from codex_proxy.surfaces.chat.parse import ParsedChat
 from codex_proxy.surfaces.chat.render import ChatRenderer
 from codex_proxy.surfaces.responses.parse import ParsedResponse
@@ -41,7 +41,17 @@ from tests.pictures import PNG
 
 OF_A_REQUEST = (
     *(web.Request, ParsedChat, ParsedResponse, Prepared, Context, Turn, SaidMessage, Attempt, Broker),
-    *(Run, EventLog, Rules, Seat, ChildLane, CodexProto, AppServerTurn, ChatRenderer, ResponsesRenderer),
+    *(
+        Run,
+        EventLog,
+        Rules,
+        AgentSession,
+        ChildTransport,
+        CodexProto,
+        AppServerTurn,
+        ChatRenderer,
+        ResponsesRenderer,
+    ),
     *(Answer, LiveRun, Fault),
 )
 """What is made for a request, and holds of it what its client has sent or its agent has said."""

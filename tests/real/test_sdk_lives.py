@@ -78,7 +78,7 @@ async def test_a_client_that_leaves_before_the_first_word_drops_the_model_connec
         asking.cancel()
         assert await call.ending() == "client_gone"
         await eventually(lambda: proxy.idle, within=PATIENCE)
-    assert not any(process.suspect for process in proxy.processes)
+    assert not any(process.unhealthy for process in proxy.processes)
 
 
 async def test_a_client_that_leaves_while_it_waits_for_a_place_leaves_no_trace(
@@ -153,7 +153,7 @@ async def loaded_threads(process: AppServerProcess) -> list[str]:
     lane.send(request(f"{lane.number}.2", "thread/loaded/list", {}))
     async with asyncio.timeout(PATIENCE):
         answered = await reader.answer
-    await lane.release(settled=True)
+    await lane.release(finished=True)
     import json
 
     data: list[str] = json.loads(answered)["data"]

@@ -82,7 +82,7 @@ async def threads_of(proxy: Proxy) -> Any:
     lane.attach(heard)
     lane.send(request(f"{lane.number}.1", "thread/loaded/list", {}))
     await eventually(lambda: bool(heard.messages), within=PATIENCE)
-    await lane.release(settled=True)
+    await lane.release(finished=True)
     return json.loads(bytes(heard.messages[0].result))["data"]
 
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from codex_proxy.agents.agent import Opened, ProcessCounts
+from codex_proxy.agents.agent import ProcessCounts
 from codex_proxy.agents.base import Capability, Ended, Reply, Step
-from codex_proxy.agents.lane import LaneReader
 from codex_proxy.agents.newest_limits import NewestLimits
+from codex_proxy.agents.session import AgentSession, TransportReader
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, Message
@@ -31,11 +31,11 @@ class WordDialect:
     """Reads events as they are. Settles when its turn has ended, or when told to."""
 
     def __init__(self) -> None:
-        self.settled = False
-        self.resting = False
+        self.finished = False
+        self.can_resume = False
         self.calls: list[str] = []
         self.over = False
-        self.slow_to_settle = False
+        self.slow_to_finish = False
         self.breaks = ""
         self.closes_stdin = False
 
@@ -46,15 +46,15 @@ class WordDialect:
         if self.over:
             events = ()
         self.over = self.over or any(isinstance(event, TurnEnded) for event in events)
-        if self.over and not self.slow_to_settle:
-            self.settled = True
+        if self.over and not self.slow_to_finish:
+            self.finished = True
         return Step(list(events), name.encode(), close_stdin=self.closes_stdin)
 
     def begin(self, turn: Turn) -> Step:
         return self._step("begin")
 
-    def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
-        return self._step("proceed")
+    def resume(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
+        return self._step("resume")
 
     def receive(self, lines: Sequence[Any]) -> Step:
         return self._step("receive", lines)
@@ -67,21 +67,21 @@ class WordDialect:
 
     def eof(self, ended: Ended) -> Step:
         failure = Failure(kind=FaultKind.AGENT_CRASHED, message="It crashed.")
-        self.settled = True
+        self.finished = True
         return Step([] if self.over else [TurnEnded(Stop.FAILED, "provider", failure)], b"")
 
 
-class WordLane:
-    """A lane without a child."""
+class WordTransport:
+    """A transport without a child."""
 
-    def __init__(self, *, alone: bool = False) -> None:
-        self.alone = alone
+    def __init__(self, *, exclusive: bool = False) -> None:
+        self.exclusive = exclusive
         self.sent: list[bytes] = []
         self.paused = False
-        self.reader: LaneReader | None = None
+        self.reader: TransportReader | None = None
         self.released: list[bool] = []
 
-    def attach(self, reader: LaneReader) -> None:
+    def attach(self, reader: TransportReader) -> None:
         self.reader = reader
 
     def send(self, writes: bytes) -> None:
@@ -90,17 +90,17 @@ class WordLane:
     def close_stdin(self) -> None:
         self.sent.append(b"<end of stdin>")
 
-    def pause(self) -> None:
+    def pause_reading(self) -> None:
         self.paused = True
 
-    def resume(self) -> None:
+    def resume_reading(self) -> None:
         self.paused = False
 
-    def rest(self, resting: bool) -> None:
+    def set_idle(self, idle: bool) -> None:
         """Counted nowhere."""
 
-    async def release(self, *, settled: bool) -> None:
-        self.released.append(settled)
+    async def release(self, *, finished: bool) -> None:
+        self.released.append(finished)
 
     def say(self, *events: Event, size: int = 1) -> None:
         assert self.reader is not None
@@ -115,22 +115,22 @@ class WordAgent:
     capabilities: frozenset[Capability] = frozenset()
     any_model = True
 
-    def __init__(self, *, alone: bool = False) -> None:
-        self.alone = alone
-        self.lanes: list[WordLane] = []
+    def __init__(self, *, exclusive: bool = False) -> None:
+        self.exclusive = exclusive
+        self.transports: list[WordTransport] = []
         self.dialects: list[WordDialect] = []
         self.gate: asyncio.Event | None = None
         self.fault: Exception | None = None
         self.limits = NewestLimits()
         self.breaks = ""
-        self.slow_to_settle = False
+        self.slow_to_finish = False
         self.opening = 0
         self.closed = False
 
     async def start(self) -> None:
         """Nothing to start."""
 
-    async def open(self, turn: Turn) -> Opened:
+    async def open(self, turn: Turn) -> AgentSession:
         self.opening += 1
         try:
             if self.gate is not None:
@@ -139,20 +139,20 @@ class WordAgent:
             self.opening -= 1
         if self.fault is not None:
             raise self.fault
-        dialect, lane = WordDialect(), WordLane(alone=self.alone)
-        dialect.breaks, dialect.slow_to_settle = self.breaks, self.slow_to_settle
+        dialect, transport = WordDialect(), WordTransport(exclusive=self.exclusive)
+        dialect.breaks, dialect.slow_to_finish = self.breaks, self.slow_to_finish
         self.dialects.append(dialect)
-        self.lanes.append(lane)
-        return Opened(turn, dialect, lane)
+        self.transports.append(transport)
+        return AgentSession(turn, dialect, transport)
 
-    async def release(self, opened: Opened, *, settled: bool) -> None:
-        await opened.lane.release(settled=settled)
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        await session.transport.release(finished=finished)
 
     def models(self) -> tuple[AgentModel, ...]:
         return ()
 
     def processes(self) -> ProcessCounts:
-        return ProcessCounts(busy=len(self.lanes))
+        return ProcessCounts(busy=len(self.transports))
 
     async def ask_limits(self) -> None:
         """Tells nothing."""
@@ -168,8 +168,8 @@ class WordAgent:
 
     @property
     def held(self) -> int:
-        """Lanes that were given and not taken back."""
-        return sum(not lane.released for lane in self.lanes)
+        """Transports that were given and not taken back."""
+        return sum(not transport.released for transport in self.transports)
 
 
 def read(run: Run) -> list[Event]:

@@ -40,7 +40,7 @@ async def test_a_turn_takes_a_slot_and_gives_it_back_at_its_end() -> None:
     manager, agent = managed()
     await manager.start(TURN)
     assert manager.running == 1
-    agent.lanes[0].say(*said("Hi."), DONE)
+    agent.transports[0].say(*said("Hi."), DONE)
     await settled()
     at_rest(manager, agent)
 
@@ -52,15 +52,15 @@ async def test_who_waits_gets_the_slots_in_the_order_of_coming() -> None:
     first, second = await started(manager), await started(manager)
     assert manager.queued == 2
     assert not first.done()
-    agent.lanes[0].say(DONE)
+    agent.transports[0].say(DONE)
     await settled()
     assert first.done()
     assert not second.done()
     assert manager.running == 1
-    agent.lanes[1].say(DONE)
+    agent.transports[1].say(DONE)
     await settled()
     assert second.done()
-    agent.lanes[2].say(DONE)
+    agent.transports[2].say(DONE)
     await settled()
     at_rest(manager, agent)
 
@@ -70,13 +70,13 @@ async def test_a_newcomer_does_not_overtake_who_waits() -> None:
     manager, agent = managed(running=1)
     await manager.start(TURN)
     waiting = await started(manager)
-    agent.lanes[0].say(DONE)  # the slot is on its way to who waits
+    agent.transports[0].say(DONE)  # the slot is on its way to who waits
     late = asyncio.create_task(manager.start(TURN))
     await settled()
     assert waiting.done()
     assert not late.done()
     for lane in (1, 2):
-        agent.lanes[lane].say(DONE)
+        agent.transports[lane].say(DONE)
         await settled()
     at_rest(manager, agent)
 
@@ -93,7 +93,7 @@ async def test_a_full_queue_is_refused_at_once() -> None:
     waiting.cancel()
     await settled()
     assert manager.queued == 0
-    agent.lanes[0].say(DONE)
+    agent.transports[0].say(DONE)
     await settled()
     at_rest(manager, agent)
 
@@ -185,23 +185,23 @@ async def test_a_turn_that_breaks_in_its_first_step_ends_with_our_fault_and_hold
     assert end.failure is not None
     assert end.failure.kind is FaultKind.INTERNAL
     await settled()
-    assert agent.lanes[0].released == [False]
+    assert agent.transports[0].released == [False]
     at_rest(manager, agent)
 
 
 @virtual
 async def test_a_child_that_ends_while_its_run_begins_gives_the_slot_back() -> None:
     manager, agent = managed()
-    agent.alone = True
+    agent.exclusive = True
     run = await manager.start(TURN)
-    reader = agent.lanes[0].reader
+    reader = agent.transports[0].reader
     assert reader is not None
     reader.ended(Ended(code=1))
     reader.ended(Ended(code=1))
     assert end_of(run).stop == Stop.FAILED
     await settled()
     at_rest(manager, agent)
-    assert agent.lanes[0].released == [True], "once"
+    assert agent.transports[0].released == [True], "once"
 
 
 @virtual
@@ -216,7 +216,7 @@ async def test_draining_refuses_new_turns_and_those_that_wait_and_lets_running_o
         with pytest.raises(Fault) as caught:
             await refused
         assert caught.value.failure.kind is FaultKind.STOPPING
-    agent.lanes[0].say(*said("Hi."), DONE)
+    agent.transports[0].say(*said("Hi."), DONE)
     await draining
     assert end_of(run).stop == Stop.STOP
     await manager.close()
@@ -227,7 +227,7 @@ async def test_draining_refuses_new_turns_and_those_that_wait_and_lets_running_o
 async def test_what_does_not_end_in_its_time_of_grace_fails_and_is_never_called_complete() -> None:
     manager, agent = managed()
     run = await manager.start(TURN)
-    agent.lanes[0].say(*said("half an"))
+    agent.transports[0].say(*said("half an"))
     began = asyncio.get_running_loop().time()
     await manager.drain(10.0)
     assert asyncio.get_running_loop().time() - began == pytest.approx(10.0)
@@ -249,7 +249,7 @@ async def test_a_turn_that_was_accepted_before_the_end_is_waited_for_while_its_p
     await settled()
     agent.gate.set()
     run = await opening
-    agent.lanes[0].say(*said("Hi."), DONE)
+    agent.transports[0].say(*said("Hi."), DONE)
     await draining
     assert end_of(run).stop == Stop.STOP
 

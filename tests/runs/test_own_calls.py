@@ -82,7 +82,7 @@ def managed(**deadlines: float) -> tuple[RunManager, WordAgent, Hands]:
 async def asking(manager: RunManager, agent: WordAgent, hands: Hands) -> Run:
     """A run whose model has called the tool."""
     run = await manager.start(ASKING, runner=hands)
-    agent.lanes[0].say(ASK, StepCompleted())
+    agent.transports[0].say(ASK, StepCompleted())
     await settled()
     return run
 
@@ -96,7 +96,7 @@ async def test_an_output_is_given_to_the_agent_and_its_turn_goes_on() -> None:
     hands.go.set()
     await settled()
     assert "answer ask1" in agent.dialects[0].calls
-    agent.lanes[0].say(*said("Found."), DONE)
+    agent.transports[0].say(*said("Found."), DONE)
     await settled()
     assert end_of(run).stop == Stop.STOP
     assert manager.running == 0
@@ -141,14 +141,14 @@ async def test_what_was_approved_runs_before_the_agent_is_asked_and_is_in_its_hi
     manager, agent, hands = managed()
     run = await manager.start(APPROVED, runner=hands)
     await settled()
-    assert agent.lanes == []
+    assert agent.transports == []
     [started] = [event.item for event in read(run) if isinstance(event, ItemStarted)]
     assert isinstance(started, McpCall)
     assert started.approval_request_id == "mcpr_1"
     hands.go.set()
     await settled()
     assert run.turn.history[-1] == PastOutput("call1", FOUND.parts)
-    agent.lanes[0].say(*said("Found."), DONE)
+    agent.transports[0].say(*said("Found."), DONE)
     await settled()
     assert [event.text for event in read(run) if isinstance(event, TextDelta)] == ["Found."]
     assert end_of(run).stop == Stop.STOP
@@ -162,7 +162,7 @@ async def test_a_client_that_leaves_before_its_approved_call_has_run_never_reach
     run.interrupt()
     await settled()
     assert hands.cancelled == 1
-    assert agent.lanes == []
+    assert agent.transports == []
     assert end_of(run).stop == Stop.INTERRUPTED
     assert manager.running == 0
 
@@ -227,7 +227,7 @@ async def test_an_approved_call_that_says_all_that_a_turn_may_ends_it_and_the_ca
     run = await manager.start(turn, runner=Mixed())
     await asyncio.sleep(2)
     assert end_of(run).stop == Stop.LENGTH
-    assert (slow.cancelled, agent.lanes, manager.running) == (1, [], 0)
+    assert (slow.cancelled, agent.transports, manager.running) == (1, [], 0)
 
 
 @virtual
@@ -246,7 +246,7 @@ async def test_a_call_is_made_in_the_context_of_its_own_request() -> None:
         of.set(f"request {number}")
         await manager.start(ASKING, runner=Listening())
     of.set("the process")
-    for lane in agent.lanes:
+    for lane in agent.transports:
         lane.say(ASK, StepCompleted())
     await settled()
     assert heard == ["request 0", "request 1"]
@@ -263,14 +263,14 @@ async def test_a_kept_thread_is_not_asked_for_a_turn_that_its_preface_has_ended(
     agent = WordAgent()
     manager = RunManager(agent, RunLimits(size=ITEM_SIZE + 100), Deadlines())
     await manager.start(Turn(model="m", history=(USER,), mode="model"))
-    agent.dialects[0].resting = True
-    agent.lanes[0].say(DONE)
+    agent.dialects[0].can_resume = True
+    agent.transports[0].say(DONE)
     await settled()
     assert len(manager.kept) == 1
     run = await manager.start(Turn(model="m", history=(USER, USER), mode="model"), first=TOO_MUCH)
     await settled()
     assert end_of(run).stop == Stop.LENGTH
-    assert "proceed" not in agent.dialects[0].calls
+    assert "resume" not in agent.dialects[0].calls
     assert (manager.running, agent.held) == (0, 0)
 
 

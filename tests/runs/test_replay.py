@@ -15,7 +15,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.run import Run
-from tests.runs.actors import WordLane, end_of, read, text_of
+from tests.runs.actors import WordTransport, end_of, read, text_of
 from tests.runs.test_run_tools import GOOD, ToolAgent, go_on, managed, output, spent, step, words
 from tests.runs.virtual import settled, virtual
 
@@ -31,20 +31,20 @@ async def taken_up_again() -> tuple[RunManager, ToolAgent, Run]:
     """A second request of a conversation, which goes on on the thread of the first."""
     manager, agent = managed()
     await manager.start(Turn(model="m", history=(HI,), mode="model"))
-    agent.lanes[0].say(*words("Hello."))
+    agent.transports[0].say(*words("Hello."))
     await settled()
     run = await manager.start(AGAIN)
-    assert len(agent.lanes) == 1
+    assert len(agent.transports) == 1
     assert agent.last.fresh == [AGAIN.history[-1]]
     return manager, agent, run
 
 
-def dies(lane: WordLane) -> None:
+def dies(lane: WordTransport) -> None:
     assert lane.reader is not None
     lane.reader.ended(Ended(signal=9))
 
 
-def breaks_its_protocol(lane: WordLane) -> None:
+def breaks_its_protocol(lane: WordTransport) -> None:
     assert lane.reader is not None
     lane.reader.fail(Failure(kind=FaultKind.AGENT_PROTOCOL, message="a line is longer than 8 bytes"))
 
@@ -52,15 +52,15 @@ def breaks_its_protocol(lane: WordLane) -> None:
 @virtual
 @pytest.mark.parametrize("goes", [dies, breaks_its_protocol])
 async def test_the_whole_history_is_told_to_a_new_thread_and_the_client_sees_one_answer(
-    goes: Callable[[WordLane], None],
+    goes: Callable[[WordTransport], None],
 ) -> None:
     manager, agent, run = await taken_up_again()
-    agent.lanes[0].say(RawItem("reasoning", b"{}"), UsageSeen(Usage(input=3)))
-    goes(agent.lanes[0])
+    agent.transports[0].say(RawItem("reasoning", b"{}"), UsageSeen(Usage(input=3)))
+    goes(agent.transports[0])
     await settled()
-    assert agent.lanes[0].released == [True]
+    assert agent.transports[0].released == [True]
     assert agent.last.began == AGAIN
-    agent.lanes[1].say(*words("And so on.", spent=4))
+    agent.transports[1].say(*words("And so on.", spent=4))
     await settled()
     assert end_of(run).stop == Stop.STOP
     assert text_of(read(run)) == "And so on."
@@ -75,15 +75,15 @@ async def test_the_whole_history_is_told_to_a_new_thread_and_the_client_sees_one
 async def test_the_outputs_of_calls_are_told_to_a_new_thread_too() -> None:
     manager, agent = managed()
     await manager.start(go_on())
-    agent.lanes[0].say(*step(("a", GOOD)))
+    agent.transports[0].say(*step(("a", GOOD)))
     await settled()
     run = await manager.start(go_on("a"))
     assert agent.last.fresh == [output("a")]
-    dies(agent.lanes[0])
+    dies(agent.transports[0])
     await settled()
     assert agent.last.began is not None
     assert agent.last.began.history[-1] == output("a")
-    agent.lanes[1].say(*words("Done."))
+    agent.transports[1].say(*words("Done."))
     await settled()
     assert text_of(read(run)) == "Done."
     await manager.close()
@@ -92,11 +92,11 @@ async def test_the_outputs_of_calls_are_told_to_a_new_thread_too() -> None:
 @virtual
 async def test_another_thread_that_dies_as_well_is_the_end() -> None:
     manager, agent, run = await taken_up_again()
-    dies(agent.lanes[0])
+    dies(agent.transports[0])
     await settled()
-    dies(agent.lanes[1])
+    dies(agent.transports[1])
     await settled()
-    assert len(agent.lanes) == 2
+    assert len(agent.transports) == 2
     failure = end_of(run).failure
     assert failure is not None
     assert failure.kind == FaultKind.AGENT_CRASHED
@@ -109,10 +109,10 @@ async def test_another_thread_that_dies_as_well_is_the_end() -> None:
 )
 async def test_what_the_client_has_seen_is_not_begun_again(seen: list[ItemStarted | TextDelta]) -> None:
     manager, agent, run = await taken_up_again()
-    agent.lanes[0].say(*seen)
-    dies(agent.lanes[0])
+    agent.transports[0].say(*seen)
+    dies(agent.transports[0])
     await settled()
-    assert len(agent.lanes) == 1
+    assert len(agent.transports) == 1
     assert end_of(run).stop == Stop.FAILED
     assert manager.running == 0
 
@@ -121,9 +121,9 @@ async def test_what_the_client_has_seen_is_not_begun_again(seen: list[ItemStarte
 async def test_a_new_thread_on_a_process_that_was_gone_already_is_left_for_another() -> None:
     manager, agent = managed()
     run = await manager.start(AGAIN)
-    dies(agent.lanes[0])
+    dies(agent.transports[0])
     await settled()
-    agent.lanes[1].say(*words("And so on."))
+    agent.transports[1].say(*words("And so on."))
     await settled()
     assert text_of(read(run)) == "And so on."
     await manager.close()
@@ -133,22 +133,22 @@ async def test_a_new_thread_on_a_process_that_was_gone_already_is_left_for_anoth
 async def test_a_process_that_has_heard_of_a_new_turn_is_not_given_a_successor_to_end() -> None:
     manager, agent = managed()
     run = await manager.start(AGAIN)
-    agent.lanes[0].say()  # it has answered, although there is nothing in it for the log
-    dies(agent.lanes[0])
+    agent.transports[0].say()  # it has answered, although there is nothing in it for the log
+    dies(agent.transports[0])
     await settled()
-    assert len(agent.lanes) == 1
+    assert len(agent.transports) == 1
     assert end_of(run).stop == Stop.FAILED
     assert manager.running == 0
 
 
 @virtual
 async def test_a_child_of_ones_own_is_not_started_again() -> None:
-    agent = ToolAgent(alone=True)
+    agent = ToolAgent(exclusive=True)
     manager = RunManager(agent, RunLimits(), Deadlines())
     run = await manager.start(AGAIN)
-    dies(agent.lanes[0])
+    dies(agent.transports[0])
     await settled()
-    assert len(agent.lanes) == 1
+    assert len(agent.transports) == 1
     assert end_of(run).stop == Stop.FAILED
 
 
@@ -156,9 +156,9 @@ async def test_a_child_of_ones_own_is_not_started_again() -> None:
 async def test_a_client_that_has_left_meanwhile_gets_no_new_thread() -> None:
     manager, agent, run = await taken_up_again()
     run.interrupt()
-    dies(agent.lanes[0])
+    dies(agent.transports[0])
     await settled()
-    assert len(agent.lanes) == 1
+    assert len(agent.transports) == 1
     assert end_of(run) == TurnEnded(Stop.INTERRUPTED)
     assert (manager.running, agent.held) == (0, 0)
 
@@ -167,7 +167,7 @@ async def test_a_client_that_has_left_meanwhile_gets_no_new_thread() -> None:
 async def test_where_there_is_no_new_place_the_reason_is_told() -> None:
     manager, agent, run = await taken_up_again()
     agent.fault = Fault(Failure(kind=FaultKind.UNAVAILABLE, message="no"))
-    dies(agent.lanes[0])
+    dies(agent.transports[0])
     await settled()
     failure = end_of(run).failure
     assert failure is not None

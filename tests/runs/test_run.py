@@ -26,18 +26,18 @@ from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER
 from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.run import Run
-from tests.runs.actors import DONE, TURN, WordAgent, WordDialect, WordLane, end_of, read, said, text_of
+from tests.runs.actors import DONE, TURN, WordAgent, WordDialect, WordTransport, end_of, read, said, text_of
 from tests.runs.virtual import settled, virtual
 
 
 async def begun(
     agent: WordAgent | None = None, *, deadlines: Deadlines | None = None, **turn: Any
-) -> tuple[Run, WordLane, WordDialect]:
+) -> tuple[Run, WordTransport, WordDialect]:
     """A run that has begun, the lane it has and the dialect it drives."""
     agent = agent or WordAgent()
     manager = RunManager(agent, RunLimits(), deadlines or Deadlines())
     run = await manager.start(msgspec.structs.replace(TURN, **turn))
-    return run, agent.lanes[-1], agent.dialects[-1]
+    return run, agent.transports[-1], agent.dialects[-1]
 
 
 @virtual
@@ -55,7 +55,7 @@ async def test_a_turn_is_logged_as_it_comes_and_its_lane_let_go_once() -> None:
 @virtual
 async def test_an_interrupted_turn_ends_its_log_at_once_and_tells_the_agent() -> None:
     agent = WordAgent()
-    agent.slow_to_settle = True
+    agent.slow_to_finish = True
     run, lane, dialect = await begun(agent)
     lane.say(*said("Hel"))
     run.interrupt()
@@ -63,7 +63,7 @@ async def test_an_interrupted_turn_ends_its_log_at_once_and_tells_the_agent() ->
     assert lane.sent[-1] == b"interrupt"
     await settled()
     assert lane.released == [], "the agent has yet to forget the turn"
-    dialect.settled = True
+    dialect.finished = True
     lane.say()
     await settled()
     assert lane.released == [True]
@@ -83,7 +83,7 @@ async def test_an_interrupt_after_the_end_changes_nothing() -> None:
 @virtual
 async def test_an_agent_that_does_not_settle_is_given_up_after_its_time() -> None:
     agent = WordAgent()
-    agent.slow_to_settle = True
+    agent.slow_to_finish = True
     run, lane, _ = await begun(agent)
     run.interrupt()
     await asyncio.sleep(4.9)
@@ -94,8 +94,8 @@ async def test_an_agent_that_does_not_settle_is_given_up_after_its_time() -> Non
 
 @virtual
 async def test_a_child_of_ones_own_is_not_waited_for() -> None:
-    agent = WordAgent(alone=True)
-    agent.slow_to_settle = True
+    agent = WordAgent(exclusive=True)
+    agent.slow_to_finish = True
     run, lane, _ = await begun(agent)
     run.interrupt()
     await settled()
@@ -222,7 +222,7 @@ async def test_what_was_held_back_may_still_be_too_long_when_the_turn_is_ended()
 
 @virtual
 async def test_a_slow_reader_makes_a_child_of_ones_own_wait() -> None:
-    run, lane, _ = await begun(WordAgent(alone=True))
+    run, lane, _ = await begun(WordAgent(exclusive=True))
     cursor = run.log.cursor()
     lane.say(*said("a"), size=HIGH_WATER)
     assert not lane.paused
@@ -235,7 +235,7 @@ async def test_a_slow_reader_makes_a_child_of_ones_own_wait() -> None:
 
 @virtual
 async def test_a_child_that_was_made_to_wait_is_not_idle() -> None:
-    run, lane, _ = await begun(WordAgent(alone=True), deadlines=Deadlines(first=5, idle=10, total=1000))
+    run, lane, _ = await begun(WordAgent(exclusive=True), deadlines=Deadlines(first=5, idle=10, total=1000))
     cursor = run.log.cursor()
     lane.say(*said("a"), size=HIGH_WATER + 1)
     await asyncio.sleep(100)
@@ -252,7 +252,7 @@ async def test_a_child_that_was_made_to_wait_is_not_idle() -> None:
 
 @virtual
 async def test_a_paused_child_goes_on_when_its_client_leaves() -> None:
-    run, lane, _ = await begun(WordAgent(alone=True))
+    run, lane, _ = await begun(WordAgent(exclusive=True))
     cursor = run.log.cursor()
     lane.say(*said("a"), size=HIGH_WATER + 1)
     assert lane.paused

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.agent import Opened
 from codex_proxy.agents.base import Reply, Step, ToolReply
+from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.events import (
     Event,
     ItemEnded,
@@ -39,12 +39,12 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
-from codex_proxy.runs.kept import KeptLimits
+from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.schema_checks import STOPPING, SchemaChecks
 from codex_proxy.tools.checks import Check, StrictForm, Verdict
-from tests.runs.actors import WordAgent, WordDialect, WordLane, end_of, read, text_of
+from tests.runs.actors import WordAgent, WordDialect, WordTransport, end_of, read, text_of
 from tests.runs.virtual import settled, virtual
 
 SCHEMA = msgspec.Raw(b'{"type":"object","properties":{"x":{"type":"string"}},"required":["x"]}')
@@ -67,13 +67,13 @@ class ToolDialect(WordDialect):
         self.began = turn
         return super().begin(turn)
 
-    def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
+    def resume(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
         self.fresh += fresh
-        self.over = self.settled = self.resting = False
-        return super().proceed(turn, fresh)
+        self.over = self.finished = self.can_resume = False
+        return super().resume(turn, fresh)
 
     def receive(self, lines: Sequence[Any]) -> Step:
-        self.resting = any(
+        self.can_resume = any(
             isinstance(line, ToolAsked) or (isinstance(line, TurnEnded) and line.stop == Stop.STOP)
             for line in lines
         )
@@ -88,12 +88,12 @@ class ToolDialect(WordDialect):
 class ToolAgent(WordAgent):
     """Its places speak `ToolDialect`."""
 
-    async def open(self, turn: Turn) -> Opened:
+    async def open(self, turn: Turn) -> AgentSession:
         opened = await super().open(turn)
-        dialect, lane = ToolDialect(), opened.lane
+        dialect, transport = ToolDialect(), opened.transport
         self.dialects[-1] = dialect
-        assert isinstance(lane, WordLane)
-        return Opened(turn, dialect, lane)
+        assert isinstance(transport, WordTransport)
+        return AgentSession(turn, dialect, transport)
 
     @property
     def last(self) -> ToolDialect:
@@ -105,7 +105,7 @@ class ToolAgent(WordAgent):
 def managed(kept: int = 8) -> tuple[RunManager, ToolAgent]:
     agent = ToolAgent()
     limits = RunLimits(running=4, waiting=4, wait=30.0)
-    return RunManager(agent, limits, Deadlines(), kept=KeptLimits(kept)), agent
+    return RunManager(agent, limits, Deadlines(), kept=IdleLimits(kept)), agent
 
 
 def raw_call(id: str, arguments: str) -> RawItem:
@@ -152,19 +152,19 @@ def go_on(*ids: str, arguments: str = GOOD) -> Turn:
 async def test_a_turn_that_ends_with_calls_is_gone_on_with_by_their_outputs(kept: int) -> None:
     manager, agent = managed(kept)
     first = await manager.start(ASKING)
-    agent.lanes[0].say(*step(("a", GOOD), ("b", GOOD)))
+    agent.transports[0].say(*step(("a", GOOD), ("b", GOOD)))
     await settled()
     assert end_of(first).stop == Stop.TOOL_CALLS
     assert calls_in(first) == ["a", "b"]
     assert manager.running == 0
     second = await manager.start(go_on("a", "b"))
-    assert len(agent.lanes) == (1 if kept else 2)
+    assert len(agent.transports) == (1 if kept else 2)
     if kept:
         assert agent.last.fresh == [output("a"), output("b")]
     else:
         assert agent.last.began is not None
         assert agent.last.began.history[-2:] == (output("a"), output("b"))
-    agent.lanes[-1].say(*words("Done."))
+    agent.transports[-1].say(*words("Done."))
     await settled()
     assert text_of(read(second)) == "Done."
     assert end_of(second).stop == Stop.STOP
@@ -176,9 +176,9 @@ async def test_a_turn_that_ends_with_calls_is_gone_on_with_by_their_outputs(kept
 async def test_a_violation_is_answered_at_once_and_the_same_turn_goes_on() -> None:
     manager, agent = managed()
     run = await manager.start(ASKING)
-    agent.lanes[0].say(*step(("a", BAD)))
+    agent.transports[0].say(*step(("a", BAD)))
     assert "break the tool's schema" in agent.last.replies["a"]
-    agent.lanes[0].say(*step(("b", GOOD), spent=25))
+    agent.transports[0].say(*step(("b", GOOD), spent=25))
     await settled()
     assert calls_in(run) == ["b"]
     assert spent(run) == 25
@@ -189,7 +189,7 @@ async def test_a_violation_is_answered_at_once_and_the_same_turn_goes_on() -> No
 async def test_what_we_answered_to_hidden_calls_goes_to_a_parked_turn_with_the_client_s_outputs() -> None:
     manager, agent = managed()
     await manager.start(ASKING)
-    agent.lanes[0].say(*step(("a", BAD), ("b", GOOD)))
+    agent.transports[0].say(*step(("a", BAD), ("b", GOOD)))
     await settled()
     assert agent.last.replies == {}
     await manager.start(go_on("b"))
@@ -203,7 +203,7 @@ async def test_a_model_that_never_learns_fails_the_turn_and_its_thread_is_not_ke
     manager, agent = managed()
     run = await manager.start(ASKING)
     for _ in range(3):
-        agent.lanes[0].say(Noticed("unoffered_call", "g"), StepCompleted())
+        agent.transports[0].say(Noticed("unoffered_call", "g"), StepCompleted())
     await settled()
     failure = end_of(run).failure
     assert failure is not None
@@ -219,11 +219,11 @@ REQUIRED = msgspec.structs.replace(ASKING, tool_choice="required")
 async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread() -> None:
     manager, agent = managed()
     run = await manager.start(REQUIRED)
-    agent.lanes[0].say(*words("No.", spent=7))
+    agent.transports[0].say(*words("No.", spent=7))
     await settled()
-    assert len(agent.lanes) == 2
-    assert agent.lanes[0].released == [True]
-    agent.lanes[1].say(*step(("a", GOOD), spent=5))
+    assert len(agent.transports) == 2
+    assert agent.transports[0].released == [True]
+    agent.transports[1].say(*step(("a", GOOD), spent=5))
     await settled()
     assert text_of(read(run)) == ""
     assert calls_in(run) == ["a"]
@@ -236,9 +236,9 @@ async def test_words_instead_of_a_required_call_are_tried_again_on_a_new_thread(
 async def test_words_that_were_thrown_away_are_not_remembered() -> None:
     manager, agent = managed(kept=0)
     await manager.start(REQUIRED)
-    agent.lanes[0].say(*words("No."))
+    agent.transports[0].say(*words("No."))
     await settled()
-    agent.lanes[1].say(*step(("a", GOOD)))
+    agent.transports[1].say(*step(("a", GOOD)))
     await settled()
     await manager.start(go_on("a"))
     assert agent.last.began is not None
@@ -252,11 +252,11 @@ async def test_words_that_were_thrown_away_are_not_remembered() -> None:
 async def test_what_an_earlier_try_still_says_is_not_heard() -> None:
     manager, agent = managed()
     run = await manager.start(REQUIRED)
-    agent.slow_to_settle = True
-    agent.lanes[0].say(*words("No."))
-    agent.lanes[0].say(TextDelta("m", "Still no."))
+    agent.slow_to_finish = True
+    agent.transports[0].say(*words("No."))
+    agent.transports[0].say(TextDelta("m", "Still no."))
     await settled()
-    agent.lanes[1].say(*step(("a", GOOD)))
+    agent.transports[1].say(*step(("a", GOOD)))
     await settled()
     assert text_of(read(run)) == ""
     assert calls_in(run) == ["a"]
@@ -268,7 +268,7 @@ async def test_a_second_try_that_finds_no_place_fails_the_turn() -> None:
     manager, agent = managed()
     run = await manager.start(REQUIRED)
     agent.fault = Fault(Failure(kind=FaultKind.SPAWN_FAILED, message="no"))
-    agent.lanes[0].say(*words("No."))
+    agent.transports[0].say(*words("No."))
     await settled()
     failure = end_of(run).failure
     assert failure is not None
@@ -280,7 +280,7 @@ async def test_a_second_try_that_finds_no_place_fails_the_turn() -> None:
 async def test_a_client_that_leaves_between_two_tries_gets_no_second_one() -> None:
     manager, agent = managed()
     run = await manager.start(REQUIRED)
-    agent.lanes[0].say(*words("No."))
+    agent.transports[0].say(*words("No."))
     run.interrupt()
     await settled()
     assert end_of(run).stop == Stop.INTERRUPTED
@@ -292,10 +292,10 @@ async def test_a_client_that_leaves_between_two_tries_gets_no_second_one() -> No
 async def test_a_second_try_sees_what_is_remembered_too() -> None:
     manager, agent = managed(kept=0)
     await manager.start(ASKING)
-    agent.lanes[0].say(RawItem("reasoning", b'{"type":"reasoning"}'), *step(("a", GOOD)))
+    agent.transports[0].say(RawItem("reasoning", b'{"type":"reasoning"}'), *step(("a", GOOD)))
     await settled()
     await manager.start(msgspec.structs.replace(go_on("a"), tool_choice="required"))
-    agent.lanes[1].say(*words("No."))
+    agent.transports[1].say(*words("No."))
     await settled()
     for dialect in agent.dialects[1:]:
         assert isinstance(dialect, ToolDialect)
@@ -308,12 +308,12 @@ async def test_a_second_try_sees_what_is_remembered_too() -> None:
 async def test_nobody_else_gets_a_parked_turn() -> None:
     manager, agent = managed()
     await manager.start(ASKING, "ada")
-    agent.lanes[0].say(*step(("a", GOOD)))
+    agent.transports[0].say(*step(("a", GOOD)))
     await settled()
     await manager.start(go_on("a"), "bob")
-    assert len(agent.lanes) == 2
+    assert len(agent.transports) == 2
     await manager.start(go_on("a"), "ada")
-    assert len(agent.lanes) == 2
+    assert len(agent.transports) == 2
     await manager.close()
 
 
@@ -329,7 +329,7 @@ async def test_a_memory_that_fails_costs_nothing_but_itself() -> None:
     manager, agent = managed()
     manager.memory = Broken()
     run = await manager.start(ASKING)
-    agent.lanes[0].say(*step(("a", GOOD)))
+    agent.transports[0].say(*step(("a", GOOD)))
     await settled()
     assert end_of(run).stop == Stop.TOOL_CALLS
     await manager.close()
@@ -341,7 +341,7 @@ async def test_a_server_that_drains_keeps_no_more_threads() -> None:
     await manager.start(ASKING)
     draining = asyncio.create_task(manager.drain(1))
     await settled()
-    agent.lanes[0].say(*step(("a", GOOD)))
+    agent.transports[0].say(*step(("a", GOOD)))
     await draining
     await settled()
     assert (len(manager.kept), agent.held) == (0, 0)
@@ -386,8 +386,8 @@ def checked() -> tuple[RunManager, ToolAgent, HeldChecks]:
 async def test_a_step_waits_for_the_check_of_its_calls_and_what_comes_meanwhile_waits_behind_it() -> None:
     manager, agent, checks = checked()
     run = await manager.start(SLOW_TOOL)
-    agent.lanes[0].say(*step(("a", GOOD)))
-    agent.lanes[0].say(ItemStarted(Message("m")), TextDelta("m", "More."), ItemEnded("m"))
+    agent.transports[0].say(*step(("a", GOOD)))
+    agent.transports[0].say(ItemStarted(Message("m")), TextDelta("m", "More."), ItemEnded("m"))
     await settled()
     assert calls_in(run) == []
     assert text_of(read(run)) == ""
@@ -395,7 +395,7 @@ async def test_a_step_waits_for_the_check_of_its_calls_and_what_comes_meanwhile_
     await settled()
     assert "break the tool's schema: at $: no" in agent.last.replies["a"]
     assert text_of(read(run)) == "More."
-    agent.lanes[0].say(*step(("b", GOOD)))
+    agent.transports[0].say(*step(("b", GOOD)))
     await settled()
     checks.asked[1].set_result(Verdict())
     await settled()
@@ -408,9 +408,9 @@ async def test_a_step_waits_for_the_check_of_its_calls_and_what_comes_meanwhile_
 async def test_an_agent_that_dies_while_its_call_is_checked_has_made_the_call() -> None:
     manager, agent, checks = checked()
     run = await manager.start(SLOW_TOOL)
-    agent.lanes[0].say(*step(("a", GOOD)))
+    agent.transports[0].say(*step(("a", GOOD)))
     failed = Failure(kind=FaultKind.UPSTREAM_DISCONNECTED, message="gone")
-    agent.lanes[0].say(TurnEnded(Stop.FAILED, "provider", failed))
+    agent.transports[0].say(TurnEnded(Stop.FAILED, "provider", failed))
     await settled()
     checks.asked[0].set_result(Verdict())
     await settled()
@@ -426,7 +426,7 @@ async def test_an_agent_that_dies_while_its_call_is_checked_has_made_the_call() 
 async def test_what_could_not_be_checked_fails_the_turn_by_name(turn: Turn, said: list[Event]) -> None:
     manager, agent, checks = checked()
     run = await manager.start(turn)
-    agent.lanes[0].say(*said)
+    agent.transports[0].say(*said)
     await settled()
     checks.asked[0].set_result(Verdict(unchecked="checking it would take too long"))
     await settled()
@@ -436,7 +436,7 @@ async def test_what_could_not_be_checked_fails_the_turn_by_name(turn: Turn, said
     assert "would take too long" in failure.message
     assert calls_in(run) == []
     assert text_of(read(run)) == ""
-    assert (manager.running, len(agent.lanes)) == (0, 1)
+    assert (manager.running, len(agent.transports)) == (0, 1)
     await manager.close()
     assert agent.held == 0
 
@@ -445,12 +445,12 @@ async def test_what_could_not_be_checked_fails_the_turn_by_name(turn: Turn, said
 async def test_an_answer_waits_for_its_check_and_is_asked_for_again_where_it_is_wrong() -> None:
     manager, agent, checks = checked()
     run = await manager.start(SLOW_ANSWER)
-    agent.lanes[0].say(*words(BAD))
+    agent.transports[0].say(*words(BAD))
     await settled()
     assert text_of(read(run)) == ""
     checks.asked[0].set_result(Verdict(wrong="at $: no"))
     await settled()
-    agent.lanes[1].say(*words(GOOD))
+    agent.transports[1].say(*words(GOOD))
     await settled()
     checks.asked[1].set_result(Verdict())
     await settled()
@@ -468,7 +468,7 @@ async def test_a_client_that_leaves_during_a_check_ends_the_turn_at_once(
 ) -> None:
     manager, agent, checks = checked()
     run = await manager.start(turn)
-    agent.lanes[0].say(*said)
+    agent.transports[0].say(*said)
     await settled()
     run.interrupt()
     await settled()
@@ -483,7 +483,7 @@ async def test_a_client_that_leaves_during_a_check_ends_the_turn_at_once(
 async def test_a_server_that_stops_waits_for_turns_and_for_no_check() -> None:
     manager, agent, _ = checked()
     run = await manager.start(SLOW_TOOL)
-    agent.lanes[0].say(*step(("a", GOOD)))
+    agent.transports[0].say(*step(("a", GOOD)))
     await settled()
     began = asyncio.get_running_loop().time()
     await manager.drain(10)
@@ -500,7 +500,7 @@ async def test_an_agent_is_not_late_while_its_call_is_checked() -> None:
     manager = RunManager(agent, RunLimits(), Deadlines(first=1000, idle=5, total=1000))
     manager.checks = checks
     run = await manager.start(SLOW_TOOL)
-    agent.lanes[0].say(*step(("a", GOOD)))
+    agent.transports[0].say(*step(("a", GOOD)))
     await asyncio.sleep(50)
     assert not run.ended
     checks.asked[0].set_result(Verdict())
@@ -524,11 +524,11 @@ async def test_prose_under_a_schema_that_the_provider_ignored_is_asked_for_again
     assert agent.last.began is not None
     assert agent.last.began.output_schema == CLOSED
     assert agent.last.began.history == (USER,)
-    agent.lanes[0].say(*words("It is one."))
+    agent.transports[0].say(*words("It is one."))
     await settled()
     assert agent.last.began.output_schema == CLOSED
     assert len(agent.last.began.history) == 2
-    agent.lanes[1].say(*words(GOOD))
+    agent.transports[1].say(*words(GOOD))
     await settled()
     assert text_of(read(run)) == GOOD
     assert end_of(run).stop == Stop.STOP
@@ -549,7 +549,7 @@ async def test_prose_that_comes_again_fails_the_turn() -> None:
     manager, agent = managed()
     run = await manager.start(CLOSED_ANSWER)
     for lane in range(2):
-        agent.lanes[lane].say(*words("It is one."))
+        agent.transports[lane].say(*words("It is one."))
         await settled()
     failure = end_of(run).failure
     assert failure is not None
@@ -575,7 +575,7 @@ async def test_an_answer_under_a_schema_that_was_made_to_fit_comes_without_its_n
     assert agent.last.began is not None
     assert agent.last.began.output_schema == OPTIONAL_FITTED
     assert agent.last.began.history == (USER,)
-    agent.lanes[0].say(*words('{"x": "1", "y": null}'))
+    agent.transports[0].say(*words('{"x": "1", "y": null}'))
     await settled()
     assert text_of(read(run)) == '{"x":"1"}'
     assert end_of(run).stop == Stop.STOP
@@ -586,12 +586,12 @@ async def test_an_answer_under_a_schema_that_was_made_to_fit_comes_without_its_n
 async def test_a_thread_whose_answer_was_rewritten_goes_on_with_what_the_client_echoes() -> None:
     manager, agent = managed()
     await manager.start(OPTIONAL_ANSWER)
-    agent.lanes[0].say(*words('{"x": "1", "y": null}'))
+    agent.transports[0].say(*words('{"x": "1", "y": null}'))
     await settled()
     echo = SaidMessage("assistant", (TextPart('{"x":"1"}'),))
     again = msgspec.structs.replace(OPTIONAL_ANSWER, history=(USER, echo, USER))
     await manager.start(again)
-    assert len(agent.lanes) == 1
+    assert len(agent.transports) == 1
     assert agent.last.fresh == [USER]
     await manager.close()
 
@@ -600,14 +600,14 @@ async def test_a_thread_whose_answer_was_rewritten_goes_on_with_what_the_client_
 async def test_a_second_try_is_told_the_schema_that_the_provider_has() -> None:
     manager, agent = managed()
     run = await manager.start(OPTIONAL_ANSWER)
-    agent.lanes[0].say(*words("It is one."))
+    agent.transports[0].say(*words("It is one."))
     await settled()
     assert agent.last.began is not None
     assert agent.last.began.output_schema == OPTIONAL_FITTED
     told = agent.last.began.history[-1]
     assert isinstance(told, SaidMessage)
     assert bytes(OPTIONAL_FITTED).decode() in str(told.parts[0])
-    agent.lanes[1].say(*words('{"y":null,"x":"1"}'))
+    agent.transports[1].say(*words('{"y":null,"x":"1"}'))
     await settled()
     assert text_of(read(run)) == '{"x":"1"}'
     await manager.close()

@@ -28,7 +28,7 @@ async def test_one_stalled_client_among_a_hundred_is_cut_and_the_others_never_wa
     runs = [await manager.start(TURN) for _ in range(CLIENTS)]
     cursors = [run.log.cursor() for run in runs]
     stalled, reading = runs[0], list(zip(runs, cursors, strict=True))[1:]
-    for lane in agent.lanes:
+    for lane in agent.transports:
         lane.say(*said("_"))
     for _, cursor in reading:
         cursor.take()
@@ -36,7 +36,7 @@ async def test_one_stalled_client_among_a_hundred_is_cut_and_the_others_never_wa
     rounds = most = 0
     while not stalled.log.ended:
         rounds += 1
-        for lane in agent.lanes:
+        for lane in agent.transports:
             lane.say(TextDelta("a", "x"), size=READ)
         most = max(most, held(stalled))
         assert [text_of(cursor.take()) for _, cursor in reading] == ["x"] * len(reading), (
@@ -49,9 +49,9 @@ async def test_one_stalled_client_among_a_hundred_is_cut_and_the_others_never_wa
     failure = end_of(stalled).failure
     assert failure is not None
     assert failure.kind is FaultKind.TIMED_OUT
-    assert not any(lane.paused for lane in agent.lanes)
+    assert not any(lane.paused for lane in agent.transports)
 
-    for lane in agent.lanes[1:]:
+    for lane in agent.transports[1:]:
         lane.say(DONE)
     ends = [cursor.take()[-1] for _, cursor in reading]
     assert all(isinstance(end, TurnEnded) and end.stop == Stop.STOP for end in ends)

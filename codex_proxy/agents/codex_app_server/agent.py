@@ -10,14 +10,15 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from codex_proxy import __version__
-from codex_proxy.agents.agent import Opened, ProcessCounts
+from codex_proxy.agents.agent import ProcessCounts
 from codex_proxy.agents.base import Capability
 from codex_proxy.agents.codex.first_start import alone_the_first_time
 from codex_proxy.agents.codex.sandbox_config import Profiles
-from codex_proxy.agents.codex_app_server.plan import Limits
+from codex_proxy.agents.codex_app_server.plan import PoolLimits
 from codex_proxy.agents.codex_app_server.pool import Pool
-from codex_proxy.agents.codex_app_server.process import AppServerProcess, HubLane
+from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
 from codex_proxy.agents.newest_limits import NewestLimits
+from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.models import AgentModel
@@ -95,7 +96,7 @@ class AppServerAgent:
     )
 
     def __init__(
-        self, processes: AppServerProcesses, limits: Limits, clock: Clock, *, warm_plain: bool
+        self, processes: AppServerProcesses, limits: PoolLimits, clock: Clock, *, warm_plain: bool
     ) -> None:
         self.name = processes.name
         self.version = processes.version
@@ -114,7 +115,7 @@ class AppServerAgent:
             self._agent = self._pool(processes.agent, limits, clock, processes.start_mark)
         self._warm_plain = warm_plain
 
-    def _pool(self, command: Command, limits: Limits, clock: Clock, mark: str) -> Pool:
+    def _pool(self, command: Command, limits: PoolLimits, clock: Clock, mark: str) -> Pool:
         async def start(process: AppServerProcess) -> None:
             async with alone_the_first_time(mark, START_SECONDS):
                 self._starts[process] = _Start(clock.monotonic(), _stamp(self._sign_in_file))
@@ -135,15 +136,15 @@ class AppServerAgent:
     async def start(self) -> None:
         await (self._plain if self._warm_plain else self._agent).warm()
 
-    async def open(self, turn: Turn) -> Opened:
+    async def open(self, turn: Turn) -> AgentSession:
         pool = self._plain if turn.mode == "model" else self._agent
         permissions = await self._permissions(turn)
-        lane = await self._signed_in_lane(pool)
+        transport = await self._signed_in_transport(pool)
         if turn.mode == "model" and self._empty:
             turn = msgspec.structs.replace(turn, workdir=self._empty)
         if permissions is not None:
             turn = msgspec.structs.replace(turn, permissions=permissions)
-        return Opened(turn, lane.dialect, lane)
+        return AgentSession(turn, transport.dialect, transport)
 
     async def _permissions(self, turn: Turn) -> str | None:
         """The permission profile of a turn that is kept from reading. None where it gets its plain sandbox: where
@@ -155,16 +156,16 @@ class AppServerAgent:
             self._confines = asyncio.ensure_future(can_confine())
         return profiles.of(turn.sandbox) if await asyncio.shield(self._confines) else None
 
-    async def _signed_in_lane(self, pool: Pool) -> HubLane:
-        """A lane on a process that is signed in. A sign-in since its start takes a new process to be seen."""
-        lane = await pool.lane()
-        if not lane.process.connection.signed_in and self._may_have_changed(lane.process):
-            pool.retire(lane.process)
-            await pool.release(lane, settled=True)
-            lane = await pool.lane()
-        if lane.process.connection.signed_in:
-            return lane
-        await pool.release(lane, settled=True)
+    async def _signed_in_transport(self, pool: Pool) -> ThreadTransport:
+        """A transport on a process that is signed in. A sign-in since its start takes a new process to be seen."""
+        transport = await pool.transport()
+        if not transport.process.connection.signed_in and self._may_have_changed(transport.process):
+            pool.retire(transport.process)
+            await pool.release(transport, finished=True)
+            transport = await pool.transport()
+        if transport.process.connection.signed_in:
+            return transport
+        await pool.release(transport, finished=True)
         raise Fault(NOT_SIGNED_IN)
 
     def _may_have_changed(self, process: AppServerProcess) -> bool:
@@ -174,10 +175,10 @@ class AppServerAgent:
             return True
         return self._clock.monotonic() - start.at > RECHECK_SECONDS
 
-    async def release(self, opened: Opened, *, settled: bool) -> None:
-        assert isinstance(opened.lane, HubLane)
-        pool = self._plain if opened.turn.mode == "model" else self._agent
-        await pool.release(opened.lane, settled=settled)
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        assert isinstance(session.transport, ThreadTransport)
+        pool = self._plain if session.turn.mode == "model" else self._agent
+        await pool.release(session.transport, finished=finished)
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._models

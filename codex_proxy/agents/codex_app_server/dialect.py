@@ -69,10 +69,10 @@ LOST = Failure(
 
 
 class AppServerTurn:
-    """A `Dialect[Message]` on one lane. `settled` says that nothing is left to read or write on it."""
+    """A `Dialect[Message]` on one lane. `finished` says that nothing is left to read or write on it."""
 
     def __init__(self, lane: int) -> None:
-        self.settled = False
+        self.finished = False
         self._lane = lane
         self._requests = 0
         self._waiting: dict[str, Callable[[Message], None]] = {}
@@ -112,15 +112,15 @@ class AppServerTurn:
         return self._step()
 
     @property
-    def resting(self) -> bool:
+    def can_resume(self) -> bool:
         if self._closing or self._waiting or not self._thread:
             return False
         if self._over:
             return self._sound
         return bool(self._pending.waiting) and not self._went_on
 
-    def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
-        if not self.resting:
+    def resume(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
+        if not self.can_resume:
             self._end(TurnEnded(Stop.FAILED, "provider", LOST), running=not self._completed)
             return self._step()
         self._turn = without_content(turn)
@@ -175,7 +175,7 @@ class AppServerTurn:
         if not self._over:
             self._over = True
             self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
-        self._closing = self.settled = True
+        self._closing = self.finished = True
         self._waiting.clear()  # no answer will come, and what waits for one holds this object
         return Step(self._take_events(), b"")
 
@@ -244,7 +244,7 @@ class AppServerTurn:
         if self._waiting:
             return
         if not self._thread:
-            self.settled = True
+            self.finished = True
         elif self._turn_id is not None and not self._completed:
             self._stop_turn()
         else:
@@ -356,7 +356,7 @@ class AppServerTurn:
     def _tokens_updated(self, params: Params) -> None:
         # More than the model calls said one by one where one of them broke off, or there are no raw events.
         more = self._tally.told(msgspec.json.decode(params.token_usage, type=TokenUsage).total.usage())
-        if more or (self._tally.by_provider and not self.resting):
+        if more or (self._tally.by_provider and not self.can_resume):
             self._tally.by_provider = False
             self._events.append(UsageSeen(self._tally.turn, "token_count"))
 

@@ -1,6 +1,6 @@
 """Which process of a pool serves a turn, and which processes a pool starts and gives up.
 
-Decides purely, from what the pool says about its processes: `place` for one turn, `tend` for the pool as a
+Decides purely, from what the pool says about its processes: `assign` for one turn, `maintain` for the pool as a
 whole. It does not know what a process is, how it is started or how long that takes; the pool performs what
 is decided here, and asks again after that and whenever something has changed: a turn came or ended, a process
 became ready or is gone, time passed.
@@ -26,7 +26,7 @@ class State(Enum):
     """Finishes its turns and gets no other; also one that is ending but not gone."""
 
 
-class Seat(msgspec.Struct, frozen=True):
+class ProcessInfo(msgspec.Struct, frozen=True):
     """A process of the pool, as far as it matters here; ages in seconds since its start, memory in bytes."""
 
     key: int
@@ -37,7 +37,7 @@ class Seat(msgspec.Struct, frozen=True):
     memory: int = 0
 
 
-class Limits(msgspec.Struct, frozen=True):
+class PoolLimits(msgspec.Struct, frozen=True):
     """How many processes and turns there may be.
 
     `min_processes` are kept warm; all that exist, draining ones included, are never more than
@@ -77,21 +77,21 @@ class Refuse(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Upkeep(msgspec.Struct, frozen=True):
-    """What the pool does about its processes: the seats to retire are idle, those to drain are busy."""
+class Maintenance(msgspec.Struct, frozen=True):
+    """What the pool does about its processes: the processes to retire are idle, those to drain are busy."""
 
     start: bool
     drain: tuple[int, ...]
     retire: tuple[int, ...]
 
 
-def place(seats: tuple[Seat, ...], limits: Limits, waiting: int) -> Use | Wait | Refuse:
+def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Use | Wait | Refuse:
     """Where a turn goes that has just come, or the first of those that wait.
 
     `waiting` counts the other turns that wait. The least busy process with room is used, a worn one only when
     there is no other. After each answer the pool counts the turn before it asks for the next.
     """
-    free = [s for s in seats if s.state is State.READY and s.turns_running < limits.max_turns_running]
+    free = [s for s in processes if s.state is State.READY and s.turns_running < limits.max_turns_running]
     if free:
         return Use(min(free, key=lambda s: (is_worn(s, limits), s.turns_running, s.turns_served, s.key)).key)
     if waiting >= limits.max_waiting:
@@ -99,37 +99,43 @@ def place(seats: tuple[Seat, ...], limits: Limits, waiting: int) -> Use | Wait |
     return Wait()
 
 
-def tend(seats: tuple[Seat, ...], limits: Limits, waiting: int) -> Upkeep:
-    """Which processes to start (one at most), to drain and to retire, when `waiting` turns have no place."""
-    starting = [s for s in seats if s.state is State.STARTING]
-    ready = [s for s in seats if s.state is State.READY]
+def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Maintenance:
+    """Which processes to start (one at most), to drain and to retire, when `waiting` turns have no process."""
+    starting = [s for s in processes if s.state is State.STARTING]
+    ready = [s for s in processes if s.state is State.READY]
     fresh = [s for s in ready if not is_worn(s, limits)]
     worn = sorted((s for s in ready if is_worn(s, limits)), key=lambda s: (s.turns_running, -s.age, s.key))
 
-    start = len(seats) < limits.max_processes and _another_is_needed(starting, fresh, worn, limits, waiting)
+    start = len(processes) < limits.max_processes and _another_is_needed(
+        starting, fresh, worn, limits, waiting
+    )
     if any(s.turns_running < limits.max_turns_running for s in fresh):
         leave = worn
     elif fresh or start or starting:
         leave = []  # the worn ones serve until their successor is ready, or the load is less
     else:
         leave = worn[:1] if len(worn) > 1 or not any(s.turns_running for s in worn) else []
-    done = [s for s in seats if s.state is State.DRAINING]
-    return Upkeep(
+    done = [s for s in processes if s.state is State.DRAINING]
+    return Maintenance(
         start=start,
         drain=tuple(s.key for s in leave if s.turns_running),
         retire=tuple(s.key for s in [*done, *leave] if not s.turns_running),
     )
 
 
-def is_worn(seat: Seat, limits: Limits) -> bool:
+def is_worn(process: ProcessInfo, limits: PoolLimits) -> bool:
     """Whether a process has lived or worked long enough, or grown enough, to be renewed."""
-    if limits.max_memory and seat.memory >= limits.max_memory:
+    if limits.max_memory and process.memory >= limits.max_memory:
         return True
-    return seat.age >= limits.max_age or seat.turns_served >= limits.max_turns_served
+    return process.age >= limits.max_age or process.turns_served >= limits.max_turns_served
 
 
 def _another_is_needed(
-    starting: list[Seat], fresh: list[Seat], worn: list[Seat], limits: Limits, waiting: int
+    starting: list[ProcessInfo],
+    fresh: list[ProcessInfo],
+    worn: list[ProcessInfo],
+    limits: PoolLimits,
+    waiting: int,
 ) -> bool:
     if waiting > len(starting) * limits.busy_from:
         return True

@@ -16,8 +16,16 @@ from typing import Any
 import msgspec
 import structlog
 
-from codex_proxy.agents.codex_app_server.plan import Limits, Refuse, Seat, State, Use, place, tend
-from codex_proxy.agents.codex_app_server.process import AppServerProcess, HubLane
+from codex_proxy.agents.codex_app_server.plan import (
+    PoolLimits,
+    ProcessInfo,
+    Refuse,
+    State,
+    Use,
+    assign,
+    maintain,
+)
+from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
 from codex_proxy.agents.codex_app_server.restarts import Restarts, is_steady
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
@@ -30,19 +38,19 @@ BROKEN_START = Failure(
 
 KEEPS_ENDING = "The agent's process keeps ending by itself. It is started again after a pause. It ended"
 
-TEND_SECONDS = 30.0
+MAINTENANCE_SECONDS = 30.0
 """How often the pool looks at itself when nothing happens: ages pass slowly."""
 
-WEIGH_SECONDS = 30.0
+MEMORY_SECONDS = 30.0
 """How often it is seen how much memory each process holds, at most: each look reads files of the system's."""
 
-STRAY_SECONDS = 1.0
+ORPHAN_SECONDS = 1.0
 """How long after a turn what it has left running is looked for: the agent ends its own commands in less. Nor are
 two looks closer together, however many turns end: each reads several files of the system's."""
 
 
-class _Place:
-    """A process and its seat in the plan."""
+class PoolEntry:
+    """A process of the pool, and what the pool knows of it."""
 
     def __init__(self, key: int, process: AppServerProcess, born: float) -> None:
         self.key = key
@@ -57,9 +65,9 @@ class _Place:
         """Somebody sees to its end already."""
 
     def drain(self) -> None:
-        """No further turn comes here, neither a new one nor one on a thread that rests here."""
+        """No further turn comes here, neither a new one nor one on a thread that is kept here."""
         self.state = State.DRAINING
-        self.process.give_up_resting()
+        self.process.give_up_idle()
 
 
 class Pool:
@@ -69,22 +77,22 @@ class Pool:
         self,
         new_process: Callable[[], AppServerProcess],
         start_process: Callable[[AppServerProcess], Awaitable[None]],
-        limits: Limits,
+        limits: PoolLimits,
         clock: Clock,
     ) -> None:
         self._new_process = new_process
         self._start_process = start_process
         self._limits = limits
         self._clock = clock
-        self._places: dict[int, _Place] = {}
-        self._waiting: deque[asyncio.Future[HubLane]] = deque()
+        self._entries: dict[int, PoolEntry] = {}
+        self._waiting: deque[asyncio.Future[ThreadTransport]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._next_key = 0
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._turn_ended = -STRAY_SECONDS
+        self._turn_ended = -ORPHAN_SECONDS
         """When the last turn did, on the loop's clock."""
-        self._weighed = clock.monotonic()
+        self._memory_measured = clock.monotonic()
         self._failed = Restarts()
         self._crash: Failure | None = None
         """How the last process ended that was not asked to."""
@@ -97,57 +105,57 @@ class Pool:
 
     async def warm(self) -> None:
         """Starts the processes that are kept warm and waits for the first. A `Fault` where it fails."""
-        lane = await self.lane()
-        await self.release(lane, settled=True)
+        transport = await self.transport()
+        await self.release(transport, finished=True)
 
-    async def lane(self) -> HubLane:
-        """A lane on the least busy process; waits for one that is starting. A `Fault` where there is none."""
+    async def transport(self) -> ThreadTransport:
+        """A transport on the least busy process; waits for one that is starting. A `Fault` where there is none."""
         if self._closed:
             raise Fault(STOPPING)
-        decision = place(self._seats(), self._limits, len(self._waiting))
+        decision = assign(self._process_infos(), self._limits, len(self._waiting))
         if isinstance(decision, Use):
-            lane = self._places[decision.key].process.open_lane()
-            self._tend()
-            return lane
+            transport = self._entries[decision.key].process.open_lane()
+            self._maintain()
+            return transport
         if isinstance(decision, Refuse):
             raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=decision.reason, retry_after=1))
-        future: asyncio.Future[HubLane] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ThreadTransport] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        self._tend()
+        self._maintain()
         try:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                await self.release(future.result(), settled=True)
+                await self.release(future.result(), finished=True)
             raise
         finally:
             if future in self._waiting:
                 self._waiting.remove(future)
             del future  # its exception holds this frame: no cycle stays behind
 
-    async def release(self, lane: HubLane, *, settled: bool) -> None:
-        """Gives a lane back."""
-        await lane.release(settled=settled)
+    async def release(self, transport: ThreadTransport, *, finished: bool) -> None:
+        """Gives a transport back."""
+        await transport.release(finished=finished)
         self._turn_over()
 
     @property
     def processes(self) -> list[AppServerProcess]:
         """The processes that are there, starting ones left out."""
-        return [each.process for each in self._places.values() if each.state is not State.STARTING]
+        return [each.process for each in self._entries.values() if each.state is not State.STARTING]
 
     def trouble(self) -> Failure | None:
         """Why a turn would not work just now: no process starts, or none lives for long."""
         if self.last_failure is not None:
             return self.last_failure
         now = self._clock.monotonic()
-        steady = any(is_steady(now - each.ready) for each in self._places.values())
+        steady = any(is_steady(now - each.ready) for each in self._entries.values())
         if (self._failed.looping and not steady) or (self._failed.pause(now) and not self._serving()):
             return self._crash
         return None
 
     def retire(self, process: AppServerProcess) -> None:
         """No further turn on this process; it ends when it is idle."""
-        for each in self._places.values():
+        for each in self._entries.values():
             if each.process is process:
                 each.drain()
         self._changed()
@@ -158,7 +166,7 @@ class Pool:
         if self._timer is not None:
             self._timer.cancel()
         self._fail_waiting(STOPPING)
-        processes = [each.process for each in self._places.values()]
+        processes = [each.process for each in self._entries.values()]
         # First what may still start a process, then the processes: in the other order one could be missed.
         for task in self._tasks:
             task.cancel()
@@ -167,55 +175,57 @@ class Pool:
 
     def kill(self) -> None:
         """Ends every process at once, without waiting."""
-        for each in self._places.values():
+        for each in self._entries.values():
             each.process.kill()
 
     # --- performing the plan --------------------------------------------------------------------
 
-    def _seats(self) -> tuple[Seat, ...]:
+    def _process_infos(self) -> tuple[ProcessInfo, ...]:
         now = self._clock.monotonic()
         return tuple(
-            Seat(each.key, each.state, each.process.turns, each.process.served, now - each.born, each.memory)
-            for each in self._places.values()
+            ProcessInfo(
+                each.key, each.state, each.process.turns, each.process.served, now - each.born, each.memory
+            )
+            for each in self._entries.values()
         )
 
     def _changed(self) -> None:
-        """Places who waits, then looks after the processes."""
-        for each in list(self._places.values()):
-            if each.process.proven:
+        """Gives processes to turns that wait, then maintains the pool."""
+        for each in list(self._entries.values()):
+            if each.process.completed_turn:
                 self._failed = self._failed.served(each.born)
             if each.state is not State.STARTING and not each.process.alive:
-                del self._places[each.key]
+                del self._entries[each.key]
                 if each.state is State.READY and not self._closed:
                     self.restarts += 1
                     self._crashed(each)
-            elif each.state is State.READY and each.process.suspect:
+            elif each.state is State.READY and each.process.unhealthy:
                 each.drain()
                 each.process.give_up_unheard()
         while self._waiting:
-            decision = place(self._seats(), self._limits, len(self._waiting) - 1)
+            decision = assign(self._process_infos(), self._limits, len(self._waiting) - 1)
             if not isinstance(decision, Use):
                 break
             future = self._waiting.popleft()
             if not future.done():
-                future.set_result(self._places[decision.key].process.open_lane())
-        self._tend()
+                future.set_result(self._entries[decision.key].process.open_lane())
+        self._maintain()
 
-    def _tend(self) -> None:
+    def _maintain(self) -> None:
         if self._closed:
             return
-        upkeep = tend(self._seats(), self._limits, len(self._waiting))
-        for key in upkeep.drain:
-            self._places[key].drain()
-        for key in upkeep.retire:
-            leaving = self._places[key]
+        maintenance = maintain(self._process_infos(), self._limits, len(self._waiting))
+        for key in maintenance.drain:
+            self._entries[key].drain()
+        for key in maintenance.retire:
+            leaving = self._entries[key]
             leaving.drain()
             if not leaving.leaving:
                 leaving.leaving = True
                 self._spawn(self._end(leaving))
-        if upkeep.start:
+        if maintenance.start:
             self._start_another()
-        self._look_again(TEND_SECONDS)
+        self._look_again(MAINTENANCE_SECONDS)
 
     def _start_another(self) -> None:
         """Starts a process, unless too many have failed; then who waits for it is told why, and when to come back."""
@@ -223,8 +233,8 @@ class Pool:
         pause = self._failed.pause(now)
         if not pause:
             self._next_key += 1
-            starting = _Place(self._next_key, self._new_process(), now)
-            self._places[starting.key] = starting
+            starting = PoolEntry(self._next_key, self._new_process(), now)
+            self._entries[starting.key] = starting
             self._spawn(self._start(starting))
             return
         self._look_again(pause)
@@ -234,19 +244,19 @@ class Pool:
 
     def _serving(self) -> bool:
         """Whether there is a process that takes turns, or will in a moment."""
-        return any(each.state is not State.DRAINING for each in self._places.values())
+        return any(each.state is not State.DRAINING for each in self._entries.values())
 
-    def _crashed(self, place: _Place) -> None:
+    def _crashed(self, entry: PoolEntry) -> None:
         now = self._clock.monotonic()
-        self._failed = self._failed.failed(now, now - place.ready, at_work=place.process.ended_at_work)
-        how = place.process.how_it_ended
+        self._failed = self._failed.failed(now, now - entry.ready, at_work=entry.process.ended_at_work)
+        how = entry.process.how_it_ended
         self._crash = Failure(kind=FaultKind.UNAVAILABLE, message=f"{KEEPS_ENDING}{how}")
         log.warning("agent_ended", reason=how.strip(" .()"), in_a_row=self._failed.failures)
 
     def _turn_over(self) -> None:
         self._changed()
         self._turn_ended = asyncio.get_running_loop().time()
-        self._look_again(STRAY_SECONDS)
+        self._look_again(ORPHAN_SECONDS)
 
     def _look_again(self, seconds: float) -> None:
         if self._closed:
@@ -260,23 +270,23 @@ class Pool:
 
     def _tick(self) -> None:
         self._timer = None
-        self._weigh()
-        for each in self._places.values():
-            if each.state is State.READY and each.process.has_strays:
+        self._measure_memory()
+        for each in self._entries.values():
+            if each.state is State.READY and each.process.has_orphans:
                 each.drain()  # its warden ends whatever a turn has left
         self._changed()
         since = asyncio.get_running_loop().time() - self._turn_ended
-        if since < STRAY_SECONDS:  # of the last turn it was too early
-            self._look_again(STRAY_SECONDS - since)
+        if since < ORPHAN_SECONDS:  # of the last turn it was too early
+            self._look_again(ORPHAN_SECONDS - since)
 
-    def _weigh(self) -> None:
+    def _measure_memory(self) -> None:
         now = self._clock.monotonic()
-        if now - self._weighed >= WEIGH_SECONDS:
-            self._weighed = now
-            for each in self._places.values():
+        if now - self._memory_measured >= MEMORY_SECONDS:
+            self._memory_measured = now
+            for each in self._entries.values():
                 each.memory = each.process.memory
 
-    async def _start(self, starting: _Place) -> None:
+    async def _start(self, starting: PoolEntry) -> None:
         try:
             await self._start_process(starting.process)
         except Fault as fault:
@@ -287,7 +297,7 @@ class Pool:
             self._start_failed(starting, BROKEN_START)
         except BaseException:
             starting.process.kill()
-            self._places.pop(starting.key, None)
+            self._entries.pop(starting.key, None)
             raise
         else:
             self.last_failure = None
@@ -296,8 +306,8 @@ class Pool:
             starting.process.on_change = self._turn_over
             self._changed()
 
-    def _start_failed(self, starting: _Place, failure: Failure) -> None:
-        del self._places[starting.key]
+    def _start_failed(self, starting: PoolEntry, failure: Failure) -> None:
+        del self._entries[starting.key]
         self._failed = self._failed.failed(self._clock.monotonic())
         self.last_failure = failure
         log.warning(
@@ -308,11 +318,11 @@ class Pool:
         )
         if not self._serving():  # else somebody may still come and take who waits
             self._fail_waiting(failure)
-        self._tend()
+        self._maintain()
 
-    async def _end(self, leaving: _Place) -> None:
+    async def _end(self, leaving: PoolEntry) -> None:
         await leaving.process.end()
-        self._places.pop(leaving.key, None)
+        self._entries.pop(leaving.key, None)
         self._changed()
 
     def _fail_waiting(self, failure: Failure) -> None:

@@ -14,8 +14,8 @@ from codex_proxy.agents.base import Ended
 from codex_proxy.agents.codex_app_server.connection import Connection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.failures import exit_of, how_it_ended, last_words
-from codex_proxy.agents.lane import LaneReader, broken_protocol
 from codex_proxy.agents.lines import LineFramer, LineTooLong
+from codex_proxy.agents.session import TransportReader, broken_protocol
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 from codex_proxy.process.descendants import children_of, since_boot
@@ -36,21 +36,21 @@ class AppServerProcess:
         """Who wants to know that the process is gone, or not to be used any more."""
         self.on_limits: Callable[[bytes], None] | None = None
         """Who wants to know what the account may still use."""
-        self.suspect = False
-        """It broke its protocol, or a turn on it did not settle: it takes no further one."""
-        self.proven = False
+        self.unhealthy = False
+        """It broke its protocol, or a turn on it did not finish: it takes no further one."""
+        self.completed_turn = False
         """A turn has come to its end here, as turns do."""
         self.ended_at_work = False
         """The process ended while a turn was under way on it."""
         self._child: Child | None = None
         self._framer = LineFramer()
-        self._readers: dict[int, LaneReader] = {}
-        self._resting: set[int] = set()
+        self._readers: dict[int, TransportReader] = {}
+        self._idle: set[int] = set()
         self._unheard: set[int] = set()
         """Lanes on which the process has not said a word since they were opened or taken up again."""
         self._opened: asyncio.Event = asyncio.Event()
         self._lanes_since: dict[int, float] = {}
-        """When each lane in use was opened or taken up again, on the clock of `strays`."""
+        """When each lane in use was opened or taken up again, on the clock of `descendants`."""
         self._shared = False
         """Several turns have been under way at once since there was none."""
         self._own: frozenset[int] = frozenset()
@@ -112,16 +112,16 @@ class AppServerProcess:
 
     @property
     def turns(self) -> int:
-        """Lanes in use, also those that nobody reads yet; not those that only rest."""
-        return self.connection.lanes - len(self._resting)
+        """Lanes in use, also those that nobody reads yet; not those that are only kept."""
+        return self.connection.lanes - len(self._idle)
 
-    def open_lane(self) -> HubLane:
+    def open_lane(self) -> ThreadTransport:
         self._turn_begins()
         self.served += 1
         number = self.connection.open_lane()
         self._lanes_since[number] = since_boot()
         self._unheard.add(number)
-        return HubLane(self, number)
+        return ThreadTransport(self, number)
 
     def _turn_begins(self) -> None:
         """What the process says on stderr is told to a turn that was alone with it: else it may be another's."""
@@ -130,7 +130,7 @@ class AppServerProcess:
             self._child.forget_words()
 
     @property
-    def has_strays(self) -> bool:
+    def has_orphans(self) -> bool:
         """Whether something still runs that a turn has left behind: it is older than every turn there is."""
         if self._child is None or not self.alive:
             return False
@@ -139,32 +139,32 @@ class AppServerProcess:
             born < oldest_turn for pid, born in children_of(self._child.pid).items() if pid not in self._own
         )
 
-    def attach(self, lane: int, reader: LaneReader) -> None:
+    def attach(self, lane: int, reader: TransportReader) -> None:
         self._readers[lane] = reader
-        if self.exit is not None or self.suspect:  # since the opening of the lane
+        if self.exit is not None or self.unhealthy:  # since the opening of the lane
             asyncio.get_running_loop().call_soon(self._tell_end, lane)
 
     def send(self, lane: int, writes: bytes) -> None:
         self._write(self.connection.send(lane, writes))
 
-    def rest(self, lane: int, resting: bool) -> None:
-        """A process on which lanes only rest is idle: it may be ended, and they with it."""
+    def set_idle(self, lane: int, idle: bool) -> None:
+        """A process on which lanes are only kept is idle: it may be ended, and they with it."""
         if lane not in self._readers:
             return
-        if resting:
-            self.proven = True
-            self._resting.add(lane)
-            self._lanes_since.pop(lane, None)  # what still runs of its turn is a stray
+        if idle:
+            self.completed_turn = True
+            self._idle.add(lane)
+            self._lanes_since.pop(lane, None)  # what still runs of its turn is an orphan
         else:
             self._turn_begins()
-            self._resting.discard(lane)
+            self._idle.discard(lane)
             self._lanes_since[lane] = since_boot()
             self._unheard.add(lane)
         self._changed()
 
-    def give_up_resting(self) -> None:
-        """The process will take no further turn, also none on a lane that rests: those are told its end now."""
-        for lane in list(self._resting):
+    def give_up_idle(self) -> None:
+        """The process will take no further turn, also none on a lane that is kept: those are told its end now."""
+        for lane in list(self._idle):
             self._readers[lane].ended(RENEWED)
 
     def give_up_unheard(self) -> None:
@@ -175,7 +175,7 @@ class AppServerProcess:
 
     def close_lane(self, lane: int) -> None:
         self._readers.pop(lane, None)
-        self._resting.discard(lane)
+        self._idle.discard(lane)
         self._unheard.discard(lane)
         self._lanes_since.pop(lane, None)
         self._write(self.connection.close_lane(lane))
@@ -219,7 +219,7 @@ class AppServerProcess:
         if broken is not None:
             for reader in list(self._readers.values()):
                 reader.fail(broken)
-            self.suspect = True
+            self.unhealthy = True
             self.kill()
             self._changed()
 
@@ -236,7 +236,7 @@ class AppServerProcess:
         if reader is not None and exit is None:
             reader.ended(RENEWED)
         elif reader is not None and exit is not None:
-            tells = not self._shared and lane not in self._resting
+            tells = not self._shared and lane not in self._idle
             reader.ended(_ended(exit) if tells else Ended(exit.code, exit.signal))
 
     def _changed(self) -> None:
@@ -244,10 +244,10 @@ class AppServerProcess:
             self.on_change()
 
 
-class HubLane:
-    """A `Lane` on a shared process: it cannot be paused, since others are served by the same pipe."""
+class ThreadTransport:
+    """The `Transport` of one thread on a shared process. It cannot be paused: others are served by the same pipe."""
 
-    alone = False
+    exclusive = False
 
     def __init__(self, process: AppServerProcess, number: int) -> None:
         self.number = number
@@ -256,7 +256,7 @@ class HubLane:
         self.used = False
         """A turn has begun on it."""
 
-    def attach(self, reader: LaneReader) -> None:
+    def attach(self, reader: TransportReader) -> None:
         self.used = True
         self.process.attach(self.number, reader)
 
@@ -266,18 +266,20 @@ class HubLane:
     def close_stdin(self) -> None:
         raise RuntimeError("stdin of a process that serves several turns stays open")
 
-    def pause(self) -> None:
+    def pause_reading(self) -> None:
         """Not here; a reader that falls too far behind is cut instead."""
 
-    def resume(self) -> None:
+    def resume_reading(self) -> None:
         """Never paused."""
 
-    def rest(self, resting: bool) -> None:
-        self.process.rest(self.number, resting)
+    def set_idle(self, idle: bool) -> None:
+        self.process.set_idle(self.number, idle)
 
-    async def release(self, *, settled: bool) -> None:
-        self.process.suspect = self.process.suspect or not settled
-        self.process.proven = self.process.proven or (self.used and settled and self.process.alive)
+    async def release(self, *, finished: bool) -> None:
+        self.process.unhealthy = self.process.unhealthy or not finished
+        self.process.completed_turn = self.process.completed_turn or (
+            self.used and finished and self.process.alive
+        )
         self.process.close_lane(self.number)
 
 

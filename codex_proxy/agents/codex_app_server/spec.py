@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.base import Capability
     from codex_proxy.agents.codex.catalog import CatalogModel
-    from codex_proxy.agents.codex_app_server.plan import Limits
+    from codex_proxy.agents.codex_app_server.plan import PoolLimits
     from codex_proxy.agents.codex_app_server.setup import CodexPlaces
     from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
@@ -26,17 +26,17 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 
 
-def pool_limits(settings: Settings) -> Limits:
+def pool_limits(settings: Settings) -> PoolLimits:
     """The limits of a pool of app-servers, as the settings have them."""
-    from codex_proxy.agents.codex_app_server.plan import Limits
+    from codex_proxy.agents.codex_app_server.plan import PoolLimits
 
-    return Limits(
+    return PoolLimits(
         max_processes=settings.app_server_processes,
         max_age=settings.app_server_max_age,
         max_turns_served=settings.app_server_max_turns,
         max_memory=settings.app_server_max_memory,
         # Who has a slot is not refused here.
-        max_waiting=max(Limits().max_waiting, settings.max_running_turns),
+        max_waiting=max(PoolLimits().max_waiting, settings.max_running_turns),
     )
 
 

@@ -80,16 +80,16 @@ class CodexProto:
         self._limits = b""
 
     @property
-    def settled(self) -> bool:
+    def finished(self) -> bool:
         """With the turn's end everything is said: the child serves one turn, and may be ended."""
         return self._ended
 
     @property
-    def resting(self) -> bool:
+    def can_resume(self) -> bool:
         """Never: the child serves one turn."""
         return False
 
-    def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
+    def resume(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
         """Nothing."""
         return NOTHING
 

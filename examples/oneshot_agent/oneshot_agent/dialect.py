@@ -33,12 +33,12 @@ class OneShotTurn:
         self._ended = False
 
     @property
-    def settled(self) -> bool:
+    def finished(self) -> bool:
         """The turn is over when the program is."""
         return self._ended
 
     @property
-    def resting(self) -> bool:
+    def can_resume(self) -> bool:
         """Never: the program serves one turn."""
         return False
 
@@ -46,7 +46,7 @@ class OneShotTurn:
         """Writes the prompt and closes stdin, which is how the program knows that the prompt is whole."""
         return Step([TurnStarted(model=turn.model)], prompt_of(turn).encode(), close_stdin=True)
 
-    def proceed(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
+    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
         """Nothing: it is never called, since no turn rests."""
         return NOTHING
 

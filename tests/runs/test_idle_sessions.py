@@ -8,22 +8,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.agent import Opened
 from codex_proxy.agents.base import Ended
+from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.events import ApprovalAsked, Event, InputAsked, TextDelta
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, SaidMessage, TextPart, Tool
 from codex_proxy.core.turn import NamedTools, Turn
-from codex_proxy.runs.kept import KeptLimits, KeptThreads, Parked, thread_key
-from codex_proxy.runs.seat import Seat
+from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutputs, thread_key
 from codex_proxy.tools.broker import Answered
 from codex_proxy.tools.fingerprint import prints_of
-from tests.runs.actors import TURN, WordDialect, WordLane
+from tests.runs.actors import TURN, WordDialect, WordTransport
 from tests.runs.virtual import settled, virtual
 
 KEY = b"key"
 CALLS = (PastCall("a", "f", "{}"), PastCall("b", "f", "{}"))
-PARKED = Parked(frozenset({"a", "b"}))
+PARKED = PendingOutputs(frozenset({"a", "b"}))
 
 
 def said(text: str, role: Any = "user") -> SaidMessage:
@@ -41,41 +40,42 @@ ASKED: tuple[HistoryItem, ...] = (said("hi"), *CALLS)
 class Nobody:
     """The listener of before, whose turn is over."""
 
-    def stepped(self, seat: Seat, events: list[Event], size: int) -> None: ...
+    def session_received(self, session: AgentSession, events: list[Event], size: int) -> None: ...
 
-    def failed(self, seat: Seat, failure: Failure) -> None: ...
+    def session_failed(self, session: AgentSession, failure: Failure) -> None: ...
 
-    def broke(self, seat: Seat) -> None: ...
+    def session_broke(self, session: AgentSession) -> None: ...
 
 
 class Resting:
     """A seat at rest, and what became of it."""
 
     def __init__(self) -> None:
-        self.dialect, self.lane = WordDialect(), WordLane()
-        self.dialect.resting = True
+        self.dialect, self.transport = WordDialect(), WordTransport()
+        self.dialect.can_resume = True
         self.released: list[bool] = []
         loop = asyncio.get_running_loop()
-        self.seat = Seat(Opened(TURN, self.dialect, self.lane), Nobody(), loop, self.released.append)
-        self.lane.attach(self.seat)
+        self.session = AgentSession(TURN, self.dialect, self.transport)
+        self.session.claim(Nobody(), loop, lambda _, finished: self.released.append(finished))
+        self.transport.attach(self.session)
 
     @property
     def closed(self) -> bool:
         return "interrupt" in self.dialect.calls and self.released == [True]
 
 
-def kept_threads(count: int = 8, seconds: float = 60.0) -> KeptThreads:
-    return KeptThreads(KeptLimits(count, seconds), asyncio.get_running_loop)
+def kept_threads(count: int = 8, seconds: float = 60.0) -> IdleSessions:
+    return IdleSessions(IdleLimits(count, seconds), asyncio.get_running_loop)
 
 
 def put(
-    threads: KeptThreads,
+    threads: IdleSessions,
     seen: tuple[HistoryItem, ...] = SEEN,
-    parked: Parked | None = None,
+    pending: PendingOutputs | None = None,
     key: bytes = KEY,
 ) -> Resting:
     resting = Resting()
-    threads.put(key, resting.seat, prints_of(seen)[0], parked or Parked())
+    threads.put(key, resting.session, prints_of(seen)[0], pending or PendingOutputs())
     return resting
 
 
@@ -86,7 +86,7 @@ async def test_a_history_that_goes_on_gets_the_thread_and_what_is_new_to_it() ->
     new = said("and now?")
     hit = threads.take(KEY, (*SEEN, new))
     assert hit is not None
-    assert (hit.seat, hit.fresh) == (resting.seat, (new,))
+    assert (hit.session, hit.new_items) == (resting.session, (new,))
     assert len(threads) == 0
     assert threads.take(KEY, (*SEEN, new)) is None, "it serves one request at a time"
 
@@ -157,7 +157,7 @@ async def test_a_parked_thread_takes_exactly_the_outputs_that_it_waits_for(
     hit = threads.take(KEY, (*ASKED, *fresh))
     assert (hit is not None) is fits
     if hit is not None:
-        assert hit.fresh == tuple(fresh)
+        assert hit.new_items == tuple(fresh)
         assert hit.hidden == hidden
     threads.close()
 
@@ -168,7 +168,7 @@ async def test_of_two_threads_that_fit_the_one_kept_last_is_taken() -> None:
     first, last = put(threads), put(threads)
     hit = threads.take(KEY, (*SEEN, said("now?")))
     assert hit is not None
-    assert hit.seat is last.seat
+    assert hit.session is last.session
     threads.close()
     assert first.closed
 
@@ -217,7 +217,7 @@ async def test_a_thread_that_is_kept_again_has_all_of_its_time_again() -> None:
     resting = put(threads)
     await asyncio.sleep(40)
     assert threads.take(KEY, (*SEEN, said("now?"))) is not None
-    threads.put(KEY, resting.seat, prints_of(SEEN)[0], Parked())
+    threads.put(KEY, resting.session, prints_of(SEEN)[0], PendingOutputs())
     await asyncio.sleep(40)
     assert not resting.closed
     await asyncio.sleep(21)
@@ -228,8 +228,8 @@ async def test_a_thread_that_is_kept_again_has_all_of_its_time_again() -> None:
 async def test_a_seat_that_does_not_rest_is_not_kept() -> None:
     threads = kept_threads()
     resting = Resting()
-    resting.dialect.resting = False
-    threads.put(KEY, resting.seat, prints_of(SEEN)[0], Parked())
+    resting.dialect.can_resume = False
+    threads.put(KEY, resting.session, prints_of(SEEN)[0], PendingOutputs())
     assert resting.closed
     assert len(threads) == 0
 
@@ -248,7 +248,7 @@ async def test_closing_ends_every_thread() -> None:
 async def test_a_child_that_dies_takes_its_threads_along() -> None:
     threads = kept_threads()
     resting = put(threads)
-    resting.seat.ended(Ended(code=1))
+    resting.session.ended(Ended(code=1))
     assert len(threads) == 0
     assert resting.released == [True]
     assert threads.take(KEY, (*SEEN, said("now?"))) is None
@@ -258,7 +258,7 @@ async def test_a_child_that_dies_takes_its_threads_along() -> None:
 async def test_a_child_that_is_not_to_be_trusted_loses_its_threads() -> None:
     threads = kept_threads()
     resting = put(threads)
-    resting.seat.fail(Failure(kind=FaultKind.AGENT_PROTOCOL, message="nonsense"))
+    resting.session.fail(Failure(kind=FaultKind.AGENT_PROTOCOL, message="nonsense"))
     assert resting.closed
     assert len(threads) == 0
 
@@ -268,7 +268,7 @@ async def test_a_fault_of_ours_loses_the_thread_and_gives_its_lane_up() -> None:
     threads = kept_threads()
     resting = put(threads)
     resting.dialect.breaks = "receive"
-    resting.lane.say(TextDelta("x", "x"))
+    resting.transport.say(TextDelta("x", "x"))
     assert len(threads) == 0
     assert resting.released == [False]
 
@@ -278,7 +278,7 @@ async def test_a_fault_of_ours_loses_the_thread_and_gives_its_lane_up() -> None:
 async def test_a_question_of_a_resting_agent_is_declined_at_once(ask: ApprovalAsked | InputAsked) -> None:
     threads = kept_threads()
     resting = put(threads)
-    resting.lane.say(ask)
+    resting.transport.say(ask)
     assert "answer q" in resting.dialect.calls
     assert len(threads) == 1
     threads.close()
@@ -288,8 +288,8 @@ async def test_a_question_of_a_resting_agent_is_declined_at_once(ask: ApprovalAs
 async def test_an_agent_that_goes_on_by_itself_is_not_kept() -> None:
     threads = kept_threads()
     resting = put(threads)
-    resting.dialect.resting = False
-    resting.lane.say(TextDelta("x", "x"))
+    resting.dialect.can_resume = False
+    resting.transport.say(TextDelta("x", "x"))
     assert resting.closed
     assert len(threads) == 0
 

@@ -1,29 +1,29 @@
-"""A child of one's own: one process, one lane, one turn."""
+"""The transport of a child that serves one session: one process, one turn."""
 
 from __future__ import annotations
 
 from codex_proxy.agents.base import Ended
-from codex_proxy.agents.lane import LaneReader, broken_protocol
 from codex_proxy.agents.lines import Chunks, LineFramer, LineTooLong
+from codex_proxy.agents.session import TransportReader, broken_protocol
 from codex_proxy.process.child import Child, Command, Exit, spawn
 
 
-class ChildLane:
-    """A `Lane` whose dialect reads what the framer makes of stdout. Ends the child with the turn."""
+class ChildTransport:
+    """A `Transport` whose dialect reads what the framer makes of stdout. Ends the child with the turn."""
 
-    alone = True
+    exclusive = True
 
     def __init__(self, framer: LineFramer | Chunks | None = None) -> None:
         """`framer` cuts stdout into pieces for the dialect: lines unless it is given."""
         self._child: Child | None = None
-        self._reader: LaneReader | None = None
+        self._reader: TransportReader | None = None
         self._framer = framer or LineFramer()
 
     async def start(self, command: Command) -> None:
         """Spawns the child. `SpawnError` where that fails."""
         self._child = await spawn(command, self)
 
-    def attach(self, reader: LaneReader) -> None:
+    def attach(self, reader: TransportReader) -> None:
         self._reader = reader
 
     def kill(self) -> None:
@@ -53,7 +53,7 @@ class ChildLane:
             self._reader.received([rest], len(rest))
         self._reader.ended(Ended(exit.code, exit.signal, exit.stderr_tail))
 
-    # --- the run's lane -------------------------------------------------------------------------
+    # --- what a session calls -------------------------------------------------------------------------
 
     def send(self, writes: bytes) -> None:
         if self._child is not None:
@@ -63,19 +63,19 @@ class ChildLane:
         if self._child is not None:
             self._child.close_stdin()
 
-    def pause(self) -> None:
+    def pause_reading(self) -> None:
         if self._child is not None:
             self._child.pause()
 
-    def resume(self) -> None:
+    def resume_reading(self) -> None:
         if self._child is not None:
             self._child.resume()
 
-    def rest(self, resting: bool) -> None:
-        """Nothing to count: the child is this lane's alone."""
+    def set_idle(self, idle: bool) -> None:
+        """Nothing to count: the child serves this session alone."""
 
-    async def release(self, *, settled: bool) -> None:
+    async def release(self, *, finished: bool) -> None:
         # `codex proto` does not exit when its stdin closes, so there is nothing to wait for.
         if self._child is not None:
             await self._child.end(grace=0)
-        self._child = self._reader = None  # each of them holds this lane
+        self._child = self._reader = None  # each of them holds this transport

@@ -1,0 +1,170 @@
+"""Threads that are kept between two requests of one client: idle after an answer, or pending on their calls.
+
+The fast path on top of replay, and never more than that: a session is used again only by the same owner with the
+same model, tools and settings, and only where the new history begins with exactly what the thread has seen.
+Anything else is a miss. Bounded in number and time; what does not come back is interrupted and forgotten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from codex_proxy.agents.base import Decision
+from codex_proxy.agents.session import AgentSession
+from codex_proxy.core.events import ApprovalAsked, Event, InputAsked
+from codex_proxy.core.faults import Failure
+from codex_proxy.core.ids import Scheduler, TimerHandle
+from codex_proxy.core.items import HistoryItem, PastOutput
+from codex_proxy.core.turn import Turn
+from codex_proxy.tools.broker import Answered
+from codex_proxy.tools.fingerprint import Prints, fresh_after, prints_of
+
+
+class IdleLimits(msgspec.Struct, frozen=True):
+    """How many threads are kept (1.4 MiB each), and for how many seconds.
+
+    The time is about that of the provider's prompt cache, whose key a kept thread keeps; later nothing is won.
+    """
+
+    count: int = 32
+    seconds: float = 300.0
+
+
+class PendingOutputs(msgspec.Struct, frozen=True):
+    """What a pending thread waits for: the client's outputs, and those that are ours to give with them."""
+
+    visible: frozenset[str] = frozenset()
+    hidden: tuple[Answered, ...] = ()
+
+
+class _IdleSession:
+    __slots__ = ("key", "pending", "prints", "session", "timer")
+
+    def __init__(
+        self, key: bytes, session: AgentSession, prints: Prints, pending: PendingOutputs, timer: TimerHandle
+    ) -> None:
+        self.key = key
+        self.session = session
+        self.prints = prints
+        self.pending = pending
+        self.timer = timer
+
+
+class ReusedSession(msgspec.Struct, frozen=True):
+    """A session to go on with, and what is new to its thread."""
+
+    session: AgentSession
+    new_items: tuple[HistoryItem, ...]
+    hidden: tuple[Answered, ...]
+
+
+def thread_key(owner: str, turn: Turn) -> bytes:
+    """What must be the same for a thread to serve another turn.
+
+    What is fixed when it starts, and what the agent keeps for later turns that do not say it anew (effort,
+    summary, tier); a pending turn's output schema cannot be changed either.
+    """
+    fixed = (
+        owner,
+        turn.mode,
+        turn.model,
+        turn.tools,
+        turn.tool_choice,
+        turn.web_search,
+        turn.verbosity,
+        turn.workdir,
+        turn.sandbox,
+        turn.effort,
+        turn.summary,
+        turn.service_tier,
+        turn.output_schema,
+    )
+    return hashlib.sha256(msgspec.json.encode(fixed)).digest()
+
+
+class IdleSessions:
+    """The listener of idle sessions. `put` keeps one, `take` gives one back."""
+
+    def __init__(self, limits: IdleLimits, scheduler: Callable[[], Scheduler]) -> None:
+        self._limits = limits
+        self._scheduler = scheduler
+        self._kept: OrderedDict[int, _IdleSession] = OrderedDict()
+        """By the session's identity, the longest kept first."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def put(self, key: bytes, session: AgentSession, prints: Prints, pending: PendingOutputs) -> None:
+        """Keeps a session that can resume. One too many ends the one that was kept longest."""
+        if not session.can_resume or self._limits.count == 0:
+            session.close()
+            return
+        scheduler = self._scheduler()
+        when = scheduler.time() + self._limits.seconds
+        timer = scheduler.call_at(when, lambda: self._drop(session))
+        session.listener = self
+        session.set_idle(True)
+        self._kept[id(session)] = _IdleSession(key, session, prints, pending, timer)
+        while len(self._kept) > self._limits.count:
+            self._drop(next(iter(self._kept.values())).session)
+
+    def take(self, key: bytes, history: Sequence[HistoryItem]) -> ReusedSession | None:
+        """The thread that this history goes on with. It is then no longer kept."""
+        printed: tuple[Prints, tuple[int, ...]] | None = None
+        for kept in reversed(self._kept.values()):
+            if kept.key != key or not kept.session.can_resume:
+                continue
+            printed = printed or prints_of(history)
+            fresh = fresh_after(kept.prints, history, printed)
+            if fresh is None or not _fits(kept.pending, fresh):
+                continue
+            self._forget(kept.session)
+            kept.session.set_idle(False)
+            return ReusedSession(kept.session, fresh, kept.pending.hidden)
+        return None
+
+    def close(self) -> None:
+        """Ends all of them."""
+        for kept in list(self._kept.values()):
+            self._drop(kept.session)
+
+    def _drop(self, session: AgentSession) -> None:
+        if self._forget(session):
+            session.close()
+
+    def _forget(self, session: AgentSession) -> bool:
+        kept = self._kept.pop(id(session), None)
+        if kept is not None:
+            kept.timer.cancel()
+        return kept is not None
+
+    # --- what an idle agent may still do ----------------------------------------------------------
+
+    def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
+        for event in events:
+            if isinstance(event, ApprovalAsked | InputAsked):
+                session.answer(event.ask_id, Decision())
+        if session.gone or not session.can_resume:
+            self._drop(session)
+
+    def session_failed(self, session: AgentSession, failure: Failure) -> None:
+        self._drop(session)
+
+    def session_broke(self, session: AgentSession) -> None:
+        self._forget(session)
+
+
+def _fits(pending: PendingOutputs, fresh: Sequence[HistoryItem]) -> bool:
+    """An idle thread takes anything new; a pending one exactly the outputs that it waits for."""
+    if not pending.visible:
+        return not any(isinstance(item, PastOutput) for item in fresh)
+    outputs = [item.call_id for item in fresh if isinstance(item, PastOutput)]
+    return (
+        len(outputs) == len(fresh)
+        and len(outputs) == len(pending.visible)
+        and set(outputs) == pending.visible
+    )

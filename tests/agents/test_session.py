@@ -1,0 +1,178 @@
+"""A session: steps both ways, one release, and a fault of ours that stays in its turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from codex_proxy.agents.base import Decision, Ended, ToolReply
+from codex_proxy.agents.session import FINISH_SECONDS, AgentSession
+from codex_proxy.core.events import Event, TextDelta
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import TextPart
+from tests.runs.actors import DONE, TURN, WordDialect, WordTransport, said
+from tests.runs.virtual import virtual
+
+WORDS = said("Hi.")
+
+
+class Heard:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.failures: list[Failure] = []
+        self.broken = 0
+        self.breaks = False
+
+    def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
+        self.events += events
+        if self.breaks:
+            raise ZeroDivisionError("a fault of ours")
+
+    def session_failed(self, session: AgentSession, failure: Failure) -> None:
+        self.failures.append(failure)
+
+    def session_broke(self, session: AgentSession) -> None:
+        self.broken += 1
+
+
+class Around:
+    """A session with everything around it."""
+
+    def __init__(self, *, exclusive: bool = False) -> None:
+        self.dialect, self.transport, self.heard = WordDialect(), WordTransport(exclusive=exclusive), Heard()
+        self.released: list[bool] = []
+        self.session = AgentSession(TURN, self.dialect, self.transport)
+        self.session.claim(
+            self.heard, asyncio.get_running_loop(), lambda _, finished: self.released.append(finished)
+        )
+        self.session.begin()
+
+
+@virtual
+async def test_what_the_dialect_writes_is_sent_and_what_it_reads_is_heard() -> None:
+    around = Around()
+    around.transport.say(*WORDS)
+    around.session.answer("q", Decision())
+    around.session.answer("t", ToolReply((TextPart("out"),)))
+    around.session.resume(TURN, ())
+    assert around.transport.sent == [b"begin", b"receive", b"answer q", b"answer t", b"resume"]
+    assert around.heard.events == WORDS
+    assert around.released == []
+
+
+@virtual
+async def test_a_step_that_closes_stdin_does_so_behind_what_it_writes() -> None:
+    around = Around(exclusive=True)
+    around.dialect.closes_stdin = True
+    around.session.answer("q", Decision())
+    assert around.transport.sent == [b"begin", b"answer q", b"<end of stdin>"]
+
+
+@virtual
+async def test_a_closed_session_tells_the_agent_once_and_is_released_once() -> None:
+    around = Around()
+    around.session.close()
+    around.session.close()
+    assert around.dialect.calls == ["begin", "interrupt"]
+    assert around.released == [True]
+
+
+@virtual
+async def test_a_session_is_kept_until_the_agent_has_forgotten_the_turn() -> None:
+    around = Around()
+    around.dialect.slow_to_finish = True
+    around.session.close()
+    assert around.released == []
+    around.dialect.finished = True
+    around.transport.say(TextDelta("a", "late"))
+    assert around.released == [True]
+    await asyncio.sleep(2 * FINISH_SECONDS)
+    assert around.released == [True]
+
+
+@virtual
+async def test_an_agent_that_does_not_forget_it_is_given_up_after_its_time() -> None:
+    around = Around()
+    around.dialect.slow_to_finish = True
+    around.session.close()
+    await asyncio.sleep(FINISH_SECONDS - 0.1)
+    assert around.released == []
+    await asyncio.sleep(0.2)
+    assert around.released == [False]
+
+
+@virtual
+async def test_a_child_of_ones_own_need_not_forget_anything() -> None:
+    around = Around(exclusive=True)
+    around.dialect.slow_to_finish = True
+    around.session.close()
+    assert around.released == [True]
+
+
+@virtual
+async def test_a_child_that_ended_is_gone_and_released() -> None:
+    around = Around()
+    around.dialect.can_resume = True
+    assert around.session.can_resume
+    around.session.ended(Ended(code=1))
+    assert around.session.gone
+    assert not around.session.can_resume
+    assert around.released == [True]
+    around.session.close()
+    assert around.released == [True]
+
+
+@virtual
+@pytest.mark.parametrize("where", ["receive", "answer q", "resume"])
+async def test_a_fault_of_ours_in_a_step_is_told_and_gives_the_session_up(where: str) -> None:
+    around = Around()
+    around.dialect.breaks = where
+    {
+        "receive": lambda: around.transport.say(*WORDS),
+        "answer q": lambda: around.session.answer("q", Decision()),
+        "resume": lambda: around.session.resume(TURN, ()),
+    }[where]()
+    assert around.heard.broken == 1
+    assert around.released == [False]
+
+
+@virtual
+async def test_a_listener_that_breaks_is_told_so_and_the_session_given_up() -> None:
+    around = Around()
+    around.heard.breaks = True
+    around.transport.say(*WORDS)
+    assert around.heard.broken == 1
+    assert around.released == [False]
+
+
+@virtual
+async def test_a_child_that_is_not_to_be_trusted_is_its_listener_s_affair() -> None:
+    around = Around()
+    failure = Failure(kind=FaultKind.AGENT_PROTOCOL, message="nonsense")
+    around.session.fail(failure)
+    assert around.heard.failures == [failure]
+
+
+@virtual
+async def test_a_session_that_can_resume_may_be_kept_until_it_is_closed() -> None:
+    around = Around()
+    around.transport.say(*WORDS, DONE)
+    assert not around.session.can_resume
+    around.dialect.can_resume = True
+    assert around.session.can_resume
+    around.session.close()
+    assert not around.session.can_resume
+
+
+@virtual
+async def test_only_a_child_of_ones_own_can_be_made_to_wait() -> None:
+    shared, alone = Around(), Around(exclusive=True)
+    assert not shared.session.pause_reading()
+    assert not shared.transport.paused
+    assert alone.session.pause_reading()
+    assert alone.transport.paused
+    alone.session.close()
+    assert not alone.transport.paused, "it has to hear that it is to stop"
