@@ -35,9 +35,6 @@ from codex_proxy.http.middleware.contents import contents
 from codex_proxy.http.middleware.heads import LONGEST_LINE
 from codex_proxy.http.middleware.origins import misspelt
 from codex_proxy.http.middleware.wrong_keys import WrongKeys
-from codex_proxy.http.responses.background import take_up_again, unfinished_of_last_process
-from codex_proxy.http.responses.background_runs import BackgroundRuns
-from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.runner import Runner
 from codex_proxy.http.service import Network, Service, catalog_of
 from codex_proxy.http.usage_book import UsageBook
@@ -45,7 +42,10 @@ from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.keeping import Keeping, KeepingError, begin_keeping, step_memory_of
 from codex_proxy.keys_file import Keyring
 from codex_proxy.protected_paths import protected_paths, write_conflict
+from codex_proxy.responses.background import take_up_again, unfinished_of_last_process
+from codex_proxy.responses.background_runs import BackgroundRuns
 from codex_proxy.responses.conversation_turns import ConversationTurns
+from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.manager import RunLimits, RunManager
@@ -55,6 +55,7 @@ from codex_proxy.store.base import StoredResponse, StoreError
 from codex_proxy.store.ram_usage import RamUsage
 from codex_proxy.store.write_check import WriteCheck
 from codex_proxy.surfaces.chat.parse import ChatSettings
+from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 from codex_proxy.surfaces.responses.webhooks import check_secret
 
@@ -165,11 +166,11 @@ class Server:
         self.host, self.port = self.runner.addresses[0][:2]
         if self.webhooks is not None:
             self.webhooks.wake()
-        await take_up_again(self.service, left)
+        await take_up_again(self.service.responses, left)
 
     async def _left_unfinished(self, service: Service) -> Sequence[StoredResponse]:
         try:
-            return await unfinished_of_last_process(service)
+            return await unfinished_of_last_process(service.responses)
         except StoreError as error:
             raise StartError(f"{error}: the responses in it that have not ended cannot be read") from error
 
@@ -182,21 +183,24 @@ class Server:
             default=settings.codex_model or "",
             fake=self.agent_spec.made_up,
         )
+        book, ids = self._book(), RandomIds()
+        clients = Clients(keyring_of(settings, self.clock), everybody_of(settings), catalog)
+        admission = Admission(
+            self.agent,
+            self.manager.checks,
+            images=self.images,
+            tools=self.own_tools,
+            agent_able_to=agent_able_to,
+        )
         return Service(
             manager=self.manager,
             clock=self.clock,
-            ids=RandomIds(),
+            ids=ids,
             catalog=catalog,
-            clients=Clients(keyring_of(settings, self.clock), everybody_of(settings), catalog),
-            admission=Admission(
-                self.agent,
-                self.manager.checks,
-                images=self.images,
-                tools=self.own_tools,
-                agent_able_to=agent_able_to,
-            ),
-            responses=self._responses(),
-            book=self._book(),
+            clients=clients,
+            admission=admission,
+            responses=self._responses(catalog, clients, admission, book, ids),
+            book=book,
             environment=settings.env,
             keepalive=settings.sse_keepalive_ms / 1000,
             guard=SseGuard(settings.sse_max_concurrency, self._owners),
@@ -241,9 +245,18 @@ class Server:
             add_metrics(app, meter, key.get_secret_value() if key else None)
         return app
 
-    def _responses(self) -> ResponsesService:
+    def _responses(
+        self, catalog: ModelCatalog, clients: Clients, admission: Admission, book: UsageBook, ids: RandomIds
+    ) -> ResponsesService:
         settings = self.settings
         return ResponsesService(
+            runs=self.manager,
+            admission=admission,
+            clients=clients,
+            catalog=catalog,
+            clock=self.clock,
+            ids=ids,
+            usage=book,
             store=None if self.keeping is None else self.keeping.store,
             profile=settings.responses_profile,
             heartbeat=settings.heartbeat_interval,

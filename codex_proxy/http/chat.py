@@ -17,10 +17,11 @@ from codex_proxy.http.places import stream_place
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
-from codex_proxy.http.turns import agent_headers, billed_to
+from codex_proxy.http.turns import agent_headers
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.render import ChatRenderer
+from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.usage import tokens_in
 
 FIELDS = FieldNames(
@@ -65,7 +66,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     )
     renderer = _renderer(service, parsed, observed, show_activity=client.chat.show_activity)
     try:
-        with service.book.turn(request[OWNER], billed_to(turn), renderer):
+        with service.book.turn(request[OWNER], billed_model(turn), renderer):
             if parsed.stream:
                 return await _stream(request, parsed, turn, renderer, observed)
             source = await _start(request, parsed, turn)

@@ -16,8 +16,8 @@ from codex_proxy.core.models import AgentModel
 from codex_proxy.core.rate import RateLimits, RunningRequests
 from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.middleware.wrong_keys import WrongKeys
-from codex_proxy.http.responses.service import ResponsesService
 from codex_proxy.http.usage_book import UsageBook
+from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.manager import RunManager
 from codex_proxy.surfaces.chat.render import ChatProfile
 from codex_proxy.surfaces.models import ModelCatalog

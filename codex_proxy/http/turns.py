@@ -6,12 +6,6 @@ from collections.abc import Sequence
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.models import DEFAULT_NAME
-
-
-def billed_to(turn: Turn) -> str:
-    """The model under which the turn's tokens are summed up: as the agent calls it, where that is known."""
-    return turn.model or DEFAULT_NAME
 
 
 def agent_headers(

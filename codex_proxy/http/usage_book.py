@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.ids import Clock
+from codex_proxy.responses.service import Spender
 from codex_proxy.store.base import StoreError
 from codex_proxy.store.usage import HOUR, MOST, Figures, UsageEntry, UsageLedger
 from codex_proxy.surfaces.usage import Spending
@@ -27,12 +28,6 @@ MOST_WAITING: Final = 10_000
 LONGEST_MODEL: Final = 128
 """Letters of a model's name, which may be the client's own text."""
 NOTHING: Final = Figures()
-
-
-class Spender(Protocol):
-    """A turn that can tell what it has cost so far."""
-
-    def spending(self) -> Spending: ...
 
 
 class UsageBook:

@@ -24,10 +24,13 @@ from codex_proxy.http.middleware.doors import DIGEST, KEY_PROTOCOL, subprotocols
 from codex_proxy.http.middleware.frame import CLIENT
 from codex_proxy.http.middleware.pace import counted
 from codex_proxy.http.places import stream_place
-from codex_proxy.http.responses.answer import Answer
 from codex_proxy.http.responses.create import hints_of
-from codex_proxy.http.responses.prepare import (
-    Prepared,
+from codex_proxy.http.service import SERVICE, Service
+from codex_proxy.http.tellers import tell
+from codex_proxy.responses.answer import Answer
+from codex_proxy.responses.context import Context, ContextItem, context_item, context_of
+from codex_proxy.responses.prepare import (
+    PreparedResponse,
     SaveOnce,
     answer_of,
     begin,
@@ -35,12 +38,9 @@ from codex_proxy.http.responses.prepare import (
     prepare,
     prepared_with,
 )
-from codex_proxy.http.service import SERVICE, Service
-from codex_proxy.http.tellers import tell
-from codex_proxy.http.turns import billed_to
-from codex_proxy.responses.context import Context, ContextItem, context_item, context_of
 from codex_proxy.surfaces.body import decoded
 from codex_proxy.surfaces.items import ItemDict
+from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
@@ -111,6 +111,7 @@ class _Connection:
         self._request = request
         self._socket = socket
         self._service: Service = request.app[SERVICE]
+        self._responses = self._service.responses
         self._client = request[CLIENT]
         self._digest = request[DIGEST] or None
         self._waiting: asyncio.Queue[tuple[str | bytes, HeldBytes]] = asyncio.Queue(MAX_WAITING)
@@ -215,10 +216,10 @@ class _Connection:
         previous = parsed.previous_response_id
         try:
             prepared = await self._prepared(parsed)
-            answer = answer_of(self._service, prepared, SaveOnce(self._service, prepared), stream=False)
+            answer = answer_of(self._responses, prepared, SaveOnce(self._responses, prepared), stream=False)
             try:
-                with self._service.book.turn(self._client.name, billed_to(prepared.turn), answer):
-                    run = await begin(self._service, prepared, answer)
+                with self._responses.usage.turn(self._client.name, billed_model(prepared.turn), answer):
+                    run = await begin(self._responses, prepared, answer)
                     await self._send_events(answer)
             finally:
                 prepared.release()
@@ -229,7 +230,7 @@ class _Connection:
         except Fault:
             self._forget(previous)
             raise
-        output = tuple(context_item(item) for item in output_of(self._service, answer.final, run))
+        output = tuple(context_item(item) for item in output_of(self._responses, answer.final, run))
         items = (*prepared.context.earlier, *prepared.context.fresh, *output)
         self._last = _Remembered(prepared.id, items, parsed.store)
 
@@ -269,12 +270,12 @@ class _Connection:
             headers=hints_of(self._request),
         )
 
-    async def _prepared(self, parsed: ParsedResponse) -> Prepared:
-        service = self._service
+    async def _prepared(self, parsed: ParsedResponse) -> PreparedResponse:
+        service = self._responses
         id, now = service.ids.new("resp_"), service.clock.epoch()
         last = self._last
         if last is None or parsed.previous_response_id != last.id:
-            wait = service.responses.conversation_wait
+            wait = service.conversation_wait
             return await prepare(service, parsed, self._client.name, id=id, created=now, wait=wait)
         if parsed.store and not last.stored:
             raise bad_request(
@@ -282,7 +283,7 @@ class _Connection:
                 "store",
             )
         asked = _Asked(parsed.input_items)
-        fresh = await context_of(asked, service.responses.store, self._client.name, service.ids, now)
+        fresh = await context_of(asked, service.store, self._client.name, service.ids, now)
         context = Context(last.items, fresh.fresh, fresh.input)
         return await prepared_with(service, parsed, context, self._client.name, id=id, created=now)
 

@@ -1,1 +1,1 @@
-"""Responses: what they continue, how they are followed, cancelled and saved. Knows neither HTTP nor agents."""
+"""Responses: made of requests, followed, cancelled and saved, also without their clients. Knows no HTTP."""

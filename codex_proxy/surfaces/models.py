@@ -15,7 +15,7 @@ import msgspec
 from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.models import AgentModel
-from codex_proxy.core.turn import Mode
+from codex_proxy.core.turn import Mode, Turn
 
 DEFAULT_NAME: Final = "codex-5"
 """Whatever model the agent takes by default, and what a request without a model is answered as."""
@@ -26,6 +26,11 @@ EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ALIAS_EFFORTS: Final = ("minimal", "low", "medium", "high")
 _MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
 _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends here
+
+
+def billed_model(turn: Turn) -> str:
+    """The name under which the turn's tokens are counted: the agent's own, where that is known."""
+    return turn.model or DEFAULT_NAME
 
 
 class ModelCatalog(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,11 +23,11 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import SaidMessage
 from codex_proxy.core.rules import Rules
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.responses.answer import Answer
-from codex_proxy.http.responses.live_run import LiveRun
-from codex_proxy.http.responses.prepare import Prepared
 from codex_proxy.process.child import Child
+from codex_proxy.responses.answer import Answer
 from codex_proxy.responses.context import Context
+from codex_proxy.responses.live_run import LiveRun
+from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.runs.event_log import EventLog
 from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.chat.parse import ParsedChat
@@ -40,7 +40,7 @@ from tests.http.serving import WEATHER, Proxy, fake_proxy, until, user
 from tests.pictures import PNG
 
 OF_A_REQUEST = (
-    *(web.Request, ParsedChat, ParsedResponse, Prepared, Context, Turn, SaidMessage, Attempt, Broker),
+    *(web.Request, ParsedChat, ParsedResponse, PreparedResponse, Context, Turn, SaidMessage, Attempt, Broker),
     *(
         Run,
         EventLog,

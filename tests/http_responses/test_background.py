@@ -14,8 +14,8 @@ from openai import AsyncOpenAI, NotFoundError
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import Fault
-from codex_proxy.http.responses import live_run
-from codex_proxy.http.responses.background_runs import BackgroundRuns
+from codex_proxy.responses import live_run
+from codex_proxy.responses.background_runs import BackgroundRuns
 from codex_proxy.store.base import StoredResponse
 from tests.faults.scene import agent_of, write_program
 from tests.http.serving import ENVIRONMENT, PATIENCE, Proxy, proxy_of, until

@@ -1,1 +1,1 @@
-"""`/v1/responses`: from a body to a run and back, what is kept of it, and what runs on without its client."""
+"""The handlers of `/v1/responses`."""

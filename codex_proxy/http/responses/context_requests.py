@@ -14,12 +14,12 @@ from codex_proxy.http.exchange import LogReader, whole
 from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.responses.prepare import FIELDS
 from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import OneRun
-from codex_proxy.http.turns import billed_to
 from codex_proxy.responses.context import context_of, measured
+from codex_proxy.responses.prepare import FIELDS
 from codex_proxy.surfaces.items import web_images
+from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses import context as contexts
 from codex_proxy.surfaces.responses import objects
 from codex_proxy.surfaces.responses.context import ParsedContext
@@ -94,7 +94,7 @@ async def _answered(service: Service, turn: Turn, owner: str) -> ResponsesRender
         clock=service.clock,
         activity="off",
     )
-    with service.book.turn(owner, billed_to(turn), renderer):
+    with service.book.turn(owner, billed_model(turn), renderer):
         run = await service.manager.start(turn, owner, durable=False)
         await whole(LogReader(OneRun(run), renderer, Observed(service.clock)), {})
     return renderer

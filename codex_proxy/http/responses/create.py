@@ -11,36 +11,38 @@ from aiohttp import web
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, Reader, streamed, whole
+from codex_proxy.http.middleware.bodies import HELD
 from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.places import stream_place
-from codex_proxy.http.responses.answer import Answer
-from codex_proxy.http.responses.background import create_in_background, queued_reply
-from codex_proxy.http.responses.prepare import (
-    Prepared,
+from codex_proxy.http.service import SERVICE
+from codex_proxy.http.sources import OneRun
+from codex_proxy.http.sse import EventStream
+from codex_proxy.http.turns import agent_headers
+from codex_proxy.responses.answer import Answer
+from codex_proxy.responses.background import create_in_background, queued_json
+from codex_proxy.responses.follow import HEARTBEAT, followed
+from codex_proxy.responses.prepare import (
+    PreparedResponse,
     SaveOnce,
     answer_of,
     begin,
-    headers_of,
     keeps_anything,
     prepare,
     prepared_shorter,
     renderer_of,
     start_run,
 )
-from codex_proxy.http.responses.resumed import HEARTBEAT, follow
-from codex_proxy.http.service import SERVICE
-from codex_proxy.http.sources import OneRun
-from codex_proxy.http.sse import EventStream
-from codex_proxy.http.turns import billed_to
+from codex_proxy.responses.service import ResponsesService
 from codex_proxy.responses.store_faults import required_store
 from codex_proxy.surfaces.base import RequestHints
+from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
     """The whole exchange. Faults before the first byte are raised."""
-    service = request.app[SERVICE]
+    service = request.app[SERVICE].responses
     observed = Observed(service.clock)
     body, hints = await read_body(request), hints_of(request)
     settings = request[CLIENT].responses
@@ -62,14 +64,14 @@ async def create_response(request: web.Request) -> web.StreamResponse:
 
 async def _in_front(request: web.Request, parsed: ParsedResponse, observed: Observed) -> web.StreamResponse:
     """A turn that ends when its client leaves."""
-    service = request.app[SERVICE]
+    service = request.app[SERVICE].responses
     prepared = await prepare(
         service,
         parsed,
         request[OWNER],
         id=service.ids.new("resp_"),
         created=service.clock.epoch(),
-        wait=service.responses.conversation_wait,
+        wait=service.conversation_wait,
     )
     request[NOTES]["response_id"] = prepared.id
     if not keeps_anything(service, parsed) and parsed.truncation != "auto":
@@ -86,11 +88,11 @@ async def _in_front(request: web.Request, parsed: ParsedResponse, observed: Obse
         prepared.release()
 
 
-async def _tried(request: web.Request, prepared: Prepared, observed: Observed) -> web.StreamResponse:
-    service, stream = request.app[SERVICE], prepared.parsed.stream
+async def _tried(request: web.Request, prepared: PreparedResponse, observed: Observed) -> web.StreamResponse:
+    service, stream = request.app[SERVICE].responses, prepared.parsed.stream
     answer = answer_of(service, prepared, SaveOnce(service, prepared), stream=stream)
     try:
-        with service.book.turn(prepared.owner, billed_to(prepared.turn), answer):
+        with service.usage.turn(prepared.owner, billed_model(prepared.turn), answer):
             if stream:
                 return await _stream(request, prepared, answer, observed)
             await begin(service, prepared, answer)
@@ -99,9 +101,9 @@ async def _tried(request: web.Request, prepared: Prepared, observed: Observed) -
         request[NOTES] |= ending_of(answer.failure, answer.final, observed)
 
 
-async def _unkept(request: web.Request, prepared: Prepared, observed: Observed) -> web.StreamResponse:
+async def _unkept(request: web.Request, prepared: PreparedResponse, observed: Observed) -> web.StreamResponse:
     """A turn of which nothing is kept: its log is read straight into the answer."""
-    service, stream = request.app[SERVICE], prepared.parsed.stream
+    service, stream = request.app[SERVICE].responses, prepared.parsed.stream
     renderer = renderer_of(service, prepared, stream=stream)
     headers = headers_of(service, prepared)
 
@@ -109,7 +111,7 @@ async def _unkept(request: web.Request, prepared: Prepared, observed: Observed) 
         return LogReader(OneRun(await start_run(service, prepared)), renderer, observed)
 
     try:
-        with service.book.turn(prepared.owner, billed_to(prepared.turn), renderer):
+        with service.usage.turn(prepared.owner, billed_model(prepared.turn), renderer):
             if not stream:
                 return await whole(await started(), headers)
             with stream_place(request):
@@ -124,28 +126,37 @@ async def _behind(
     request: web.Request, parsed: ParsedResponse, body: bytes, hints: RequestHints
 ) -> web.StreamResponse:
     """A turn that goes on when its client leaves; with a stream its client may read along."""
-    service = request.app[SERVICE]
+    service = request.app[SERVICE].responses
     with stream_place(request) if parsed.stream else nullcontext():
-        prepared = await create_in_background(request, service, parsed, body, hints)
+        prepared = await create_in_background(service, parsed, body, hints, request[CLIENT], request[HELD])
         request[NOTES]["response_id"] = prepared.id
         if not parsed.stream:
-            return queued_reply(service, prepared)
-        headers = headers_of(service, prepared)
-        return await follow(
-            request,
-            service,
-            required_store(service.responses.store),
-            prepared.owner,
-            prepared.id,
-            -1,
-            headers,
-        )
+            return web.Response(
+                body=queued_json(service, prepared),
+                content_type="application/json",
+                headers=headers_of(service, prepared),
+            )
+        return await follow(request, prepared.owner, prepared.id, -1, headers_of(service, prepared))
+
+
+async def follow(
+    request: web.Request, owner: str, id: str, after: int, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Streams the events with a number above `after` until the end. The response does not mind who reads."""
+    service = request.app[SERVICE].responses
+    stream = EventStream(request, headers)
+    try:
+        async for piece in followed(service, required_store(service.store), owner, id, after):
+            await stream.write(piece)
+        return await stream.close()
+    finally:
+        stream.stop()
 
 
 async def _stream(
-    request: web.Request, prepared: Prepared, answer: Answer, observed: Observed
+    request: web.Request, prepared: PreparedResponse, answer: Answer, observed: Observed
 ) -> web.StreamResponse:
-    service = request.app[SERVICE]
+    service = request.app[SERVICE].responses
     with stream_place(request):
         await begin(service, prepared, answer)
         reader = LogReader(answer, answer, observed)
@@ -159,6 +170,13 @@ async def _streamed(request: web.Request, reader: Reader, headers: Mapping[str, 
         keepalive=request.app[SERVICE].responses.heartbeat,
         comment=lambda: HEARTBEAT,
     )
+
+
+def headers_of(service: ResponsesService, prepared: PreparedResponse) -> dict[str, str]:
+    """The headers that name the agent, and what the request asked for in vain."""
+    search = "tools[web_search]" if prepared.parsed.web_search else None
+    ignored = prepared.parsed.ignored
+    return agent_headers(service.runs.agent, prepared.turn, ignored, search, "text.verbosity")
 
 
 def hints_of(request: web.Request) -> RequestHints:

@@ -12,9 +12,10 @@ from codex_proxy.http.listing import check_include, listed, shown
 from codex_proxy.http.middleware.frame import OWNER
 from codex_proxy.http.places import stream_place
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.responses.background import cancel_in_background
-from codex_proxy.http.responses.resumed import check_resumable, follow, starting_after
+from codex_proxy.http.responses.create import follow
 from codex_proxy.http.service import SERVICE
+from codex_proxy.responses.background import cancel_in_background
+from codex_proxy.responses.follow import check_resumable, starting_after
 from codex_proxy.responses.store_faults import store_errors_as_faults
 from codex_proxy.store.base import Store, StoredResponse
 from codex_proxy.surfaces.responses import objects
@@ -47,10 +48,10 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
         return web.Response(body=found.json, content_type="application/json")
     after = starting_after(request.query)
     found = await stored_response(request)
-    service, store = request.app[SERVICE], store_for(request)
-    await check_resumable(store, found, service.responses.background.find(found.owner, found.id))
+    service, store = request.app[SERVICE].responses, store_for(request)
+    await check_resumable(store, found, service.background.find(found.owner, found.id))
     with stream_place(request):
-        return await follow(request, service, store, found.owner, found.id, after, {})
+        return await follow(request, found.owner, found.id, after, {})
 
 
 def _is_streamed(request: web.Request) -> bool:
@@ -95,6 +96,6 @@ async def cancel(request: web.Request) -> web.Response:
     """POST /v1/responses/{id}/cancel: one in the background is stopped, its agent too; one that is over stays."""
     found = await stored_response(request)
     if objects.cancelling(msgspec.json.decode(found.json)) == "cancel":
-        await cancel_in_background(request.app[SERVICE], store_for(request), found)
+        await cancel_in_background(request.app[SERVICE].responses, store_for(request), found)
         found = await stored_response(request)
     return web.Response(body=found.json, content_type="application/json")

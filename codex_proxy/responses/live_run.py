@@ -15,25 +15,25 @@ import structlog
 
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
-from codex_proxy.http.faults import log_unforeseen
-from codex_proxy.http.responses.answer import Answer
-from codex_proxy.http.responses.prepare import (
-    Prepared,
+from codex_proxy.core.traces import trace_of
+from codex_proxy.responses.answer import Answer
+from codex_proxy.responses.prepare import (
+    PreparedResponse,
     answer_of,
     append_of,
     begin,
     output_of,
     prepare,
 )
-from codex_proxy.http.service import Service
-from codex_proxy.http.turns import billed_to
+from codex_proxy.responses.service import ResponsesService
 from codex_proxy.responses.store_faults import failure_of
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.slots import Slot, Slots
 from codex_proxy.store.base import UNFINISHED, Append, Frame, Store, StoredItem, StoreError
 from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.models import billed_model
 
-log = structlog.get_logger("codex_proxy.http")
+log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 2.0
 """Between two tries to get a place among the turns, or to write the end down."""
@@ -42,7 +42,9 @@ RETRY_SECONDS = 2.0
 class LiveRun:
     """One response in the background. `slots` limits how many of them run at once."""
 
-    def __init__(self, service: Service, prepared: Prepared, store: Store, slots: Slots) -> None:
+    def __init__(
+        self, service: ResponsesService, prepared: PreparedResponse, store: Store, slots: Slots
+    ) -> None:
         self.ended = False
         """Its end is stored, or it is gone."""
         self.streams = prepared.parsed.stream
@@ -87,14 +89,14 @@ class LiveRun:
         """From the queue to the end. Whatever happens, the response ends in the store."""
         prepared = self._prepared
         try:
-            with self._service.book.turn(prepared.owner, billed_to(prepared.turn), self._answer):
+            with self._service.usage.turn(prepared.owner, billed_model(prepared.turn), self._answer):
                 await self._begin_and_follow()
         except Fault as fault:
             await self._end_without_run(TurnEnded(Stop.FAILED, "provider", fault.failure))
         except asyncio.CancelledError:
             raise  # the server ends: at its next start the response is taken up again
         except Exception as error:  # noqa: BLE001 - a response must not run for ever because of it
-            log_unforeseen(error)
+            log.error("internal_error", **trace_of(error))
             await self._end_without_run(TurnEnded(Stop.FAILED, "provider", UNFORESEEN))
         finally:
             self._prepared.release()
@@ -157,7 +159,7 @@ class LiveRun:
                 raise
             with contextlib.suppress(TimeoutError):  # a server that stops says so when it is asked again
                 async with asyncio.timeout(RETRY_SECONDS):
-                    await self._service.manager.until_draining()
+                    await self._service.runs.until_draining()
             if self._prepared.held is not None:
                 await self._enter_conversation()
             return
@@ -248,7 +250,7 @@ class LiveRun:
 
 
 async def end_response(
-    service: Service,
+    service: ResponsesService,
     store: Store,
     owner: str,
     final: dict[str, Any],
@@ -258,7 +260,7 @@ async def end_response(
 ) -> None:
     """Stores the last object of a background response and, in the same transaction, the webhooks that tell of it.
     Nothing where it has ended already. Raises `StoreError`."""
-    sender = service.responses.webhooks
+    sender = service.webhooks
     try:
         await store.update_response(
             owner,
@@ -275,12 +277,12 @@ async def end_response(
             sender.wake()  # also where the store was too slow to say that it has written it
 
 
-def can_run_again(service: Service, prepared: Prepared) -> bool:
+def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
     """Whether a start of the server runs this turn again: it changed nothing, and nobody has read of it. What tools
     that the server runs have changed is not known."""
     parsed = prepared.parsed
     return (
-        service.responses.background_recovery == "rerun"
+        service.background_recovery == "rerun"
         and prepared.turn.mode == "model"
         and not service.admission.has_server_tools
         and not parsed.stream

@@ -12,12 +12,11 @@ from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.responses.answer import Answer, Save
-from codex_proxy.http.service import Service
-from codex_proxy.http.turns import agent_headers
+from codex_proxy.responses.answer import Answer, Save
 from codex_proxy.responses.context import Context, context_of, turn_with
 from codex_proxy.responses.conversation_turns import ConversationTurn
 from codex_proxy.responses.profiles import renderer_of_profile
+from codex_proxy.responses.service import ResponsesService
 from codex_proxy.responses.shortening import may_shorten, shortened
 from codex_proxy.responses.store_faults import failure_of
 from codex_proxy.responses.stored_output import stored_output
@@ -40,7 +39,7 @@ FIELDS = FieldNames(
 )
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of a response before its turn begins."""
 
     id: str
@@ -59,14 +58,20 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def prepare(
-    service: Service, parsed: ParsedResponse, owner: str, *, id: str, created: float, wait: float | None
-) -> Prepared:
+    service: ResponsesService,
+    parsed: ParsedResponse,
+    owner: str,
+    *,
+    id: str,
+    created: float,
+    wait: float | None,
+) -> PreparedResponse:
     """Reads the context and makes the turn. Raises `Fault`. `wait`: seconds for another turn of its conversation."""
     held = None
-    if parsed.conversation is not None and service.responses.store is not None:
-        held = await service.responses.turns.enter(owner, parsed.conversation, wait)
+    if parsed.conversation is not None and service.store is not None:
+        held = await service.turns.enter(owner, parsed.conversation, wait)
     try:
-        context = await context_of(parsed, service.responses.store, owner, service.ids, created)
+        context = await context_of(parsed, service.store, owner, service.ids, created)
         return await prepared_with(service, parsed, context, owner, id=id, created=created, held=held)
     except BaseException:
         if held is not None:
@@ -75,7 +80,7 @@ async def prepare(
 
 
 async def prepared_with(
-    service: Service,
+    service: ResponsesService,
     parsed: ParsedResponse,
     context: Context,
     owner: str,
@@ -83,9 +88,9 @@ async def prepared_with(
     id: str,
     created: float,
     held: ConversationTurn | None = None,
-) -> Prepared:
+) -> PreparedResponse:
     """The same, for a context that is known already, within what its owner may do now."""
-    turn, replay = turn_with(parsed, context, service.manager.identity(parsed.turn))
+    turn, replay = turn_with(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
         turn,
         service.clients.named(owner),
@@ -95,7 +100,7 @@ async def prepared_with(
         image_fields=web_images(parsed.input_items),
         mcp=parsed.mcp,
     )
-    return Prepared(
+    return PreparedResponse(
         id=id,
         owner=owner,
         created=created,
@@ -107,7 +112,9 @@ async def prepared_with(
     )
 
 
-async def prepared_shorter(service: Service, prepared: Prepared, failure: Failure) -> Prepared | None:
+async def prepared_shorter(
+    service: ResponsesService, prepared: PreparedResponse, failure: Failure
+) -> PreparedResponse | None:
     """The same turn without its oldest turns, where that may help against this failure."""
     context = shortened(prepared.context)
     if context is None or not may_shorten(prepared.parsed, prepared.context, failure):
@@ -134,11 +141,11 @@ def _with_images(
 
 
 def renderer_of(
-    service: Service, prepared: Prepared, *, stream: bool = False, keep_frames: bool = False
+    service: ResponsesService, prepared: PreparedResponse, *, stream: bool = False, keep_frames: bool = False
 ) -> ResponsesRenderer:
     """The renderer of this response, in the profile that the operator chose."""
     parsed = prepared.parsed
-    return renderer_of_profile(service.responses.profile)(
+    return renderer_of_profile(service.profile)(
         id=prepared.id,
         created_at=int(prepared.created),
         echo={**parsed.echo, "store": stores(service, parsed)},
@@ -155,37 +162,32 @@ def renderer_of(
     )
 
 
-def answer_of(service: Service, prepared: Prepared, save: Save, *, stream: bool) -> Answer:
+def answer_of(service: ResponsesService, prepared: PreparedResponse, save: Save, *, stream: bool) -> Answer:
     """The answer of this response, which nothing has begun yet."""
     return Answer(
         renderer_of(service, prepared, stream=stream, keep_frames=True),
         save,
         stream=stream,
-        profile=service.responses.profile,
+        profile=service.profile,
     )
 
 
-def headers_of(service: Service, prepared: Prepared) -> dict[str, str]:
-    """What is told of the agent, and of what the request asked for in vain."""
-    search = "tools[web_search]" if prepared.parsed.web_search else None
-    ignored = prepared.parsed.ignored
-    return agent_headers(service.manager.agent, prepared.turn, ignored, search, "text.verbosity")
-
-
-def stores(service: Service, parsed: ParsedResponse) -> bool:
+def stores(service: ResponsesService, parsed: ParsedResponse) -> bool:
     """Whether the response will be there afterwards."""
-    return parsed.store and service.responses.store is not None
+    return parsed.store and service.store is not None
 
 
-def keeps_anything(service: Service, parsed: ParsedResponse) -> bool:
+def keeps_anything(service: ResponsesService, parsed: ParsedResponse) -> bool:
     """Whether something is written when the response has ended: itself, or its items in a conversation."""
     return stores(service, parsed) or parsed.conversation is not None
 
 
-async def start_run(service: Service, prepared: Prepared, before_end: BeforeEnd | None = None) -> Run:
+async def start_run(
+    service: ResponsesService, prepared: PreparedResponse, before_end: BeforeEnd | None = None
+) -> Run:
     """Starts the turn. Raises the `Fault` of one that cannot begin."""
     turn, tools = await _with_server_tools(service, prepared)
-    return await service.manager.start(
+    return await service.runs.start(
         turn,
         prepared.owner,
         before_end,
@@ -196,7 +198,7 @@ async def start_run(service: Service, prepared: Prepared, before_end: BeforeEnd 
     )
 
 
-async def begin(service: Service, prepared: Prepared, answer: Answer) -> Run:
+async def begin(service: ResponsesService, prepared: PreparedResponse, answer: Answer) -> Run:
     """Starts the turn of an answer. Raises the `Fault` of one that cannot begin."""
     saves = keeps_anything(service, prepared.parsed)
     try:
@@ -208,7 +210,9 @@ async def begin(service: Service, prepared: Prepared, answer: Answer) -> Run:
     return run
 
 
-async def _with_server_tools(service: Service, prepared: Prepared) -> tuple[Turn, ServerTools]:
+async def _with_server_tools(
+    service: ResponsesService, prepared: PreparedResponse
+) -> tuple[Turn, ServerTools]:
     """The turn with the tools that this server runs for it. Raises `Fault`."""
     if not service.admission.has_server_tools:
         return prepared.turn, ServerTools()
@@ -226,7 +230,7 @@ async def _with_server_tools(service: Service, prepared: Prepared) -> tuple[Turn
 class SaveOnce:
     """Saves a response that runs in front of its client, when it has ended."""
 
-    def __init__(self, service: Service, prepared: Prepared) -> None:
+    def __init__(self, service: ResponsesService, prepared: PreparedResponse) -> None:
         self._service = service
         self._prepared = prepared
 
@@ -243,7 +247,7 @@ class SaveOnce:
         final, parsed = answer.final, self._prepared.parsed
         assert final is not None
         failed = final["status"] == "failed"
-        store = self._service.responses.store
+        store = self._service.store
         if store is None or (failed and not parsed.stream):
             return None  # nobody has heard of it
         try:
@@ -276,11 +280,11 @@ class SaveOnce:
         )
 
 
-def output_of(service: Service, final: dict[str, object], run: Run) -> Sequence[StoredItem]:
+def output_of(service: ResponsesService, final: dict[str, object], run: Run) -> Sequence[StoredItem]:
     """The output as it is kept. Of a turn that was cut off, what the client saw is all that counts."""
     said: list[ModelItem] = []
     if final["status"] == "completed":
-        said = model_items(run, service.manager.identity(run.turn))
+        said = model_items(run, service.runs.identity(run.turn))
     return stored_output(final["output"], said, service.ids, service.clock.epoch())  # type: ignore[arg-type]
 
 

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import structlog
-from aiohttp import web
 
+from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
-from codex_proxy.http.middleware.bodies import HELD, HeldBytes
-from codex_proxy.http.middleware.frame import CLIENT, OWNER
-from codex_proxy.http.responses.live_run import RETRY_SECONDS, LiveRun, can_run_again, end_response
-from codex_proxy.http.responses.prepare import Prepared, headers_of, prepared_with, renderer_of
-from codex_proxy.http.service import Service
 from codex_proxy.responses.context import context_of
+from codex_proxy.responses.live_run import RETRY_SECONDS, LiveRun, can_run_again, end_response
+from codex_proxy.responses.prepare import PreparedResponse, prepared_with, renderer_of
+from codex_proxy.responses.service import ResponsesService
 from codex_proxy.responses.store_faults import failure_of, required_store, store_errors_as_faults
 from codex_proxy.store.base import Store, StoredResponse, StoreError, StoreUnavailable
 from codex_proxy.surfaces.base import RequestHints, json_bytes
 from codex_proxy.surfaces.responses.objects import failed
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
-log = structlog.get_logger("codex_proxy.http")
+log = structlog.get_logger(__name__)
 
 CUT_OFF = Failure(
     kind=FaultKind.UNAVAILABLE,
@@ -40,8 +38,18 @@ class Recovery(msgspec.Struct, frozen=True):
     activity: str | None
 
 
-def refuse_without_store(service: Service) -> None:
-    if service.responses.store is None:
+class HeldBody(Protocol):
+    """The bytes of a request's body that are counted as long as they are held."""
+
+    def handed_over(self) -> HeldBody:
+        """The same bytes, held by whoever releases what this returns."""
+        ...
+
+    def release(self) -> None: ...
+
+
+def refuse_without_store(service: ResponsesService) -> None:
+    if service.store is None:
         raise bad_request(
             "A background response has to be stored, and this server keeps none (PROXY_STORE=off).",
             "background",
@@ -50,26 +58,35 @@ def refuse_without_store(service: Service) -> None:
 
 
 async def create_in_background(
-    request: web.Request, service: Service, parsed: ParsedResponse, body: bytes, hints: RequestHints
-) -> Prepared:
-    """Stores the response, and starts it. What is wrong with the request is raised before that."""
+    service: ResponsesService,
+    parsed: ParsedResponse,
+    body: bytes,
+    hints: RequestHints,
+    client: Client,
+    held: HeldBody,
+) -> PreparedResponse:
+    """Stores the response, and starts it. `held`: what its request holds of its body, which it holds from then on.
+    Raises `Fault` for what is wrong with the request, before anything is stored."""
     refuse_without_store(service)
-    store = required_store(service.responses.store)
-    owner, background, now = request[OWNER], service.responses.background, service.clock.epoch()
-    with background.room(owner, request[CLIENT].concurrency):
+    store = required_store(service.store)
+    owner, background, now = client.name, service.background, service.clock.epoch()
+    with background.room(owner, client.concurrency):
         context = await context_of(parsed, store, owner, service.ids, now)
         prepared = await prepared_with(
             service, parsed, context, owner, id=service.ids.new("resp_"), created=now
         )
         queued = _queued(service, prepared, body, hints)
         # From the write on it is the server's: a client that leaves must not leave it queued with nobody to run it.
-        held = request[HELD].handed_over()
-        await background.whole(_store_and_begin(service, store, prepared, queued, held))
+        await background.whole(_store_and_begin(service, store, prepared, queued, held.handed_over()))
     return prepared
 
 
 async def _store_and_begin(
-    service: Service, store: Store, prepared: Prepared, queued: StoredResponse, held: HeldBytes
+    service: ResponsesService,
+    store: Store,
+    prepared: PreparedResponse,
+    queued: StoredResponse,
+    held: HeldBody,
 ) -> None:
     """It is written and runs, or it is not written. Raises `Fault`. `held`: what it holds of its request's body."""
     try:
@@ -77,11 +94,13 @@ async def _store_and_begin(
     except BaseException:
         held.release()
         raise
-    service.responses.background.begin(prepared.owner, prepared.id, live, held.release)
+    service.background.begin(prepared.owner, prepared.id, live, held.release)
 
 
-async def _stored(service: Service, store: Store, prepared: Prepared, queued: StoredResponse) -> LiveRun:
-    background, manager = service.responses.background, service.manager
+async def _stored(
+    service: ResponsesService, store: Store, prepared: PreparedResponse, queued: StoredResponse
+) -> LiveRun:
+    background, manager = service.background, service.runs
     if manager.draining:
         raise Fault(STOPPING)
     live = LiveRun(service, prepared, store, background.slots)
@@ -111,7 +130,9 @@ async def _take_back(store: Store, queued: StoredResponse) -> None:
             return
 
 
-def _queued(service: Service, prepared: Prepared, body: bytes, hints: RequestHints) -> StoredResponse:
+def _queued(
+    service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints
+) -> StoredResponse:
     """What is stored of a response that waits."""
     recovery = b""
     if can_run_again(service, prepared):
@@ -129,23 +150,14 @@ def _queued(service: Service, prepared: Prepared, body: bytes, hints: RequestHin
     )
 
 
-def queued_json(service: Service, prepared: Prepared) -> bytes:
+def queued_json(service: ResponsesService, prepared: PreparedResponse) -> bytes:
     """The object of a response that waits."""
     return json_bytes({**renderer_of(service, prepared).snapshot(), "status": "queued"})
 
 
-def queued_reply(service: Service, prepared: Prepared) -> web.Response:
-    """What its creator gets at once."""
-    return web.Response(
-        body=queued_json(service, prepared),
-        content_type="application/json",
-        headers=headers_of(service, prepared),
-    )
-
-
-async def cancel_in_background(service: Service, store: Store, found: StoredResponse) -> None:
+async def cancel_in_background(service: ResponsesService, store: Store, found: StoredResponse) -> None:
     """Returns when the response has ended, whichever way."""
-    live = service.responses.background.find(found.owner, found.id)
+    live = service.background.find(found.owner, found.id)
     if live is not None:
         await live.cancel()
         return
@@ -157,29 +169,31 @@ async def cancel_in_background(service: Service, store: Store, found: StoredResp
 # --- after a restart ----------------------------------------------------------------------------
 
 
-async def unfinished_of_last_process(service: Service) -> list[StoredResponse]:
+async def unfinished_of_last_process(service: ResponsesService) -> list[StoredResponse]:
     """What the last process left unfinished; to be asked before this one takes requests. Raises `StoreError`."""
-    store = service.responses.store
+    store = service.store
     return [] if store is None else await store.unfinished_responses()
 
 
-async def take_up_again(service: Service, left: Sequence[StoredResponse]) -> None:
+async def take_up_again(service: ResponsesService, left: Sequence[StoredResponse]) -> None:
     """Each of these is run again or fails with the reason; what the store does not take now, as soon as it does."""
-    store = service.responses.store
+    store = service.store
     if store is None:
         return
     refused = [found for found in left if not await _taken_up(service, store, found)]
     if refused:
-        service.responses.background.spawn(_take_up_until_it_is(service, store, refused))
+        service.background.spawn(_take_up_until_it_is(service, store, refused))
 
 
-async def _take_up_until_it_is(service: Service, store: Store, left: Sequence[StoredResponse]) -> None:
+async def _take_up_until_it_is(
+    service: ResponsesService, store: Store, left: Sequence[StoredResponse]
+) -> None:
     for found in left:
         while not await _taken_up(service, store, found):  # noqa: ASYNC110 - a disk gives no event
             await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _taken_up(service: Service, store: Store, found: StoredResponse) -> bool:
+async def _taken_up(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
     """False where the store does not take its end."""
     try:
         if not await _run_again(service, store, found):
@@ -190,8 +204,8 @@ async def _taken_up(service: Service, store: Store, found: StoredResponse) -> bo
     return True
 
 
-async def _run_again(service: Service, store: Store, found: StoredResponse) -> bool:
-    if service.responses.background_recovery != "rerun" or not found.recovery:
+async def _run_again(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
+    if service.background_recovery != "rerun" or not found.recovery:
         return False
     try:
         recovery = msgspec.json.decode(found.recovery, type=Recovery)
@@ -213,12 +227,12 @@ async def _run_again(service: Service, store: Store, found: StoredResponse) -> b
         log.warning("background_not_run_again", id=found.id, reason="written by another version")
         return False
     log.info("background_run_again", id=found.id)
-    live = LiveRun(service, prepared, store, service.responses.background.slots)
-    service.responses.background.begin(found.owner, found.id, live)
+    live = LiveRun(service, prepared, store, service.background.slots)
+    service.background.begin(found.owner, found.id, live)
     return True
 
 
-async def _fail(service: Service, store: Store, found: StoredResponse) -> None:
+async def _fail(service: ResponsesService, store: Store, found: StoredResponse) -> None:
     object = failed(msgspec.json.decode(found.json), CUT_OFF)
     await end_response(service, store, found.owner, object)
     log.warning("background_cut_off", id=found.id)

@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 
 import msgspec
-from aiohttp import web
 
 from codex_proxy.core.faults import Failure, FaultKind, bad_request
-from codex_proxy.http.responses.background_runs import Live
-from codex_proxy.http.service import Service
-from codex_proxy.http.sse import EventStream
+from codex_proxy.responses.background_runs import Live
 from codex_proxy.responses.profiles import end_of_profile, events_of_profile
+from codex_proxy.responses.service import ResponsesService
 from codex_proxy.responses.store_faults import store_errors_as_faults
 from codex_proxy.store.base import UNFINISHED, Frame, NotStored, Store, StoredResponse
 from codex_proxy.surfaces.responses.objects import not_resumable
@@ -54,27 +52,11 @@ async def check_resumable(store: Store, found: StoredResponse, live: Live | None
             raise not_resumable(found.id)
 
 
-async def follow(
-    request: web.Request,
-    service: Service,
-    store: Store,
-    owner: str,
-    id: str,
-    after: int,
-    headers: Mapping[str, str],
-) -> web.StreamResponse:
-    """Streams the events with a number above `after` until the end. The response does not mind who reads."""
-    stream = EventStream(request, headers)
-    try:
-        async for piece in _pieces(service, store, owner, id, after):
-            await stream.write(piece)
-        return await stream.close()
-    finally:
-        stream.stop()
-
-
-async def _pieces(service: Service, store: Store, owner: str, id: str, after: int) -> AsyncIterator[bytes]:
-    live = service.responses.background.find(owner, id)
+async def followed(
+    service: ResponsesService, store: Store, owner: str, id: str, after: int
+) -> AsyncIterator[bytes]:
+    """The events with a number above `after` until the end. The response does not mind who reads."""
+    live = service.background.find(owner, id)
     while True:
         seen = 0 if live is None else live.version
         over = live is None or live.ended
@@ -91,9 +73,9 @@ async def _pieces(service: Service, store: Store, owner: str, id: str, after: in
         elif over:
             yield await _made_end(service, store, owner, id, after)
             break
-        elif live is not None and not await _waited(live, seen, service.responses.heartbeat):
+        elif live is not None and not await _waited(live, seen, service.heartbeat):
             yield HEARTBEAT
-    yield end_of_profile(service.responses.profile)
+    yield end_of_profile(service.profile)
 
 
 async def _waited(live: Live, seen: int, seconds: float) -> bool:
@@ -106,7 +88,7 @@ async def _waited(live: Live, seen: int, seconds: float) -> bool:
     return True
 
 
-async def _made_end(service: Service, store: Store, owner: str, id: str, after: int) -> bytes:
+async def _made_end(service: ResponsesService, store: Store, owner: str, id: str, after: int) -> bytes:
     """The last frames of a stream that was cut off, made of the object; nothing where the reader has had them."""
     with store_errors_as_faults():
         found = await store.response(owner, id)
@@ -114,7 +96,7 @@ async def _made_end(service: Service, store: Store, owner: str, id: str, after: 
     if found is None or found.status in UNFINISHED or (last is not None and is_last(last)):
         return b""
     object = msgspec.json.decode(found.json)
-    events = events_of_profile(service.responses.profile, object)
+    events = events_of_profile(service.profile, object)
     events.number = 0 if last is None else last.number + 1
     if object["error"] is not None:
         events.fail(Failure(kind=FaultKind.UNAVAILABLE, message=object["error"]["message"]))

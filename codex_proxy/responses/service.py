@@ -1,0 +1,76 @@
+"""What all responses of a server share: its parts, and what the operator decided about responses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol
+
+import msgspec
+
+from codex_proxy.admission.admit import Admission
+from codex_proxy.admission.clients import Clients
+from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.responses.background_runs import BackgroundRuns
+from codex_proxy.responses.conversation_turns import ConversationTurns
+from codex_proxy.responses.profiles import Profile
+from codex_proxy.runs.manager import RunManager
+from codex_proxy.store.base import Store
+from codex_proxy.store.webhooks import PendingWebhook
+from codex_proxy.store.write_check import WriteCheck
+from codex_proxy.surfaces.models import ModelCatalog
+from codex_proxy.surfaces.usage import Spending
+
+
+class Webhooks(Protocol):
+    """Sends webhooks that the store holds."""
+
+    def pending(self, response_id: str, status: str) -> Sequence[PendingWebhook]:
+        """The webhooks that tell of a response's end, to be stored with it."""
+        ...
+
+    def wake(self) -> None:
+        """There may be more in the store."""
+        ...
+
+
+class Spender(Protocol):
+    """A turn that can tell what it has cost so far."""
+
+    def spending(self) -> Spending: ...
+
+
+class UsageRecorder(Protocol):
+    """Adds up what turns cost."""
+
+    def turn(self, owner: str, model: str, spender: Spender) -> AbstractContextManager[None]:
+        """Records what the turn inside has cost, however it ends."""
+        ...
+
+
+class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts that responses are made with."""
+
+    runs: RunManager
+    admission: Admission
+    """What every turn passes before it starts."""
+    clients: Clients
+    catalog: ModelCatalog
+    clock: Clock
+    ids: IdSource
+    usage: UsageRecorder
+    store: Store | None
+    """None: nothing is kept."""
+    profile: Profile = "openai"
+    heartbeat: float = 15.0
+    """Seconds of silence after which a stream gets a comment; 0 for never."""
+    conversation_wait: float = 30.0
+    """Seconds that a turn waits for another one of its conversation."""
+    turns: ConversationTurns
+    background: BackgroundRuns
+    background_recovery: Literal["fail", "rerun"] = "fail"
+    """What becomes of background responses that a restart has cut off."""
+    write_check: WriteCheck | None = None
+    """Of the store, where there is one."""
+    webhooks: Webhooks | None = None
+    """None: nobody is told of the ends of background responses."""
