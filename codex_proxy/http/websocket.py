@@ -64,13 +64,15 @@ TOO_MANY = Failure(
 
 
 async def responses_socket(request: web.Request) -> web.StreamResponse:
-    """The whole connection."""
+    """Serves the whole connection. Raises `Fault` where it is no handshake, or the server stops."""
     socket = web.WebSocketResponse(
         max_msg_size=request.app[SERVICE].body_limit, heartbeat=PING_SECONDS, protocols=_spoken(request)
     )
     if not socket.can_prepare(request):
         message = "GET of this path is for WebSockets; send a POST."
         raise Fault(Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message))
+    if request.app[SERVICE].manager.draining:
+        raise Fault(STOPPING)
     await socket.prepare(request)
     connection = _Connection(request, socket)
     try:

@@ -139,13 +139,17 @@ class Client:
                 await socket.send_json({"type": "response.create", **body})
                 async for message in socket:
                     if message.type is not aiohttp.WSMsgType.TEXT:
-                        return
+                        break
                     kind = json.loads(message.data)["type"]
                     over = kind == "error" or kind.removeprefix("response.") in OVER
                     if over or self._random.random() < 0.05:
                         return
+                raise aiohttp.ClientConnectionError(f"closed with {socket.close_code} before the turn ended")
         except aiohttp.WSServerHandshakeError as error:
-            self._look_at(error.status, "the WebSocket", None)
+            if error.status == 101:  # an upgrade that no client may take
+                self._ledger.wrong.append(f"the WebSocket: {error.message}: {dict(error.headers or {})}")
+            else:
+                self._look_at(error.status, "the WebSocket", None)
 
     # --- bad clients ----------------------------------------------------------------------------
 

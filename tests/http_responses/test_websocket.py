@@ -151,5 +151,18 @@ async def test_it_wants_the_key(tmp_path: Path) -> None:
             assert (await answer_to(socket, said("Hi.")))["status"] == "completed"
 
 
+async def test_while_the_server_stops_none_is_opened_and_the_refusal_is_that_of_any_turn(
+    tmp_path: Path,
+) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        proxy.server.manager.begin_drain()
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await open_socket(proxy)
+    assert (refused.value.status, refused.value.message) == (503, "Invalid response status")
+    assert refused.value.headers is not None
+    assert refused.value.headers["connection"] == "close"
+    assert int(refused.value.headers["retry-after"]) > 0
+
+
 async def test_a_plain_get_is_told_what_the_path_takes(proxy: Proxy) -> None:
     assert (await proxy.send("GET", "/v1/responses")).status == 405

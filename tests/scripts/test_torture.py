@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
+import aiohttp
 import pytest
 
 from scripts.torture_lib.__main__ import Report, loop_delay
+from scripts.torture_lib.clients import Client
+from scripts.torture_lib.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,3 +89,40 @@ def test_the_delay_of_a_share_is_the_bucket_that_holds_it() -> None:
     assert loop_delay(samples, 0.5) == 0.01
     assert loop_delay(samples, 0.999) == 0.1
     assert loop_delay(samples, 1.0) == float("inf")
+
+
+def upgrade(head: str, connection: str) -> bytes:
+    """The answer to a handshake with this head."""
+    key = head.split("Sec-WebSocket-Key: ")[1].split("\r\n")[0]
+    digest = hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest()
+    lines = ("HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", f"Connection: {connection}")
+    accepted = f"Sec-WebSocket-Accept: {base64.b64encode(digest).decode()}"
+    return "\r\n".join((*lines, accepted, "", "")).encode()
+
+
+@pytest.mark.parametrize(
+    ("connection", "said"),
+    [("close", "Invalid connection header: {"), ("upgrade", "closed with 1006 before the turn ended")],
+)
+async def test_what_is_wrong_with_a_websocket_is_said(connection: str, said: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        over.append(True)
+        writer.write(upgrade((await reader.readuntil(b"\r\n\r\n")).decode(), connection))
+        await writer.drain()
+        writer.close()
+
+    over: list[bool] = []
+    async with (
+        await asyncio.start_server(serve, "127.0.0.1", 0) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        up = asyncio.Event()
+        up.set()
+        port = server.sockets[0].getsockname()[1]
+        attacked = SimpleNamespace(url=f"http://127.0.0.1:{port}", keys=["key"], up=up, life=1)
+        ledger = Ledger(cast(Any, attacked))
+        client = Client(ledger, session, Random(1))
+        client._actions = [(client._socket, 1)]
+        await client.run(lambda: bool(over))
+    [wrong] = ledger.wrong
+    assert said in wrong
