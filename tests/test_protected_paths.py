@@ -19,6 +19,7 @@ from codex_proxy.commands.place_checks import workspace_check
 from codex_proxy.config import Settings, load
 from codex_proxy.core.protection import Protected, endangered
 from codex_proxy.protected_paths import places_of, workspace_write_policy, write_conflict
+from tests.waiting import PATIENCE
 
 ROOT = Path(codex_proxy.__file__).parents[1]
 
@@ -162,7 +163,7 @@ def test_a_server_that_is_started_in_the_checkout_says_to_start_it_elsewhere(tmp
         env=environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
     )
     assert done.returncode == 1
     assert f"--sandbox workspace-write would let the agent's commands write to {ROOT}" in done.stderr

@@ -14,8 +14,9 @@ from typing import TypeVar
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.manager import RunManager
 
-PATIENCE = 20.0
-"""Seconds for what takes milliseconds: a machine that is busy with thirty other things takes as many times as long."""
+PATIENCE = 60.0
+"""Seconds for what takes one at most. It bounds hangs and measures no speed: where all is well a wait ends at once, and
+a machine that is busy with thirty other things takes as many times as long."""
 _PAUSE = 0.005
 
 

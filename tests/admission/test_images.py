@@ -28,6 +28,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.turn import Turn
 from tests.pictures import PICTURES, PNG
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -438,7 +439,7 @@ async def test_a_body_without_end_is_left_as_soon_as_it_is_too_large(serve: Serv
     host = await serve(flood)
     images = fetcher(host.entry, limits=ImageLimits(image_bytes=100_000))
     assert "is larger than" in await refusal(images.fetch(host.url()))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await left.wait()
 
 

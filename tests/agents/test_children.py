@@ -25,7 +25,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, SpawnError
 from codex_proxy.process.descendants import children_of, since_boot
 from tests.process.children import gone, shell
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -59,7 +59,7 @@ class Reader:
         self.over.set()
 
     async def end(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await self.over.wait()
 
 
@@ -73,7 +73,7 @@ async def process() -> AsyncIterator[AppServerProcess]:
     assert made.pid is None or gone([made.pid])
 
 
-async def refused(process: AppServerProcess, command: Command, within: float = 10.0) -> str:
+async def refused(process: AppServerProcess, command: Command, within: float = PATIENCE) -> str:
     with pytest.raises(Fault) as caught:
         await process.start(command, within=within)
     assert caught.value.failure.kind is FaultKind.SPAWN_FAILED
@@ -81,7 +81,7 @@ async def refused(process: AppServerProcess, command: Command, within: float = 1
 
 
 async def test_a_hub_is_ready_when_its_agent_has_greeted(process: AppServerProcess) -> None:
-    await process.start(fake("app-server"), within=10.0)
+    await process.start(fake("app-server"), within=PATIENCE)
     assert process.alive
     assert process.connection.ready
     assert process.connection.signed_in
@@ -89,7 +89,7 @@ async def test_a_hub_is_ready_when_its_agent_has_greeted(process: AppServerProce
 
 
 async def test_an_agent_nobody_has_signed_in_to_says_so_in_its_greeting(process: AppServerProcess) -> None:
-    await process.start(fake("app-server", FAKE_CODEX_ACCOUNT="none"), within=10.0)
+    await process.start(fake("app-server", FAKE_CODEX_ACCOUNT="none"), within=PATIENCE)
     assert not process.connection.signed_in
 
 
@@ -113,9 +113,9 @@ async def test_an_agent_that_cannot_be_started_is_named(process: AppServerProces
 
 async def test_a_start_that_is_broken_off_leaves_no_process(process: AppServerProcess) -> None:
     starting = asyncio.create_task(
-        process.start(fake("app-server", FAKE_CODEX_MISBEHAVE="hang_start"), within=30.0)
+        process.start(fake("app-server", FAKE_CODEX_MISBEHAVE="hang_start"), within=PATIENCE)
     )
-    await eventually(lambda: process.pid is not None, within=10)
+    await eventually(lambda: process.pid is not None)
     assert process.pid is not None
     pids = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
     starting.cancel()
@@ -125,7 +125,7 @@ async def test_a_start_that_is_broken_off_leaves_no_process(process: AppServerPr
 
 
 async def test_every_lane_hears_of_the_end_of_its_process_once(process: AppServerProcess) -> None:
-    await process.start(fake("app-server"), within=10.0)
+    await process.start(fake("app-server"), within=PATIENCE)
     readers = [Reader(), Reader()]
     changes: list[bool] = []
     process.on_change = lambda: changes.append(process.alive)
@@ -143,7 +143,7 @@ async def test_every_lane_hears_of_the_end_of_its_process_once(process: AppServe
 async def test_a_line_without_an_end_fails_every_turn_and_the_process_is_not_used_again(
     process: AppServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await process.start(fake("app-server"), within=10.0)
+    await process.start(fake("app-server"), within=PATIENCE)
     process._framer = LineFramer(100)
     changes: list[bool] = []
     process.on_change = lambda: changes.append(process.unhealthy)
@@ -152,7 +152,7 @@ async def test_a_line_without_an_end_fails_every_turn_and_the_process_is_not_use
     process.received(b"x" * 1000)
     assert [failure.kind for failure in reader.failures] == [FaultKind.AGENT_PROTOCOL]
     assert changes == [True]
-    await eventually(lambda: not process.alive, within=10)
+    await eventually(lambda: not process.alive)
     assert lines.MAX_LINE_BYTES > 12 << 20
 
 
@@ -201,7 +201,7 @@ async def test_a_childs_text_comes_as_it_is_where_it_is_not_read_by_lines() -> N
 
 
 async def test_a_process_that_serves_several_turns_keeps_its_stdin_open(process: AppServerProcess) -> None:
-    await process.start(fake("app-server"), within=10.0)
+    await process.start(fake("app-server"), within=PATIENCE)
     with pytest.raises(RuntimeError, match="several turns"):
         process.open_lane().close_stdin()
 
@@ -223,7 +223,7 @@ async def test_a_release_ends_a_child_that_does_not_listen() -> None:
     lane, reader = ChildTransport(), Reader()
     await lane.start(shell("trap '' TERM; echo $$; while :; do sleep 100; done"))
     lane.attach(reader)
-    await eventually(lambda: bool(reader.messages), within=10)
+    await eventually(lambda: bool(reader.messages))
     await lane.release(finished=True)
     assert gone([int(reader.messages[0])])
     assert len(reader.ends) == 1
@@ -233,7 +233,7 @@ async def test_a_paused_child_waits_and_loses_nothing() -> None:
     lane, reader = ChildTransport(), Reader()
     await lane.start(shell("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done"))
     lane.attach(reader)
-    await eventually(lambda: bool(reader.messages), within=10)
+    await eventually(lambda: bool(reader.messages))
     lane.pause_reading()
     held = len(reader.messages)
     await asyncio.sleep(0)
@@ -259,7 +259,7 @@ async def test_a_lane_that_never_started_can_be_used_without_harm() -> None:
 async def test_a_stray_is_what_is_older_than_every_turn_and_not_the_agent_itself(
     process: AppServerProcess,
 ) -> None:
-    await process.start(fake("app-server"), within=10.0)
+    await process.start(fake("app-server"), within=PATIENCE)
     lane = process.open_lane()
     reader = Reader()
     lane.attach(reader)
@@ -275,9 +275,9 @@ async def test_a_stray_is_what_is_older_than_every_turn_and_not_the_agent_itself
             lane.send(step.writes)
         return len(children_of(process.pid or 0)) > 1
 
-    await eventually(pump, within=10)
+    await eventually(pump)
     assert not process.has_orphans, "it may belong to the turn that runs"
-    await eventually(lambda: since_boot() > max(children_of(process.pid or 0).values()), within=10)
+    await eventually(lambda: since_boot() > max(children_of(process.pid or 0).values()))
     later = process.open_lane()
     assert not process.has_orphans
     await lane.release(finished=True)

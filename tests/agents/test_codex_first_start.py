@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.agents.codex.first_start import alone_the_first_time
+from tests.waiting import PATIENCE
 
 
 class Inside:
@@ -63,7 +64,7 @@ async def test_one_that_is_cancelled_lets_the_next_one_in(tmp_path: Path) -> Non
     await holding.wait()
     second = asyncio.create_task(Inside().stay(mark))
     first.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await second
     with pytest.raises(asyncio.CancelledError):
         await first

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from codex_proxy.agents.codex.private_home import private_home, remove_left_homes
+from tests.waiting import PATIENCE
 
 KILLED = """
 import os, signal, sys
@@ -26,7 +27,7 @@ def test_a_home_is_empty_for_its_owner_alone_and_gone_afterwards(tmp_path: Path)
 
 
 def test_the_home_of_one_who_was_killed_is_removed_and_one_in_use_is_not(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=30)
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=PATIENCE)
     assert len(list(tmp_path.iterdir())) == 1
     with private_home(str(tmp_path)) as home:
         remove_left_homes(str(tmp_path))

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 30.0
-"""Seconds for what takes one on an idle machine."""
+from tests.waiting import PATIENCE
 
 CODEX = """#!/bin/sh
 case "$1" in

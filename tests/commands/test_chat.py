@@ -22,8 +22,9 @@ from rich.console import Console
 
 from codex_proxy.commands.chat.conversation import ChatError, Conversation, Piece
 from codex_proxy.commands.chat.terminal import Screen
-from tests.commands.codexes import PATIENCE, Done, command, environment
+from tests.commands.codexes import Done, command, environment
 from tests.http.serving import Proxy, fake_proxy, until
+from tests.waiting import PATIENCE
 
 SAYS = "Hello from the deterministic fake agent."
 

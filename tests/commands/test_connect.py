@@ -21,9 +21,10 @@ from codex_proxy.commands.connect.command import NO_KEY, Target, entries_of, ins
 from codex_proxy.commands.connect.documents import DocumentError, changed
 from codex_proxy.commands.connect.table import BY_NAME, CLIENTS, Client, Entry
 from scripts import gen_clients
-from tests.commands.codexes import PATIENCE, command, environment
+from tests.commands.codexes import command, environment
 from tests.http.serving import fake_proxy
 from tests.real.codex_home import codex_path
+from tests.waiting import PATIENCE
 
 HERE = Target(base_url="http://127.0.0.1:11435/v1", model="codex-5", key=NO_KEY)
 WITH_FILES = [client for client in CLIENTS if client.file is not None]

@@ -26,6 +26,7 @@ from scripts.generate_chat_transcripts import (
     transcripts,
 )
 from scripts.golden import DYNAMIC_ID, MANIFEST, TIMESTAMP, digest, write_all
+from tests.waiting import PATIENCE
 
 NAMES = (
     *("nonstream-minimal", "nonstream-truncation", "nonstream-tool-calls", "nonstream-function-call"),
@@ -70,7 +71,7 @@ def deltas_of(name: str, index: int = 0) -> list[dict[str, Any]]:
 
 @pytest.fixture
 async def live(scenario: Scenario) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
-    timeout = aiohttp.ClientTimeout(total=20)
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
     async with served(scenario.profile) as url, aiohttp.ClientSession(timeout=timeout) as session:
         yield session, url
 

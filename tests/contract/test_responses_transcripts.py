@@ -25,6 +25,7 @@ from scripts.generate_responses_transcripts import (
     transcripts,
 )
 from scripts.golden import MANIFEST, TIMESTAMP, digest, server, write_all
+from tests.waiting import PATIENCE
 
 NAMES = (
     *("nonstream-minimal", "nonstream-tool-call", "nonstream-previous-response", "streaming-text"),
@@ -58,7 +59,7 @@ def types_of(name: str) -> list[str]:
 
 @pytest.fixture
 async def live() -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
-    timeout = aiohttp.ClientTimeout(total=20)
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
     async with server(model_aliases=ALIASES) as url, aiohttp.ClientSession(timeout=timeout) as session:
         yield session, url
 

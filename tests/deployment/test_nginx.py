@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.deployment.examples import example, replaced
-from tests.http.serving import PATIENCE, Proxy, fake_proxy, until, user
-from tests.waiting import polled
+from tests.http.serving import Proxy, fake_proxy, until, user
+from tests.waiting import PATIENCE, polled
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian: nginx-light)")
@@ -141,7 +141,7 @@ async def answering(front: Front) -> None:
                 return True
         return False
 
-    await polled(answers, within=PATIENCE)
+    await polled(answers)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.deployment.examples import example
+from tests.waiting import PATIENCE
 
 ANALYZE = shutil.which("systemd-analyze")
 pytestmark = pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed (Debian: systemd)")
@@ -30,7 +31,7 @@ def verified(home: Path, unit: str) -> str:
         capture_output=True,
         text=True,
         env=environment,
-        timeout=30,
+        timeout=PATIENCE,
     )
     found = said.stdout + said.stderr
     return "\n".join(line for line in found.splitlines() if "codex-proxy" in line)

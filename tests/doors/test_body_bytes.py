@@ -14,6 +14,7 @@ import pytest
 
 from tests.doors.keyed import bearing, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy, until, user
+from tests.waiting import PATIENCE
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 KIB = 1024
@@ -51,7 +52,7 @@ async def announced(proxy: Proxy, size: int) -> bytes:
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {size}\r\n\r\n".encode())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             return await reader.readuntil(b"\r\n\r\n")
     finally:
         writer.close()

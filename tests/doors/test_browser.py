@@ -21,9 +21,7 @@ from aiohttp import web
 from codex_proxy.http.routes import add_routes
 from tests.doors.browser import Page, Pages, browser, find_browser, rebound, serving
 from tests.http.serving import Proxy, fake_proxy, user
-
-PATIENCE = 40.0
-"""Seconds for a page's findings: a start of the browser on a busy machine is the longest."""
+from tests.waiting import PATIENCE
 
 FOREIGN = ("same-site", "cross-site", "rebound")
 STOLEN = ("chatcmpl-", "resp_", "conv_", '"object"', "codex-5", "pong")

@@ -15,7 +15,8 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.http.middleware.heads import LONGEST_LINE, MOST_HEADER_BYTES, MOST_HEADERS
 from codex_proxy.http.websocket import MAX_WAITING
 from codex_proxy.surfaces.body import DEPTH, MOST_BRACKETS, MOST_ITEMS, MOST_VALUES, decoded
-from tests.http.serving import PATIENCE, WEATHER, Answer, Proxy, fake_proxy, until, user
+from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, until, user
+from tests.waiting import PATIENCE
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}

@@ -9,7 +9,8 @@ import pytest
 
 from codex_proxy import app
 from codex_proxy.http import body
-from tests.http.serving import PATIENCE, Proxy, fake_proxy, user
+from tests.http.serving import Proxy, fake_proxy, user
+from tests.waiting import PATIENCE
 
 HEAD = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

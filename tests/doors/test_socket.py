@@ -13,6 +13,7 @@ from aiohttp import WSMsgType
 
 from tests.doors.keyed import bearing, key_of, keyed_proxy, look_now, write_keys
 from tests.http.serving import Proxy, fake_proxy, until
+from tests.waiting import PATIENCE
 
 KEY_PROTOCOL = "openai-insecure-api-key."
 
@@ -30,7 +31,7 @@ async def ask(socket: aiohttp.ClientWebSocketResponse, input: Any = "Hello.", **
 async def last_of(socket: aiohttp.ClientWebSocketResponse) -> dict[str, Any]:
     """The frame that ends a turn."""
     while True:
-        frame: dict[str, Any] = await socket.receive_json(timeout=20)
+        frame: dict[str, Any] = await socket.receive_json(timeout=PATIENCE)
         if frame["type"] in ("response.completed", "response.failed", "error"):
             return frame
 
@@ -98,7 +99,7 @@ async def test_a_key_that_is_gone_ends_the_connection_at_its_next_turn(keyed: Pr
         look_now(keyed.server)
         refused = await answered(socket)
         assert (refused["status"], refused["error"]["code"]) == (401, "invalid_api_key")
-        assert (await socket.receive(timeout=20)).type is WSMsgType.CLOSE
+        assert (await socket.receive(timeout=PATIENCE)).type is WSMsgType.CLOSE
         assert socket.close_code == aiohttp.WSCloseCode.POLICY_VIOLATION
 
 
@@ -108,7 +109,7 @@ async def test_a_connection_without_a_key_ends_when_keys_are_wanted(tmp_path: Pa
         write_keys(tmp_path, one={})
         look_now(proxy.server)
         assert (await answered(socket))["status"] == 401
-        assert (await socket.receive(timeout=20)).type is WSMsgType.CLOSE
+        assert (await socket.receive(timeout=PATIENCE)).type is WSMsgType.CLOSE
 
 
 async def test_limits_that_change_are_those_of_the_next_turn(keyed: Proxy, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from codex_proxy.commands.banner import banner
 from codex_proxy.commands.doctor import examine
 from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of
 from tests.process.children import gone
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "oneshot_agent"
 PLUGIN = {"agent": "auto", "agent_plugin": "oneshot_agent.spec:SPEC"}
@@ -45,7 +45,7 @@ async def serving(
     server = await make_server(settings_of(folder, **PLUGIN, **settings), environ)
     async with (
         running(server) as proxy,
-        AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0, timeout=20) as client,
+        AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE) as client,
     ):
         yield proxy, client
 

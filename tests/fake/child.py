@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-WAIT_S = 20
+from tests.waiting import PATIENCE
+
 RECORDINGS = Path(__file__).parents[1] / "golden" / "recordings"
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +46,7 @@ class Child:
     ) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(WAIT_S)
+        self.process.wait(PATIENCE)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -60,7 +61,7 @@ class Child:
         assert self.process.stdin is not None
         self.process.stdin.close()
 
-    def read_chunk(self, wait_s: float = WAIT_S) -> bytes | None:
+    def read_chunk(self, wait_s: float = PATIENCE) -> bytes | None:
         """What one read gives: b"" at the end of stdout, None when nothing came in time."""
         assert self.process.stdout is not None
         descriptor = self.process.stdout.fileno()
@@ -68,7 +69,7 @@ class Child:
             return None
         return os.read(descriptor, 1 << 20)
 
-    def read_line(self, wait_s: float = WAIT_S) -> bytes | None:
+    def read_line(self, wait_s: float = PATIENCE) -> bytes | None:
         """The next line without its end; b"" at the end of stdout, None when none came in time."""
         deadline = time.monotonic() + wait_s
         while b"\n" not in self._rest:
@@ -103,7 +104,7 @@ class Child:
 
     def exit_status(self) -> int:
         """The exit status, waited for."""
-        return self.process.wait(WAIT_S)
+        return self.process.wait(PATIENCE)
 
 
 def recorded(dialect: str, name: str, direction: str = "out") -> list[str]:

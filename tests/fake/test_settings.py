@@ -10,19 +10,20 @@ from pathlib import Path
 import pytest
 
 from tests.fake.app_child import AppChild, function_calls
-from tests.fake.child import ROOT, WAIT_S, Child
+from tests.fake.child import ROOT, Child
 from tests.fake.proto_child import ask, is_over, proto, texts, user_input
+from tests.waiting import PATIENCE
 
 
 def test_the_version_can_be_asked_without_a_conversation() -> None:
     command = [sys.executable, "-m", "fake_proto", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT)
     assert (done.stdout, done.returncode) == ("codex-cli 0.0.0-fake\n", 0)
 
 
 def test_a_call_without_a_subcommand_says_how_to_call() -> None:
     command = [sys.executable, "-m", "fake_proto"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT)
     assert done.returncode == 2
     assert done.stderr.startswith("usage: ")
 
@@ -129,7 +130,7 @@ def test_a_child_imports_only_what_it_needs_to_start_fast(dialect: str) -> None:
         "print(*sys.modules)"
     )
     command = [sys.executable, "-S", "-E", "-c", program, dialect]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT)
     heavy = {"asyncio", "typing", "dataclasses", "argparse", "inspect", "logging", "subprocess", "pathlib"}
     assert heavy & set(done.stdout.split()) == set()
 

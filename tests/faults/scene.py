@@ -24,9 +24,9 @@ from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.fake import PROTO_CAPABILITIES
 from codex_proxy.app import SystemClock
 from codex_proxy.process.child import Command
-from tests.http.serving import ENVIRONMENT, PATIENCE, Answer, Proxy, proxy_of, until
+from tests.http.serving import ENVIRONMENT, Answer, Proxy, proxy_of, until
 from tests.process.children import gone, open_descriptors
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 Dialect = Literal["proto", "app-server"]
 Surface = Literal["chat", "responses"]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.faults.scene import MODES, Mode, Scene, request_of
-from tests.http.serving import PATIENCE, until
+from tests.http.serving import until
 from tests.process.children import gone
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

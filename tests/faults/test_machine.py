@@ -24,7 +24,7 @@ from tests.faults.answers import is_broken_stream, is_good, is_status
 from tests.faults.scene import MODES, Mode, Scene, write_program
 from tests.faults.test_clients import line
 from tests.http.serving import Answer, until
-from tests.waiting import polled
+from tests.waiting import PATIENCE, polled
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -185,7 +185,7 @@ async def answered(there: Scene, modes: list[Mode]) -> AsyncIterator[Callable[[M
 
         async def ask(mode: Mode, prompt: str) -> Answer:
             lines[mode].send(mode, prompt)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 head, _, body = (await lines[mode].reader.read()).partition(b"\r\n\r\n")
             status, *headers = head.decode().split("\r\n")
             pairs = dict(header.split(": ", 1) for header in headers)

@@ -20,7 +20,7 @@ import aiohttp
 import pytest
 
 from tests.http.serving import ENVIRONMENT, user
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 MIB = 1 << 20
@@ -129,7 +129,7 @@ async def victim(folder: Path, dialect: str) -> AsyncIterator[Victim]:
             )
         )
         assert isinstance(found, re.Match), log.read_text()
-        timeout = aiohttp.ClientTimeout(total=30)
+        timeout = aiohttp.ClientTimeout(total=PATIENCE)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             yield Victim(process.pid, int(found[1]), session)
     finally:

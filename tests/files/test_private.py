@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.files import private
+from tests.waiting import PATIENCE
 
 
 def mode_of(path: Path) -> int:
@@ -73,7 +74,7 @@ def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
     reader.start()
     with private.replacing(tmp_path / "pipe") as out:
         out.write(b"line")
-    reader.join(30)
+    reader.join(PATIENCE)
     assert read == [b"line"]
 
 

@@ -4,49 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from codex_proxy.app import Server, make_server
+from tests.fuzz.holds import MAX_HOLD_SECONDS, Holds
 from tests.http.serving import ENVIRONMENT, settings_of
-
-PATIENCE = 20.0
-
-
-MAX_HOLD_SECONDS = 0.1
-"""CPU time of one callback of the server's event loop: as long nobody else is served."""
-
-
-class Holds:
-    """Which callback held the loop of a thread longest, by CPU time: a busy machine makes none longer."""
-
-    def __init__(self) -> None:
-        self.thread = 0
-        self.longest = 0.0
-        self.who = ""
-        self._run = asyncio.Handle._run
-
-    def __enter__(self) -> Holds:
-        holds, run = self, self._run
-
-        def timed(handle: asyncio.Handle) -> None:
-            if threading.get_ident() != holds.thread:
-                return run(handle)
-            began = time.thread_time()
-            run(handle)
-            took = time.thread_time() - began
-            if took > holds.longest:
-                holds.longest, holds.who = took, repr(handle)
-            return None
-
-        asyncio.Handle._run = timed  # type: ignore[method-assign, assignment]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.Handle._run = self._run  # type: ignore[method-assign]
+from tests.waiting import PATIENCE
 
 
 class ServerThread:
@@ -79,6 +45,12 @@ class ServerThread:
         assert self.server is not None
         return self.server.port
 
+    def finish_callback(self) -> None:
+        """Returns when the callback that runs now, which may have answered already, is over and was measured."""
+        over = threading.Event()
+        self._loop.call_soon_threadsafe(over.set)
+        assert over.wait(PATIENCE)
+
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(PATIENCE)
@@ -87,17 +59,20 @@ class ServerThread:
 
 
 @pytest.fixture(scope="session")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Holds]]:
-    """The port of a server that keeps responses and conversations, and whose turns are quick; and what holds it up."""
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, ServerThread]]:
+    """A server that keeps responses and conversations, and whose turns are quick; and the port that it listens on."""
     thread = ServerThread(tmp_path_factory.mktemp("fuzz"))
     with thread.holds, thread as port:
-        yield port, thread.holds
+        yield port, thread
 
 
 @pytest.fixture
-def port(fuzzed: tuple[int, Holds]) -> Iterator[int]:
+def port(fuzzed: tuple[int, ServerThread]) -> Iterator[int]:
     """Where it listens. No request of a test may hold its event loop."""
-    port, holds = fuzzed
-    holds.longest = 0.0
+    port, thread = fuzzed
+    holds = thread.holds
+    thread.finish_callback()
+    holds.forget()
     yield port
+    thread.finish_callback()
     assert holds.longest < MAX_HOLD_SECONDS, holds.who

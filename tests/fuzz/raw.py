@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import Any, NamedTuple
 
+from tests.waiting import PATIENCE
+
 
 class RawAnswer(NamedTuple):
     """One answer as it stood on the wire."""
@@ -21,9 +23,9 @@ class RawAnswer(NamedTuple):
         return found
 
 
-async def said_to(port: int, data: bytes, *, within: float = 5.0, patience: float | None = None) -> bytes:
+async def said_to(port: int, data: bytes, *, patience: float | None = None) -> bytes:
     """Writes all of `data` and reads until the server closes, or for `patience` seconds: it may wait for more."""
-    async with asyncio.timeout(within):
+    async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         found = b""
         try:

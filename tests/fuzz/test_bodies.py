@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.requests import CHAT, ITEMS, LEGACY, ODD, RESPONSE, spoilt
+from tests.waiting import PATIENCE
 
 KEYS: Final = {"message", "type", "param", "code"}
 OF_THE_MODEL: Final = {"invalid_structured_output", "tool_choice_not_honoured"}
@@ -88,7 +89,7 @@ DOUBLE: Final = [
 
 @pytest.fixture
 def line(port: int) -> Iterator[http.client.HTTPConnection]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     yield connection
     connection.close()
 

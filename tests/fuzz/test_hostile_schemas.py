@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 DRAFT_4: Final = {"$schema": "http://json-schema.org/draft-04/schema#"}
 MIXED: Final = [each for n in range(11_000) for each in (n, str(n))][:18_000]
 DOUBLING: Final = {
@@ -30,7 +32,7 @@ WIDE: Final = {"type": "object", "properties": {f"p{n}": {"type": "string"} for 
 
 
 def answered(body: dict[str, Any], port: int) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=50)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
     answer = connection.getresponse()
     try:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 
 def picture(megabytes: int) -> str:
     """A PNG of that size that compresses to nothing smaller, as a data URL."""
@@ -51,7 +53,7 @@ def test_a_large_picture_holds_nobody_up(port: int, asking: Any, spoilt: bool) -
         {"Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=50) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             status = answer.status
     except urllib.error.HTTPError as refused:
         status = refused.code

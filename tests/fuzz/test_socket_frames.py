@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.requests import ITEMS, ODD, RESPONSE, spoilt
+from tests.waiting import PATIENCE
 
-PATIENCE: Final = 10.0
 GOOD: Final = {"type": "response.create", "model": "codex-5", "input": "Hello.", "store": False}
 ENDS: Final = frozenset({"error", "response.completed", "response.incomplete", "response.failed"})
 OF_THE_MODEL: Final = frozenset({"invalid_structured_output", "tool_choice_not_honoured"})

@@ -21,10 +21,7 @@ from codex_proxy.app import Server, make_server
 from codex_proxy.config import Settings
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
-from tests.waiting import eventually
-
-PATIENCE = 20.0
-"""Seconds for what takes milliseconds on an idle machine."""
+from tests.waiting import PATIENCE, eventually
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
 """What the fake agent's children get: nothing of the machine that could change an answer."""

@@ -16,6 +16,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 from tests.http.serving import WEATHER, Proxy, fake_proxy
+from tests.waiting import PATIENCE
 
 TEXT = "Hello from the deterministic fake agent."
 
@@ -40,7 +41,9 @@ async def proxy(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0, timeout=20) as client:
+    async with AsyncOpenAI(
+        base_url=f"{proxy.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE
+    ) as client:
         yield client
 
 

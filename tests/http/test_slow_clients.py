@@ -15,7 +15,8 @@ import pytest
 from codex_proxy.http import stalled
 from codex_proxy.runs.event_log import HIGH_WATER
 from codex_proxy.runs.run import Run
-from tests.http.serving import PATIENCE, Proxy, fake_proxy, until, user
+from tests.http.serving import Proxy, fake_proxy, until, user
+from tests.waiting import PATIENCE
 
 FLOOD = "[[fake:count n=60000 size=100]]"
 """More than the buffers of both ends of a connection hold, and than a log may hold."""

@@ -12,7 +12,8 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from tests.http.serving import PATIENCE, Answer, Proxy, fake_proxy
+from tests.http.serving import Answer, Proxy, fake_proxy
+from tests.waiting import PATIENCE
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 

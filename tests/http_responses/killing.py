@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from codex_proxy.store.sqlite.writer import Writer, _Write
-from tests.http.serving import PATIENCE
+from tests.waiting import PATIENCE
 
 ADDRESS = re.compile(r"serves on (http://\S+)/v1")
 

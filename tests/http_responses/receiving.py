@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from tests.http.serving import PATIENCE
+from tests.waiting import PATIENCE
 
 SECRET = "whsec_c2VjcmV0IGZvciB0ZXN0cw=="
 

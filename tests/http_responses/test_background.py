@@ -18,7 +18,7 @@ from codex_proxy.responses import live_run
 from codex_proxy.responses.background_runs import BackgroundRuns
 from codex_proxy.store.base import StoredResponse
 from tests.faults.scene import agent_of, write_program
-from tests.http.serving import ENVIRONMENT, PATIENCE, Proxy, proxy_of, until
+from tests.http.serving import ENVIRONMENT, Proxy, proxy_of, until
 from tests.http_responses.asking import ask, blocks_of, checked, events_of, said, serving, types_of
 from tests.waiting import polled
 
@@ -40,7 +40,7 @@ async def ended(client: AsyncOpenAI, id: str) -> Any:
         response = await client.responses.retrieve(id)
         return None if response.status in ("queued", "in_progress") else response
 
-    return await polled(over, within=PATIENCE)
+    return await polled(over)
 
 
 async def stream_of(proxy: Proxy, id: str, after: int | None = None) -> list[dict[str, Any]]:

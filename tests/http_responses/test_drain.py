@@ -15,12 +15,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-import pytest
 
-from tests.http.serving import PATIENCE, user
+from tests.http.serving import user
 from tests.http_responses.asking import said, serving
 from tests.http_responses.killing import server_process
-from tests.waiting import polled
+from tests.waiting import PATIENCE, polled
 
 HELD = '[[fake:text say="one two three" hold=1]]'
 KEPT, STEADY = 20, 10
@@ -109,7 +108,7 @@ async def no_longer_listens(url: str) -> None:
         writer.transport.abort()
         return False
 
-    await polled(refuses, within=PATIENCE)
+    await polled(refuses)
 
 
 async def ask_steadily(kept: Line, turn: bool) -> list[Reply]:
@@ -124,7 +123,6 @@ def settings_for(folder: Path, drain_ms: int) -> dict[str, str]:
     return {"PROXY_DRAIN_MS": str(drain_ms), "STREAM_RELEASE_FILE": str(folder / "go")}
 
 
-@pytest.mark.timeout(120)
 async def test_every_request_on_an_accepted_connection_is_answered_while_the_server_drains(
     tmp_path: Path,
 ) -> None:
@@ -188,7 +186,6 @@ async def rest_of(socket: aiohttp.ClientWebSocketResponse) -> list[str]:
     return types
 
 
-@pytest.mark.timeout(120)
 async def test_what_does_not_end_in_its_time_is_told_why_before_its_connection_is_closed(
     tmp_path: Path,
 ) -> None:

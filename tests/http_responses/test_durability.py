@@ -18,9 +18,10 @@ import pytest
 
 from codex_proxy.app import StartError
 from codex_proxy.store.base import StoreUnavailable
-from tests.http.serving import PATIENCE, Proxy, fake_proxy, until
+from tests.http.serving import Proxy, fake_proxy, until
 from tests.http_responses.asking import ask, events_of, said, serving
 from tests.http_responses.killing import server_process
+from tests.waiting import PATIENCE
 
 
 async def ask_until_it_dies(url: str, stream: bool, acknowledged: list[str]) -> None:

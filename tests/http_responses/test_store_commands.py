@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.http_responses.asking import ask, said, serving
+from tests.waiting import PATIENCE
 
 
 def store_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +26,7 @@ def store_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
     )
 
 

@@ -11,7 +11,7 @@ from openai import OpenAI
 
 from codex_proxy.app import StartError, make_server
 from codex_proxy.store.base import Store
-from tests.http.serving import PATIENCE, settings_of
+from tests.http.serving import settings_of
 from tests.http_responses.asking import ask, said, serving
 from tests.http_responses.receiving import SECRET, receiver
 from tests.waiting import polled
@@ -112,7 +112,7 @@ async def until_none_is_left(store: Store) -> None:
     async def none() -> bool:
         return not await store.webhooks(10)
 
-    await polled(none, within=PATIENCE)
+    await polled(none)
 
 
 async def test_a_response_in_front_of_its_client_is_told_to_nobody(tmp_path: Path) -> None:

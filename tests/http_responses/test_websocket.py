@@ -11,6 +11,7 @@ import pytest
 
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.http_responses.asking import EVENT, checked, said
+from tests.waiting import PATIENCE
 
 Socket = aiohttp.ClientWebSocketResponse
 LAST = ("response.completed", "response.incomplete", "response.failed")
@@ -28,7 +29,7 @@ async def events_of(socket: Socket) -> list[dict[str, Any]]:
     """The events of one turn."""
     events: list[dict[str, Any]] = []
     while not (events and events[-1]["type"] in LAST):
-        events.append(await socket.receive_json(timeout=20))
+        events.append(await socket.receive_json(timeout=PATIENCE))
     return checked(events)
 
 
@@ -40,7 +41,7 @@ async def answer_to(socket: Socket, input: Any, **fields: Any) -> dict[str, Any]
 
 
 async def error_of(socket: Socket) -> dict[str, Any]:
-    frame = await socket.receive_json(timeout=20)
+    frame = await socket.receive_json(timeout=PATIENCE)
     assert (frame["type"], set(frame)) == ("error", {"type", "status", "error"})
     return {"status": frame["status"], **frame["error"]}
 
@@ -122,7 +123,7 @@ async def test_a_client_that_leaves_ends_its_turn(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, environment) as proxy:
         async with open_socket(proxy) as socket:
             await send(socket, '[[fake:text say="one two" hold=1]]')
-            EVENT.validate_python(await socket.receive_json(timeout=20))
+            EVENT.validate_python(await socket.receive_json(timeout=PATIENCE))
         await until(lambda: proxy.server.manager.running == 0)
 
 

@@ -23,11 +23,11 @@ from pathlib import Path
 import aiohttp
 
 from codex_proxy.store.base import Store
-from tests.http.serving import PATIENCE, until
+from tests.http.serving import until
 from tests.http_responses.asking import said, serving
 from tests.http_responses.killing import server_process
 from tests.http_responses.receiving import SECRET, Receiver, receiver
-from tests.waiting import polled
+from tests.waiting import PATIENCE, polled
 
 CLIENTS = 3
 PROMPTS = (said("ok"), "[[fake:error_500]]", "[[fake:truncation]]", said("ok"))
@@ -79,7 +79,7 @@ async def ask_until_it_dies(url: str, chance: random.Random) -> None:
                 if chance.random() < 0.3:
                     async with session.post(f"{address}/cancel"):
                         continue
-                await polled(partial(_ended, session, address), within=PATIENCE)
+                await polled(partial(_ended, session, address))
 
 
 async def one_life(folder: Path, target: Receiver, chance: random.Random, commit: int | None) -> None:
@@ -108,7 +108,7 @@ async def after_kills(
         async with serving(folder, webhook_urls=target.url, webhook_secret=SECRET) as (proxy, _):
             keeping = proxy.server.keeping
             assert keeping is not None
-            await polled(partial(_all_told, keeping.store), within=PATIENCE)
+            await polled(partial(_all_told, keeping.store))
             await until(lambda: proxy.server.manager.running == 0)
             store = str(proxy.server.settings.store_file)
         told: dict[str, set[tuple[str, str]]] = defaultdict(set)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from codex_proxy.process.child import Command, Exit
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 def gone(pids: list[int]) -> bool:
@@ -59,19 +59,19 @@ class Recorder:
         self.exits.append(exit)
         self._ended.set()
 
-    async def exit(self, *, within: float = 10.0) -> Exit:
-        """How the child ended; fails when it does not within these seconds."""
-        async with asyncio.timeout(within):
+    async def exit(self) -> Exit:
+        """How the child ended; fails when it does not."""
+        async with asyncio.timeout(PATIENCE):
             await self._ended.wait()
         return self.exits[0]
 
-    async def lines(self, count: int, *, within: float = 10.0) -> list[str]:
+    async def lines(self, count: int) -> list[str]:
         """The first lines of the child, when there are so many."""
-        await eventually(lambda: self.data.count(b"\n") >= count, within=within)
+        await eventually(lambda: self.data.count(b"\n") >= count)
         return self.data.decode().splitlines()[:count]
 
 
 async def pid_in(file: Path) -> int:
     """The pid in the file, when it is there."""
-    await eventually(lambda: file.exists() and file.read_text().endswith("\n"), within=10)
+    await eventually(lambda: file.exists() and file.read_text().endswith("\n"))
     return int(file.read_text())

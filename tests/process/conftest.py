@@ -32,4 +32,4 @@ async def start() -> AsyncIterator[Start]:
         assert len(recorder.exits) == 1, "told its end exactly once"
         assert not recorder.late, "nothing received after the end"
     assert not faults, "no callback failed"
-    await eventually(lambda: open_descriptors() == before, within=5)
+    await eventually(lambda: open_descriptors() == before)

@@ -11,7 +11,7 @@ from codex_proxy.process import child as child_module
 from codex_proxy.process.child import Exit, spawn
 from tests.process.children import Recorder, gone, open_descriptors, pid_in, python, shell
 from tests.process.conftest import Start
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 IGNORES_TERM = "trap '' TERM; echo $$; while :; do sleep 100; done"
 
@@ -44,7 +44,7 @@ async def test_a_child_that_ends_on_the_end_of_stdin_is_not_signalled(start: Sta
     child.write(b"one\n")
     child.write(b"two\n")
     assert child.alive
-    assert await child.end(grace=10) == Exit(3, None, "")
+    assert await child.end(grace=PATIENCE) == Exit(3, None, "")
     assert recorder.data == b"got one\ngot two\nbye\n"
 
 
@@ -61,7 +61,7 @@ async def test_a_child_that_does_not_end_on_the_end_of_stdin_gets_a_term(start: 
 async def test_a_child_that_ignores_term_is_killed(start: Start) -> None:
     child, recorder = await start(shell(IGNORES_TERM))
     (pid,) = await recorder.lines(1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert await child.end(grace=0.05) == Exit(None, signal.SIGKILL, "")
     assert gone([int(pid)])
 
@@ -91,7 +91,7 @@ def test_a_kill_works_after_the_loop_is_closed() -> None:
 
 async def test_a_grandchild_that_holds_the_pipe_does_not_hang_the_end(start: Start, tmp_path: Path) -> None:
     _, recorder = await start(shell('sleep 100 & echo $! > "$1"; exit 4', str(tmp_path / "pid")))
-    assert await recorder.exit(within=5) == Exit(4, None, "")
+    assert await recorder.exit() == Exit(4, None, "")
     assert gone([await pid_in(tmp_path / "pid")])
 
 
@@ -101,7 +101,7 @@ async def test_a_stranger_that_holds_the_pipe_does_not_hang_the_end(start: Start
     held = os.open(f"/proc/{pid}/fd/1", os.O_WRONLY)
     try:
         child.write(b"go\n")
-        assert await recorder.exit(within=5) == Exit(4, None, "")
+        assert await recorder.exit() == Exit(4, None, "")
     finally:
         os.close(held)
     assert recorder.data.endswith(b"last\n")
@@ -109,7 +109,7 @@ async def test_a_stranger_that_holds_the_pipe_does_not_hang_the_end(start: Start
 
 async def test_a_child_that_closes_its_stdout_and_lives_on_is_ended(start: Start) -> None:
     _, recorder = await start(shell("echo $$; exec >&-; trap '' TERM; while :; do sleep 100; done"))
-    exit = await recorder.exit(within=5)
+    exit = await recorder.exit()
     assert exit.signal == signal.SIGKILL
     assert gone([int(recorder.data)])
 
@@ -172,7 +172,7 @@ with open(sys.argv[1], "w", buffering=1) as progress:
         before, stuck = stuck, progress.stat().st_size if progress.exists() else 0
         return 0 < before == stuck
 
-    await eventually(no_longer_moves, within=10)
+    await eventually(no_longer_moves)
     assert recorder.data == b""
     assert len(progress.read_text().splitlines()) < 100, "the pipe is full, the child waits"
     assert child.alive
@@ -185,7 +185,7 @@ with open(sys.argv[1], "w", buffering=1) as progress:
 async def test_a_pause_outlives_the_exit_and_the_rest_comes_after_it(start: Start) -> None:
     child, recorder = await start(shell("echo rest; exit 2"))
     child.pause()
-    await eventually(lambda: not child.alive, within=5)
+    await eventually(lambda: not child.alive)
     await asyncio.sleep(0)
     assert not recorder.data
     assert not recorder.exits
@@ -200,8 +200,8 @@ async def test_an_end_does_not_wait_for_an_owner_who_has_paused(
     monkeypatch.setattr(child_module, "DRAIN_SECONDS", 60)
     child, recorder = await start(shell("echo rest; exit 2"))
     child.pause()
-    async with asyncio.timeout(5):
-        assert await child.end(grace=10) == Exit(2, None, "")
+    async with asyncio.timeout(PATIENCE):
+        assert await child.end(grace=PATIENCE) == Exit(2, None, "")
     assert recorder.data == b"rest\n"
 
 
@@ -224,7 +224,7 @@ async def test_writes_to_a_child_that_reads_nothing_are_counted_and_its_end_is_b
     for _ in range(8):
         child.write(b"x" * 250_000)
     assert 1_500_000 < child.unsent < 2_000_000
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await child.end(grace=0.1)
     assert child.unsent == 0
 
@@ -244,7 +244,7 @@ async def test_a_write_to_a_dead_or_deaf_child_is_dropped(start: Start) -> None:
     child, recorder = await start(shell("exec <&-; echo deaf; sleep 100"))
     await recorder.lines(1)
     child.write(b"x" * 1_000_000)
-    await eventually(lambda: child.unsent == 0, within=5)
+    await eventually(lambda: child.unsent == 0)
     await child.end(grace=0)
     child.write(b"x")
     child.close_stdin()
@@ -274,13 +274,13 @@ async def test_a_cancelled_end_goes_on(start: Start) -> None:
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ending
-    assert (await recorder.exit(within=5)).signal == signal.SIGKILL
+    assert (await recorder.exit()).signal == signal.SIGKILL
 
 
 async def test_ends_at_the_same_time_agree_and_the_shortest_grace_holds(start: Start) -> None:
     child, recorder = await start(shell(IGNORES_TERM))
     await recorder.lines(1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         exits = await asyncio.gather(*(child.end(grace=grace) for grace in (60, 0.05, 30)))
     assert exits == [*recorder.exits] * 3
     assert await child.end() == exits[0]
@@ -293,9 +293,9 @@ async def test_a_warden_that_hangs_is_killed_and_takes_the_child_along(
     child, recorder = await start(shell("echo $$; exec sleep 100"))
     (pid,) = await recorder.lines(1)
     os.kill(child.pid, signal.SIGSTOP)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert (await child.end(grace=0)).signal == signal.SIGKILL
-    await eventually(lambda: gone([int(pid)]), within=5)
+    await eventually(lambda: gone([int(pid)]))
 
 
 async def test_a_child_that_cannot_be_killed_is_given_up(
@@ -308,11 +308,11 @@ async def test_a_child_that_cannot_be_killed_is_given_up(
     with monkeypatch.context() as stuck:
         stuck.setattr(child._warden, "kill", lambda: None)
         os.kill(child.pid, signal.SIGSTOP)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             assert await child.end(grace=0) == Exit(None, None, "")
         assert child.alive
     os.kill(child.pid, signal.SIGCONT)  # unstuck after all: it is collected, and told no second time
-    await eventually(lambda: not child.alive, within=5)
+    await eventually(lambda: not child.alive)
 
 
 async def test_a_sink_that_raises_does_not_leave_the_child_running() -> None:
@@ -325,5 +325,5 @@ async def test_a_sink_that_raises_does_not_leave_the_child_running() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
     before = open_descriptors()
     child = await spawn(shell("exit 0"), Faulty())
-    assert await child.end(grace=5) == Exit(0, None, "")
-    await eventually(lambda: len(faults) == 1 and open_descriptors() == before, within=5)
+    assert await child.end(grace=PATIENCE) == Exit(0, None, "")
+    await eventually(lambda: len(faults) == 1 and open_descriptors() == before)

@@ -10,7 +10,7 @@ import pytest
 from codex_proxy.process.child import Command, Exit, SpawnError, spawn
 from tests.process.children import Recorder, command, open_descriptors, shell
 from tests.process.conftest import Start
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 async def refusal(what: Command) -> SpawnError:
@@ -99,7 +99,7 @@ async def test_a_child_leads_no_terminal_and_inherits_no_descriptor_of_ours(star
         child, recorder = await start(shell("ls /proc/$$/fd; read line"))
         assert await recorder.lines(3) == ["0", "1", "2"]
         assert os.getsid(child.pid) == child.pid
-        exit = await child.end(grace=5)
+        exit = await child.end(grace=PATIENCE)
     finally:
         os.close(ours)
     assert exit.code == 1
@@ -127,10 +127,10 @@ async def main():
             print(spare, fault.temporary, count() - before, "ulimit -n" in str(fault))
         else:
             resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-            await child.end(grace=5)
+            await child.end(grace=60)
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
     child = await spawn(command, Sink())
-    await child.end(grace=5)
+    await child.end(grace=60)
     print("left", count() - before)
 
 asyncio.run(main())
@@ -138,7 +138,7 @@ asyncio.run(main())
 
 
 async def test_a_limit_of_open_files_is_told_and_leaks_nothing_wherever_it_strikes() -> None:
-    ran = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=30)
+    ran = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=PATIENCE)
     assert ran.stderr == ""
     *refused, ended, left = ran.stdout.splitlines()
     # each of the ten descriptors that a start needs (four pipes, and one for the fork) was the one too many
@@ -161,4 +161,4 @@ async def test_a_full_machine_is_told_as_something_that_passes(
 async def test_a_start_does_not_wait_for_the_child(start: Start) -> None:
     child, recorder = await start(shell("read line; echo $line"))
     child.write(b"sent before it ran\n")
-    await eventually(lambda: recorder.data == b"sent before it ran\n", within=5)
+    await eventually(lambda: recorder.data == b"sent before it ran\n")

@@ -15,7 +15,7 @@ async def test_a_writer_that_has_sent_everything_no_longer_wakes_the_loop() -> N
     writer = PipeWriter(loop, write_end)
     writer.write(b"x" * 1_000_000)
     assert writer.unsent > 0
-    await eventually(lambda: len(received) == 1_000_000, within=5)
+    await eventually(lambda: len(received) == 1_000_000)
     assert writer.unsent == 0
     assert not loop.remove_writer(write_end), "nothing was registered any more"
     writer.close()
@@ -33,7 +33,7 @@ async def test_what_is_written_in_one_turn_of_the_loop_goes_out_in_one_piece() -
     writer.close_when_sent()
     reader.take(100)
     assert chunks == [], "it waits for company"
-    await eventually(lambda: reader.at_end, within=5)
+    await eventually(lambda: reader.at_end)
     assert chunks == [b"one two three"]
 
 
@@ -45,7 +45,7 @@ async def test_what_waits_for_the_loop_is_dropped_by_a_close_and_does_no_harm() 
     writer = PipeWriter(loop, write_end)
     writer.write(b"unsent")
     writer.close()
-    await eventually(lambda: reader.at_end, within=5)
+    await eventually(lambda: reader.at_end)
     assert chunks == []
 
 
@@ -55,7 +55,7 @@ async def test_a_reader_tells_the_end_once_and_not_when_it_was_closed_from_here(
     read_end, write_end = os.pipe()
     ended = PipeReader(loop, read_end, lambda _: None, lambda: ends.append("of the writer"))
     os.close(write_end)
-    await eventually(lambda: ended.at_end, within=5)
+    await eventually(lambda: ended.at_end)
     ended.take(100)
     ended.close()
 

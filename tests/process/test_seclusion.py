@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no such thing elsewhere")
 
 NOBODY = 65534
@@ -36,7 +38,7 @@ def neighbour(how: str) -> str:
         env={"SECRET": "planted", "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, "the child itself is not secluded: " + done.stderr
     return done.stdout
@@ -63,6 +65,6 @@ def test_a_server_is_secluded_before_it_reads_its_settings(tmp_path: Path) -> No
         env={"HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=PATIENCE,
     )
     assert done.stdout == "0\n", done.stderr

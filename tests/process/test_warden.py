@@ -13,7 +13,7 @@ import pytest
 from codex_proxy.process.launch import WARDEN
 from tests.process.children import gone, pid_in, shell
 from tests.process.conftest import Start
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 # A child with a shell in a session of its own, and a command that has left everything: orphaned, in another
 # session, without any of our pipes, deaf to signals. Each writes down its pid.
@@ -64,7 +64,7 @@ async def test_the_death_of_the_proxy_leaves_no_process(tmp_path: Path, signum: 
         assert not gone([warden])
         assert not any(gone([pid]) for pid in family)
         os.kill(proxy.pid, signum)
-    await eventually(lambda: gone([warden, *family]), within=5)
+    await eventually(lambda: gone([warden, *family]))
 
 
 async def test_the_death_of_the_proxy_right_after_the_start_leaves_no_process(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_the_death_of_the_proxy_right_after_the_start_leaves_no_process(tm
     )
     os.close(lifeline)
     os.close(ours)
-    await eventually(lambda: warden.poll() is not None, within=5)
+    await eventually(lambda: warden.poll() is not None)
     assert not running_with(str(tmp_path))
 
 
@@ -103,7 +103,7 @@ async def test_a_child_killed_from_outside_leaves_no_process(start: Start, tmp_p
     await recorder.lines(1)
     family = await family_in(tmp_path)
     os.kill(family[0], signal.SIGKILL)
-    assert (await recorder.exit(within=5)).signal == signal.SIGKILL
+    assert (await recorder.exit()).signal == signal.SIGKILL
     assert gone(family)
 
 
@@ -137,11 +137,11 @@ async def test_the_warden_ignores_the_signals_that_end_the_proxy(
     child, recorder = await start(shell("while read line; do echo $line; done; exit 3"))
     child.write(b"one\n")
     await recorder.lines(1)
-    await eventually(lambda: _ignores(child.pid, signum), within=5)
+    await eventually(lambda: _ignores(child.pid, signum))
     os.kill(child.pid, signum)
     child.write(b"two\n")
     assert await recorder.lines(2) == ["one", "two"]
-    assert (await child.end(grace=5)).code == 3
+    assert (await child.end(grace=PATIENCE)).code == 3
 
 
 def _ignores(pid: int, signum: int) -> bool:
@@ -171,8 +171,8 @@ async def test_the_death_of_the_warden_ends_the_child(start: Start) -> None:
     child, recorder = await start(shell("echo $$; exec sleep 100"))
     (pid,) = await recorder.lines(1)
     os.kill(child.pid, signal.SIGKILL)
-    assert (await recorder.exit(within=5)).signal == signal.SIGKILL
-    await eventually(lambda: gone([int(pid)]), within=5)
+    assert (await recorder.exit()).signal == signal.SIGKILL
+    await eventually(lambda: gone([int(pid)]))
 
 
 def warden_module() -> ModuleType:
@@ -230,9 +230,9 @@ async def test_a_system_without_a_subreaper_still_ends_the_process_group(tmp_pat
     )
     os.close(lifeline)
     try:
-        await eventually(lambda: warden.poll() is not None, within=5)
+        await eventually(lambda: warden.poll() is not None)
     finally:
         os.close(ours)
     assert warden.returncode == 3
     grandchild = await pid_in(tmp_path / "pid")
-    await eventually(lambda: gone([grandchild]), within=5)
+    await eventually(lambda: gone([grandchild]))

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-PATIENCE = 20.0
+from tests.waiting import PATIENCE
 
 
 class Talk:

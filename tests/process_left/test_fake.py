@@ -15,7 +15,7 @@ import pytest
 from tests.process.children import gone
 from tests.process_left.talk import Talk, talk
 from tests.real.codex_home import CodexHome
-from tests.real.proxy import PATIENCE, ProxyProcess, ask, proxy_process
+from tests.real.proxy import ProxyProcess, ask, proxy_process
 from tests.waiting import eventually
 
 DIALECTS = pytest.mark.parametrize("dialect", ["proto", "app-server"])
@@ -51,7 +51,7 @@ async def misbehaving(home: CodexHome, dialect: str, faults: str, drain: int = 0
         talk(proxy.url, ask(prompt)) as client,
     ):
         await client.says(b'"content"')
-        await eventually(lambda: len(noted(pids)) >= 2, within=PATIENCE)
+        await eventually(lambda: len(noted(pids)) >= 2)
         [child, *_] = written = noted(pids)
         family = sorted({*proxy.family(), *written})
         assert not any(gone([pid]) for pid in written)
@@ -86,7 +86,7 @@ async def test_a_client_that_leaves_takes_a_child_of_its_own_along(
 ) -> None:
     async with misbehaving(codex_home, "proto", faults) as scene:
         await scene.talk.leave()
-        await eventually(lambda: gone(scene.family), within=PATIENCE)
+        await eventually(lambda: gone(scene.family))
 
 
 async def test_a_client_that_leaves_takes_along_what_its_turn_left_on_a_shared_process(
@@ -95,7 +95,7 @@ async def test_a_client_that_leaves_takes_along_what_its_turn_left_on_a_shared_p
     """The process goes too, when it is idle: only its warden can end a process that belongs to nobody."""
     async with misbehaving(codex_home, "app-server", "grandchild,hang") as scene:
         await scene.talk.leave()
-        await eventually(lambda: gone(scene.family), within=PATIENCE)
+        await eventually(lambda: gone(scene.family))
         async with talk(scene.proxy.url, ask("[[fake:text]]")) as next_one:
             await next_one.end()
             assert next_one.status == 200
@@ -105,7 +105,7 @@ async def test_a_client_that_leaves_a_deaf_shared_process_takes_it_along(codex_h
     """It does not answer to the interrupt, so it is not used again."""
     async with misbehaving(codex_home, "app-server", "grandchild,deaf,ignore_sigterm") as scene:
         await scene.talk.leave()
-        await eventually(lambda: gone(scene.family), within=PATIENCE)
+        await eventually(lambda: gone(scene.family))
 
 
 @DIALECTS
@@ -114,7 +114,7 @@ async def test_a_child_that_is_killed_ends_its_stream_with_an_error_and_leaves_n
 ) -> None:
     async with misbehaving(codex_home, dialect, "grandchild,hang") as scene:
         os.kill(scene.child, signal.SIGKILL)
-        await eventually(lambda: gone(scene.family), within=PATIENCE)
+        await eventually(lambda: gone(scene.family))
         await scene.talk.end()
         assert scene.talk.error_code == "agent_crashed"
 
@@ -128,8 +128,8 @@ async def test_a_warden_that_is_killed_takes_everything_along_and_the_server_goe
         os.kill(warden, signal.SIGKILL)
         await scene.talk.end()
         assert scene.talk.error_code == "agent_crashed"
-        await eventually(lambda: gone(scene.family), within=PATIENCE)
-        await eventually(lambda: not uncollected(scene.proxy.pid), within=PATIENCE)
+        await eventually(lambda: gone(scene.family))
+        await eventually(lambda: not uncollected(scene.proxy.pid))
         async with talk(scene.proxy.url, ask("[[fake:text]]")) as next_one:
             await next_one.end()
             assert next_one.status == 200
@@ -147,7 +147,7 @@ async def test_a_child_that_crashes_ends_its_stream_with_an_error_and_leaves_not
         async with talk(proxy.url, ask(prompt)) as client:
             await client.end()
             assert client.error_code == "agent_crashed"
-        await eventually(lambda: gone(noted(pids)[:2]), within=PATIENCE)
+        await eventually(lambda: gone(noted(pids)[:2]))
 
 
 @DIALECTS
@@ -159,7 +159,7 @@ async def test_a_proxy_that_is_killed_takes_everything_along(
         os.kill(scene.proxy.pid, signal.SIGKILL)
         await scene.talk.end()
         assert scene.talk.broken
-        await eventually(lambda: gone(scene.family), within=PATIENCE)
+        await eventually(lambda: gone(scene.family))
 
 
 @DIALECTS
@@ -179,10 +179,10 @@ async def test_a_proxy_that_is_told_to_stop_ends_everything_within_its_time(
 async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, dialect: str) -> None:
     async with misbehaving(codex_home, dialect, "grandchild,hang", drain=60_000) as scene:
         os.kill(scene.proxy.pid, signal.SIGTERM)
-        await eventually(lambda: any("stopping" in line for line in scene.proxy.said), within=PATIENCE)
+        await eventually(lambda: any("stopping" in line for line in scene.proxy.said))
         os.kill(scene.proxy.pid, signal.SIGTERM)
         assert await scene.proxy.exit() == 128 + signal.SIGTERM
-        await eventually(lambda: gone(scene.family), within=PATIENCE)
+        await eventually(lambda: gone(scene.family))
 
 
 @DIALECTS
@@ -196,4 +196,4 @@ async def test_a_child_that_closes_its_output_and_lives_on_is_ended(
         async with talk(proxy.url, ask(prompt)) as client:
             await client.end()
             assert client.error_code == "agent_crashed"
-        await eventually(lambda: gone(noted(pids)[:1]), within=PATIENCE)
+        await eventually(lambda: gone(noted(pids)[:1]))

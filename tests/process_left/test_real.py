@@ -18,7 +18,7 @@ from tests.process.children import gone
 from tests.process_left.talk import Talk, talk
 from tests.real.codex_home import CodexHome
 from tests.real.model_server import ModelServer
-from tests.real.proxy import PATIENCE, ProxyProcess, ask, proxy_process
+from tests.real.proxy import ProxyProcess, ask, proxy_process
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.real
@@ -70,7 +70,7 @@ async def running(home: CodexHome, command: str, *arguments: str, **environment:
         proxy_process(home, *arguments, environment=environment) as proxy,
         talk(proxy.url, ask(f'[[model:shell cmd="{command}"]]')) as client,
     ):
-        await eventually(lambda: len(sleepers(proxy)) == expected, within=PATIENCE)
+        await eventually(lambda: len(sleepers(proxy)) == expected)
         yield Scene(proxy, client, proxy.family(), sleepers(proxy))
 
 
@@ -81,7 +81,7 @@ async def test_a_client_that_leaves_takes_its_command_along(
 ) -> None:
     async with running(codex_home, command, "--sandbox", sandbox) as scene:
         await scene.talk.leave()
-        await eventually(lambda: gone(scene.commands), within=PATIENCE)
+        await eventually(lambda: gone(scene.commands))
         async with talk(scene.proxy.url, ask("[[model:text say=Hi.]]")) as next_one:
             await next_one.end()
             assert b"Hi." in next_one.body
@@ -94,7 +94,7 @@ async def test_an_agent_that_is_killed_takes_its_command_along_and_its_stream_en
     async with running(codex_home, command, "--sandbox", "danger-full-access") as scene:
         [agent] = scene.agents
         os.kill(agent, signal.SIGKILL)
-        await eventually(lambda: gone(scene.family), within=PATIENCE)
+        await eventually(lambda: gone(scene.family))
         await scene.talk.end()
         assert scene.talk.error_code == "agent_crashed"
         async with talk(scene.proxy.url, ask("[[model:text say=Hi.]]")) as next_one:
@@ -111,7 +111,7 @@ async def test_a_proxy_that_is_killed_takes_everything_along(
         os.kill(scene.proxy.pid, signal.SIGKILL)
         await scene.talk.end()
         assert scene.talk.broken, "the connection is cut, not left half open"
-        await eventually(lambda: gone(scene.family), within=PATIENCE)
+        await eventually(lambda: gone(scene.family))
 
 
 @COMMANDS
@@ -131,12 +131,12 @@ async def test_a_proxy_that_is_told_to_stop_ends_everything_and_says_so_to_its_c
 async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, command: str) -> None:
     async with running(codex_home, command, PROXY_DRAIN_MS="60000") as scene:
         os.kill(scene.proxy.pid, signal.SIGINT)
-        await eventually(lambda: any("stopping" in line for line in scene.proxy.said), within=PATIENCE)
+        await eventually(lambda: any("stopping" in line for line in scene.proxy.said))
         os.kill(scene.proxy.pid, signal.SIGINT)
         assert await scene.proxy.exit() == 128 + signal.SIGINT
         await scene.talk.end()
         assert scene.talk.broken
-        await eventually(lambda: gone(scene.family), within=PATIENCE)
+        await eventually(lambda: gone(scene.family))
 
 
 async def test_a_command_that_outlives_its_turn_is_ended_after_it(
@@ -149,7 +149,7 @@ async def test_a_command_that_outlives_its_turn_is_ended_after_it(
             await client.end()
         assert client.body.endswith(b"data: [DONE]\n\n")
         assert len(model_server.calls) == 2
-        await eventually(lambda: not sleepers(proxy), within=PATIENCE)
+        await eventually(lambda: not sleepers(proxy))
 
 
 async def test_a_running_stream_is_finished_while_the_server_drains_and_listens_no_longer(
@@ -161,7 +161,7 @@ async def test_a_running_stream_is_finished_while_the_server_drains_and_listens_
         async with talk(proxy.url, ask("[[model:stall n=2 gate=go]]")) as stream:
             await stream.says(b"word1")
             os.kill(proxy.pid, signal.SIGTERM)
-            await eventually(lambda: any("stopping" in line for line in proxy.said), within=PATIENCE)
+            await eventually(lambda: any("stopping" in line for line in proxy.said))
             with pytest.raises(aiohttp.ClientConnectorError):  # it listens no longer
                 async with talk(proxy.url, ask("[[model:text]]")):
                     pass
@@ -181,11 +181,11 @@ async def test_a_proxy_that_dies_while_its_agent_starts_leaves_no_process(
     async with proxy_process(codex_home, environment={"PROXY_DRAIN_MS": "0"}) as proxy:
         asking = asyncio.create_task(_outcome(proxy.url, ask("[[model:text]]", system="Be brief.")))
         wardens = psutil.Process(proxy.pid).children
-        await eventually(lambda: len(wardens()) == 2, within=PATIENCE)
+        await eventually(lambda: len(wardens()) == 2)
         family = proxy.family()
         os.kill(proxy.pid, signum)
         await proxy.exit()
-        await eventually(lambda: gone(family), within=PATIENCE)
+        await eventually(lambda: gone(family))
         assert await asking in (503, None)
 
 

@@ -18,6 +18,7 @@ import codex_cli_bin
 from codex_proxy.agents.codex.catalog import plain_catalog
 from codex_proxy.agents.codex.shadow_home import plan_shadow_home, provider_config
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
+from tests.waiting import PATIENCE
 
 KEY_NAME = "SCRIPTED_MODEL_KEY"
 KEY = "scripted-key-1234"
@@ -37,7 +38,7 @@ def bundled_catalog() -> bytes:
     command = [str(codex_path()), "debug", "models", "--bundled"]
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(
-            command, capture_output=True, check=True, timeout=20, env={"CODEX_HOME": home, "HOME": home}
+            command, capture_output=True, check=True, timeout=PATIENCE, env={"CODEX_HOME": home, "HOME": home}
         )
     return done.stdout
 

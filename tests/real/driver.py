@@ -16,7 +16,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-PATIENCE = 20.0
+from tests.waiting import PATIENCE
+
 READ_SIZE = 1 << 20
 LAST_WORDS_SECONDS = 5.0
 

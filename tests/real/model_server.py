@@ -19,10 +19,9 @@ from aiohttp import web
 
 from tests.real.model_events import Act, Drop, Event, Gate, Headers, HttpAnswer, Pause, Reply
 from tests.real.model_scenarios import choose, play
+from tests.waiting import PATIENCE
 
 Ending = Literal["completed", "client_gone", "dropped", "refused", "shut_down"]
-PATIENCE = 20.0
-"""Seconds a test waits for the binary at most: well over anything seen, well under the limit of a test."""
 
 
 @dataclass

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-PATIENCE = 20.0
+from tests.waiting import PATIENCE
 
 
 class OutsideSink:

@@ -25,10 +25,7 @@ from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.app import Server, make_server
 from codex_proxy.config import Settings
 from tests.real.codex_home import MODEL, CodexHome, codex_path
-from tests.waiting import eventually
-
-PATIENCE = 20.0
-"""Seconds for whatever takes milliseconds: a start of the real binary on a busy machine is the longest."""
+from tests.waiting import PATIENCE, eventually
 
 ADDRESS = re.compile(r"serves on (http://\S+)/v1")
 

@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from codex_proxy.core.step_memory import StepMemory
 from tests.real.codex_home import CodexHome
-from tests.real.proxy import PATIENCE, Proxy, proxy
+from tests.real.proxy import Proxy, proxy
 from tests.waiting import eventually
 
 living_on = partial(pytest_asyncio.fixture, loop_scope="session")
@@ -94,7 +94,7 @@ class Proxies:
         for key, (running, _, _) in list(self._running.items()):
             running.server.manager.kept.close()
             try:
-                await eventually(partial(_idle, running), within=PATIENCE)
+                await eventually(partial(_idle, running))
             except AssertionError:
                 await self._end(key)
                 raise

@@ -22,6 +22,7 @@ from tests.real.driver import Codex, RpcError, codex
 from tests.real.items import user
 from tests.real.model_server import ModelServer
 from tests.real.shared import living_on
+from tests.waiting import PATIENCE
 
 INITIALIZE = initialize_params("codex-proxy-test", "1")
 WEATHER = {
@@ -55,7 +56,12 @@ async def test_the_version_is_in_the_version_command_and_in_the_user_agent(
 ) -> None:
     environment = plain_home.environment()
     printed = subprocess.run(
-        [codex_binary, "--version"], capture_output=True, text=True, check=True, timeout=20, env=environment
+        [codex_binary, "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+        env=environment,
     )
     version = version_from(printed.stdout)
     assert version is not None
@@ -117,7 +123,7 @@ async def test_a_name_we_silence_is_one_the_binary_has(codex_binary: Path, tmp_p
         [codex_binary, "app-server", "generate-ts", "--out", tmp_path],
         check=True,
         capture_output=True,
-        timeout=30,
+        timeout=PATIENCE,
         env={"CODEX_HOME": str(tmp_path), "HOME": str(tmp_path)},
     )
     known = (tmp_path / "ServerNotification.ts").read_text()

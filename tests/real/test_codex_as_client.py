@@ -23,7 +23,7 @@ from tests.real.model_plans import call, plan, say
 from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy
 from tests.real.shared import Proxies, living_on
-from tests.real.test_responses_codex import PATIENCE
+from tests.waiting import PATIENCE
 
 PLAIN, DEFERRED, LITE = "scripted-model", "gpt-5.5", "gpt-6-sol"
 """Names by which Codex chooses the form of its requests."""

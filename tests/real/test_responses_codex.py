@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tests.http.serving import Proxy, fake_proxy
 from tests.real.codex_home import codex_path, make_codex_home
-
-PATIENCE = 50.0
+from tests.waiting import PATIENCE
 
 
 async def codex_says(proxy: Proxy, folder: Path, prompt: str) -> str:

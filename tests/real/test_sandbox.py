@@ -15,7 +15,7 @@ from codex_proxy.app import StartError, make_server
 from tests.real.codex_home import CodexHome
 from tests.real.model_scenarios import items_of
 from tests.real.model_server import ModelServer
-from tests.real.proxy import PATIENCE, Proxy, ask, settings_of
+from tests.real.proxy import Proxy, ask, settings_of
 from tests.real.proxy import proxy as running
 from tests.real.shared import Proxies
 from tests.waiting import eventually
@@ -181,7 +181,7 @@ async def test_a_command_ends_with_its_turn_also_where_the_thread_is_kept(
     assert "HERE" in output
     assert "running" in output, "the agent did not wait for its end"
     pids = [process.pid for process in proxy.processes]
-    await eventually(lambda: not running_commands(f"sleep {seconds}"), within=PATIENCE)
+    await eventually(lambda: not running_commands(f"sleep {seconds}"))
     assert len(proxy.server.manager.kept) == min(kept_threads, 1)
     assert [process.pid for process in proxy.processes] == pids, "the agent itself goes on"
 
@@ -205,5 +205,5 @@ async def test_a_trusted_projects_own_mcp_servers_run_outside_of_the_sandbox_for
         await proxy.client.chat.completions.create(**ask("[[model:text]]", system="You are a model."))
         assert not started.exists()
         await proxy.client.chat.completions.create(**ask('[[model:shell cmd="true"]]'))
-        await eventually(lambda: started.exists() or not trusted, within=PATIENCE)
+        await eventually(lambda: started.exists() or not trusted)
     assert started.exists() is trusted

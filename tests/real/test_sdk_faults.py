@@ -13,8 +13,8 @@ from openai.types.chat import ChatCompletionChunk
 
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.model_server import ModelServer, model_server
-from tests.real.proxy import PATIENCE, Proxy, ask, proxy
-from tests.waiting import eventually, out_of_patience
+from tests.real.proxy import Proxy, ask, proxy
+from tests.waiting import PATIENCE, eventually, out_of_patience
 
 
 class Wire(NamedTuple):

@@ -18,9 +18,9 @@ from codex_proxy.core.faults import Fault
 from tests.real.codex_home import CodexHome, codex_path
 from tests.real.model_server import ModelServer
 from tests.real.outside_sink import OutsideSink
-from tests.real.proxy import PATIENCE, Proxy, ask, proxy
+from tests.real.proxy import Proxy, ask, proxy
 from tests.real.shared import Proxies
-from tests.waiting import eventually, polled
+from tests.waiting import PATIENCE, eventually, polled
 
 BOTH_MODES = pytest.mark.parametrize("system", [None, "Be brief."], ids=["agent", "plain model"])
 
@@ -61,7 +61,7 @@ async def test_a_client_that_leaves_mid_stream_drops_the_model_connection(
     assert not call.ended.done()
     await stream.close()
     assert await call.ending() == "client_gone"
-    await eventually(lambda: proxy.idle, within=PATIENCE)
+    await eventually(lambda: proxy.idle)
     processes = proxy.processes
     assert await answer(proxy, "[[model:text say=Hi.]]", system=system) == "Hi."
     assert proxy.processes == processes, "the same process serves on"
@@ -77,7 +77,7 @@ async def test_a_client_that_leaves_before_the_first_word_drops_the_model_connec
         call = await model_server.call(int(stream))
         asking.cancel()
         assert await call.ending() == "client_gone"
-        await eventually(lambda: proxy.idle, within=PATIENCE)
+        await eventually(lambda: proxy.idle)
     assert not any(process.unhealthy for process in proxy.processes)
 
 
@@ -87,13 +87,13 @@ async def test_a_client_that_leaves_while_it_waits_for_a_place_leaves_no_trace(
     async with proxy(codex_home, max_running_turns=1) as running:
         stream = await streaming(running, "[[model:stall n=1 gate=go]]", system="Be brief.")
         waiting = asyncio.create_task(answer(running, "[[model:text say=never]]", system="Be brief."))
-        await eventually(lambda: running.server.manager.queued == 1, within=PATIENCE)
+        await eventually(lambda: running.server.manager.queued == 1)
         waiting.cancel()
-        await eventually(lambda: running.server.manager.queued == 0, within=PATIENCE)
+        await eventually(lambda: running.server.manager.queued == 0)
         model_server.open_gate("go")
         assert await rest_of(stream) == "and on."
         assert await answer(running, "[[model:text say=Hi.]]", system="Be brief.") == "Hi."
-        await eventually(lambda: running.idle, within=PATIENCE)
+        await eventually(lambda: running.idle)
     assert len(model_server.calls) == 2
 
 
@@ -103,10 +103,10 @@ async def test_a_client_that_leaves_while_its_process_starts_leaves_no_trace(
     async with proxy(codex_home) as running:
         plain, _ = running.pools
         first = asyncio.create_task(answer(running, "[[model:text say=never]]", system="Be brief."))
-        await eventually(lambda: running.server.manager.running == 1, within=PATIENCE)
+        await eventually(lambda: running.server.manager.running == 1)
         assert plain.processes == []
         first.cancel()
-        await eventually(lambda: running.idle, within=PATIENCE)
+        await eventually(lambda: running.idle)
         assert await answer(running, "[[model:text say=Hi.]]", system="Be brief.") == "Hi."
         assert len(plain.processes) == 1
     assert len(model_server.calls) == 1
@@ -119,16 +119,16 @@ async def test_a_thread_is_unloaded_when_its_turn_is_over(own_proxies: Proxies) 
     [process] = proxy.processes
     assert len(await loaded_threads(process)) == 1
     await stream.close()
-    await eventually(lambda: proxy.idle, within=PATIENCE)
+    await eventually(lambda: proxy.idle)
     await answer(proxy, "[[model:text]]")
-    await eventually(lambda: proxy.idle, within=PATIENCE)
+    await eventually(lambda: proxy.idle)
     assert len(await loaded_threads(process)) == 1  # the one that is kept for the conversation to go on
     proxy.server.manager.kept.close()
 
     async def none_is_loaded() -> bool:
         return not await loaded_threads(process)
 
-    await polled(none_is_loaded, within=PATIENCE)
+    await polled(none_is_loaded)
 
 
 async def loaded_threads(process: AppServerProcess) -> list[str]:
@@ -182,7 +182,7 @@ async def test_a_killed_process_fails_its_own_turns_and_the_next_one_takes_over(
         assert pool.restarts == 1
         model_server.open_gate("go")
         assert (await rest_of(bystander)).endswith("and on.")
-        await eventually(lambda: running.idle, within=PATIENCE)
+        await eventually(lambda: running.idle)
 
 
 async def test_a_turn_that_waits_for_a_process_that_dies_in_its_start_gets_the_reason_or_another(
@@ -192,7 +192,7 @@ async def test_a_turn_that_waits_for_a_process_that_dies_in_its_start_gets_the_r
         waiting = [
             asyncio.create_task(answer(running, "[[model:text say=Hi.]]", system="Be brief.")) for _ in "12"
         ]
-        await eventually(lambda: running.server.manager.running == 2, within=PATIENCE)
+        await eventually(lambda: running.server.manager.running == 2)
         for warden in psutil.Process().children():
             if warden.pid not in {process.pid for process in running.processes}:
                 os.kill(warden.pid, signal.SIGKILL)
@@ -214,7 +214,7 @@ async def test_twenty_streams_on_two_processes_keep_their_texts_apart(codex_home
 
     async with proxy(codex_home, max_running_turns=20) as running:
         await asyncio.gather(*(one(index) for index in range(20)))
-        await eventually(lambda: running.idle, within=PATIENCE)
+        await eventually(lambda: running.idle)
         assert len(running.processes) >= 2
         assert sum(process.served for process in running.processes) >= 20
 
@@ -243,7 +243,7 @@ async def test_no_other_host_is_asked_for_anything(
             stream = await streaming(running, "[[model:stall n=1]]", system=system)
             await stream.close()
         await answer(running, '[[model:shell cmd="echo hi"]]')
-        await eventually(lambda: running.idle, within=PATIENCE)
+        await eventually(lambda: running.idle)
     assert outside_sink.attempts == []
     assert {call.path for call in model_server.requests} == {"/v1/responses"}
 

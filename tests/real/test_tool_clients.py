@@ -17,9 +17,10 @@ from tests.real.codex_home import MODEL
 from tests.real.model_plans import call, plan, say, think
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
-from tests.real.proxy import PATIENCE, Proxy
+from tests.real.proxy import Proxy
 from tests.real.shared import EVERY_WAY, Proxies
 from tests.real.tool_loop import assert_grows, loop_of, outputs_of
+from tests.waiting import PATIENCE
 
 
 class GetWeather(pydantic.BaseModel):

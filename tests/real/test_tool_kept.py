@@ -23,7 +23,7 @@ from tests.process.children import gone
 from tests.real.codex_home import MODEL, CodexHome
 from tests.real.model_plans import call, plan, say, think, wait
 from tests.real.model_server import ModelServer
-from tests.real.proxy import PATIENCE, Proxy, proxy_process
+from tests.real.proxy import Proxy, proxy_process
 from tests.real.shared import Proxies
 from tests.real.tool_loop import (
     WEATHER,
@@ -36,7 +36,7 @@ from tests.real.tool_loop import (
     sunny,
     types_of,
 )
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 ONE = {"app_server_processes": 1}
 STEP = [think(), call(city="Paris"), call(city="Rome")]
@@ -81,7 +81,7 @@ async def threads_of(proxy: Proxy) -> Any:
     lane, heard = process.open_lane(), Heard()
     lane.attach(heard)
     lane.send(request(f"{lane.number}.1", "thread/loaded/list", {}))
-    await eventually(lambda: bool(heard.messages), within=PATIENCE)
+    await eventually(lambda: bool(heard.messages))
     await lane.release(finished=True)
     return json.loads(bytes(heard.messages[0].result))["data"]
 
@@ -203,7 +203,7 @@ async def test_a_client_that_never_comes_back_leaves_no_thread_behind(
         assert loop.proxy is not None
         assert kept(loop) == 1
         assert len(await threads_of(loop.proxy)) == 1
-        await eventually(lambda: kept(loop) == 0, within=PATIENCE)
+        await eventually(lambda: kept(loop) == 0)
         await lanes_free(loop.proxy)
         assert await threads_of(loop.proxy) == []
 
@@ -277,13 +277,13 @@ async def test_an_agent_that_dies_with_parked_turns_is_no_loss(
         if moment == "in its use":
             agent.suspend()
             asking = asyncio.create_task(loop.ask())
-            await eventually(lambda: loop.proxy is not None and not loop.proxy.idle, within=PATIENCE)
+            await eventually(lambda: loop.proxy is not None and not loop.proxy.idle)
             assert kept(loop) == 0, "it goes on on the parked turn"
             agent.kill()
             last = await asking
         else:
             agent.kill()
-            await eventually(lambda: kept(loop) == 0, within=PATIENCE)
+            await eventually(lambda: kept(loop) == 0)
             last = await loop.ask()
     assert last.choices[0].message.content == "Done."
     assert_grows(model_server.calls)
@@ -301,7 +301,7 @@ async def test_a_proxy_that_stops_with_parked_turns_leaves_no_process(
         assert len(family) >= 2
         running.process.send_signal(signal.SIGTERM)
         assert await running.exit() == 0
-        await eventually(lambda: gone(family), within=PATIENCE)
+        await eventually(lambda: gone(family))
 
 
 async def test_kept_threads_can_be_switched_off(proxies: Proxies, model_server: ModelServer) -> None:

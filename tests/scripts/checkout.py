@@ -9,12 +9,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = (
     *("bash", "sh", "dirname", "basename", "readlink", "cat", "cksum", "tr", "sed"),
     *("mkdir", "cp", "chmod", "ln", "env"),
 )
-PATIENCE = 30
 
 # It stands for python3, and, once `-m venv` was asked for, for that environment's own Python.
 PYTHON = """#!/bin/sh

@@ -12,6 +12,7 @@ import pytest
 from scripts.bench_lib.__main__ import merged
 from scripts.bench_lib.figures import Figure, quantile, table
 from tests.scripts.checkout import ROOT
+from tests.waiting import PATIENCE
 
 
 @pytest.mark.exhaustive
@@ -23,7 +24,7 @@ def test_a_quick_run_gives_a_figure_for_everything(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(file.read_text())["figures"]
@@ -38,7 +39,7 @@ def test_figures_that_mean_nothing_are_not_saved() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=PATIENCE,
     )
     assert done.returncode == 2
     assert "are not saved" in done.stderr

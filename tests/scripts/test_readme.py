@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from scripts.bench_lib.servers import Proxy, clean_environment, proxy
-from tests.scripts.checkout import PATIENCE, ROOT
+from tests.scripts.checkout import ROOT
+from tests.waiting import PATIENCE
 
 README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

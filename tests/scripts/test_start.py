@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts.checkout import PATIENCE, Checkout
+from tests.scripts.checkout import Checkout
+from tests.waiting import PATIENCE
 
 CODEX = "#!/bin/sh\n"
 

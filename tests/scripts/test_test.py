@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.scripts.checkout import ROOT, Checkout
+from tests.waiting import PATIENCE
 
 
 def tools(checkout: Checkout) -> list[str]:
@@ -70,7 +71,7 @@ def collected(*arguments: str) -> list[str]:
         "addopts=--import-mode=importlib",
     ]
     command += ["-p", "no:langsmith_plugin", *files, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 

@@ -17,9 +17,8 @@ from typing import Any
 import aiohttp
 
 from tests.pictures import PNG, chunk, url_of
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
-PATIENCE = 20.0
 ROOT = Path(__file__).parents[2]
 ADDRESS = re.compile(r"serves on (http://\S+)/v1")
 

@@ -12,6 +12,7 @@ from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.child import Command
 from tests.http.serving import Proxy, fake_proxy, user
+from tests.waiting import PATIENCE
 
 WORDS = "Error: what the client asked for"
 CRASH = f"[[fake:count n=50 misbehave=crash at=6 words='{WORDS}']]"
@@ -62,5 +63,5 @@ async def test_why_a_process_does_not_start_is_told_without_its_words_to_strange
     script = f"import sys; sys.stderr.write({WORDS!r}); sys.exit(3)"
     process = AppServerProcess("test", "1")
     with pytest.raises(Fault, match=WORDS) as raised:
-        await process.start(Command((sys.executable, "-c", script), {}, str(tmp_path)), within=20)
+        await process.start(Command((sys.executable, "-c", script), {}, str(tmp_path)), within=PATIENCE)
     assert raised.value.failure.unquoted == "The agent's process ended while it was starting (exit code 3)."

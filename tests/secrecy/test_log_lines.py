@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from codex_proxy.logs import configure
 from tests.http.serving import fake_proxy, user
+from tests.waiting import PATIENCE
 
 FORGED = "\n2026-01-01 [info     ] forged\r\x1b[2J\x1b]0;title\x07\u2028\x85"
 SCRIPT = """
@@ -38,7 +39,7 @@ def test_a_client_cannot_make_a_line_of_its_own(format: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, format, json.dumps(FORGED)],
         capture_output=True,
-        timeout=20,
+        timeout=PATIENCE,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stderr

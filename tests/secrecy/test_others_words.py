@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from codex_proxy.core.traces import trace_of
+from tests.waiting import PATIENCE
 
 SCRIPT = """
 import asyncio, gc, logging, sys, threading, warnings
@@ -58,7 +59,7 @@ def lines_of(content: str) -> tuple[str, list[dict[str, Any]]]:
         [sys.executable, "-c", SCRIPT, content],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=PATIENCE,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stderr

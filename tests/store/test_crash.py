@@ -22,6 +22,7 @@ import pytest
 from codex_proxy.store.sqlite import SqliteStore
 from codex_proxy.store.sqlite.opening import connect
 from tests.store.stored import OWNER, Hands, context_ids, conversation_ids
+from tests.waiting import PATIENCE
 
 LONGEST_LIFE = 0.04
 """Seconds from the fork: from before the file is opened until long after the first commits, as a rule."""
@@ -91,7 +92,7 @@ class Nursery:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()

@@ -19,6 +19,7 @@ from codex_proxy.store.sqlite.faults import told
 from codex_proxy.store.sqlite.opening import connect
 from tests.store.conftest import Opened
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, turn
+from tests.waiting import PATIENCE
 
 
 @contextmanager
@@ -127,7 +128,7 @@ asyncio.run(main())
 
 async def test_a_file_that_the_system_lets_grow_no_further_loses_nothing(path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", _FILLS_ITS_DISK, str(path)], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", _FILLS_ITS_DISK, str(path)], capture_output=True, text=True, timeout=PATIENCE
     )
     assert ended.stderr == ""
     reason, done = json.loads(ended.stdout)

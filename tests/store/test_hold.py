@@ -14,6 +14,7 @@ import pytest
 
 from codex_proxy.store.base import StoreRefused
 from codex_proxy.store.hold import StoreHold
+from tests.waiting import PATIENCE
 
 HOLDER = """
 import asyncio, sys
@@ -66,7 +67,7 @@ async def test_a_server_that_was_killed_holds_nothing(path: Path) -> None:
         with pytest.raises(StoreRefused, match=f"process {other.pid}"):
             await StoreHold.take(path, within=0)
         other.send_signal(signal.SIGKILL)
-        other.wait(20)
+        other.wait(PATIENCE)
         (await StoreHold.take(path)).release()
 
 
@@ -93,7 +94,7 @@ async def test_a_place_where_no_file_can_be_made_is_refused(tmp_path: Path) -> N
 
 async def test_a_server_that_starts_while_another_ends_waits_for_it(path: Path) -> None:
     ending = await StoreHold.take(path)
-    starting = asyncio.create_task(StoreHold.take(path, within=20))
+    starting = asyncio.create_task(StoreHold.take(path, within=PATIENCE))
     await asyncio.sleep(0)
     assert not starting.done()
     ending.release()

@@ -19,6 +19,7 @@ from codex_proxy.store.sqlite.migrations import LATEST, MIGRATIONS, migrate
 from codex_proxy.store.sqlite.opening import connect
 from tests.store.conftest import Opened
 from tests.store.stored import OWNER, Hands, turn
+from tests.waiting import PATIENCE
 
 
 def schema(path: Path) -> list[tuple[str, ...]]:
@@ -149,7 +150,7 @@ def test_the_interface_is_imported_without_a_database() -> None:
         "import sys, codex_proxy.store.base; print([m for m in ('sqlite3', 'asyncio') if m in sys.modules])"
     )
     told = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert told.stdout.strip() == "[]"
 

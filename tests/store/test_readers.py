@@ -15,6 +15,7 @@ from codex_proxy.store.base import StoreUnavailable
 from codex_proxy.store.sqlite import readers as readers_module
 from codex_proxy.store.sqlite.opening import connect, open_reader, open_writer
 from codex_proxy.store.sqlite.readers import THREADS, Readers
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ class Reading:
     def __call__(self, connection: sqlite3.Connection) -> tuple[int, int]:
         before = count(connection)
         self.begun.set()
-        assert self.free.wait(30)
+        assert self.free.wait(PATIENCE)
         return before, count(connection)
 
 

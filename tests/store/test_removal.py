@@ -14,6 +14,7 @@ from codex_proxy.store.base import Append, ContextLimits, Frame, ItemReference, 
 from codex_proxy.store.sqlite import SqliteStore, removal
 from tests.store.conftest import Make, Opened
 from tests.store.stored import OWNER, Hands, context_ids, conversation, item, items, response, turn
+from tests.waiting import PATIENCE
 
 LARGE = 30_000
 
@@ -108,7 +109,7 @@ async def test_a_server_removes_at_its_start_what_the_last_one_has_left(
     await store.close()
     keeping = await begin_keeping(Settings(store_path=path), clock)
     assert keeping is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while (await keeping.store.stats()).items:
             pass
     await keeping.close()

@@ -13,6 +13,7 @@ from codex_proxy.store.base import StoreConflict, StoreUnavailable
 from codex_proxy.store.sqlite import writer as writer_module
 from codex_proxy.store.sqlite.opening import connect
 from codex_proxy.store.sqlite.writer import Job, Writer
+from tests.waiting import PATIENCE
 
 
 class Held:
@@ -24,7 +25,7 @@ class Held:
 
     def __call__(self, connection: sqlite3.Connection) -> None:
         self.begun.set()
-        assert self._free.wait(30)
+        assert self._free.wait(PATIENCE)
 
     def let_go(self) -> None:
         self._free.set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from codex_proxy.tools.schemas import (
     violation,
 )
 from codex_proxy.tools.strict_schemas import strict_form
+from tests.cpu_time import assert_cpu_time_below
 
 
 def raw(schema: Any) -> bytes:
@@ -216,7 +216,6 @@ EVIL = "^(a+)+$"
 LAUGHS = {"$defs": {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(60)} | {"a60": {}}}
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
@@ -230,7 +229,6 @@ def test_a_pattern_that_backtracks_for_ever_elsewhere_is_checked(schema: Any, va
     assert str(wrong(schema, value)).startswith("at $")
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
@@ -325,9 +323,7 @@ MIXED = [each for number in range(11_000) for each in (number, str(number))]
     ],
 )
 def test_schemas_that_took_quadratic_time_are_looked_at_at_once(schema: Any) -> None:
-    began = time.thread_time()
-    check_schema(raw(schema))
-    assert time.thread_time() - began < 0.5
+    assert_cpu_time_below(0.5, lambda: check_schema(raw(schema)))
 
 
 def test_a_large_answer_of_a_common_kind_is_checked() -> None:
@@ -337,7 +333,6 @@ def test_a_large_answer_of_a_common_kind_is_checked() -> None:
     assert wrong({"type": "array", "items": row}, [*rows, {"age": "x"}]) is not None
 
 
-@pytest.mark.timeout(20)
 def test_a_text_with_an_error_in_every_place_is_not_read_to_its_end() -> None:
     said = str(wrong({"items": {"type": "string"}}, [1] * 300_000))
     assert said.endswith('1 is not of type "string"')
