@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
 
@@ -31,8 +32,10 @@ FOLDERS = (
 )
 """From what needs nothing to what starts real processes and waits for them. A folder that is not named: the middle."""
 
-settings.register_profile("default run", max_examples=50)
-settings.register_profile("all", max_examples=300)
+# A busy machine is slow now and then: neither a test nor the making of its examples is held to a time.
+NO_HURRY: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default run", max_examples=50, **NO_HURRY)
+settings.register_profile("all", max_examples=300, **NO_HURRY)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
