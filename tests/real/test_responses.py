@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -390,3 +391,25 @@ def offered_search(call: Request) -> dict[str, Any] | None:
     """The provider's search among the tools of a model call: what it is, and whether it reaches the web."""
     found = [tool for tool in call.body.get("tools", ()) if tool["type"] == "web_search"]
     return {key: found[0][key] for key in ("type", "external_web_access")} if found else None
+
+
+async def test_the_headers_that_stand_in_for_code_interpreter_show_the_agents_commands(proxy: Proxy) -> None:
+    """The refusal of `code_interpreter` names them; instructions alone would make this a plain-model turn."""
+    with pytest.raises(BadRequestError) as refused:
+        await proxy.client.responses.create(
+            model=MODEL, input="Hi.", tools=[{"type": "code_interpreter", "container": {"type": "auto"}}]
+        )
+    named = re.findall(r"`(X-Codex-[A-Za-z]+): ([a-z]+)`", refused.value.message)
+    assert dict(named) == {"X-Codex-Mode": "agent", "X-Codex-Activity": "items"}
+    response = await proxy.client.responses.create(
+        model=MODEL,
+        instructions="Compute with Python.",
+        input="[[model:shell cmd=\"python3 -c 'print(6*7)'\" say=Done.]]",
+        extra_headers=dict(named),
+    )
+    output = [item.to_dict(warnings=False) for item in response.output]  # no type of the SDK's
+    (command,) = [item for item in output if item["type"] == "codex:activity"]
+    assert command["kind"] == "command"
+    assert "print(6*7)" in str(command["text"])
+    assert (str(command["output"]).strip(), command["status"]) == ("42", "completed")
+    assert response.output_text == "Done."

@@ -110,12 +110,16 @@ def joined(tools: tuple[Tool, ...], brought: Iterable[Tool]) -> tuple[Tool, ...]
 
 
 def _hosted(kind: str, param: str) -> Fault:
-    return bad_request(
+    message = (
         f"The tool '{kind}' is run by OpenAI's own servers and is not available here: use 'function', "
-        "'custom', 'mcp' or 'web_search'.",
-        param,
-        UNSUPPORTED,
+        "'custom', 'mcp' or 'web_search'."
     )
+    if kind == "code_interpreter":
+        message += (
+            " To have the agent run commands and to see them, leave the tool out and send the headers "
+            "`X-Codex-Mode: agent` and `X-Codex-Activity: items`."
+        )
+    return bad_request(message, param, UNSUPPORTED)
 
 
 def _mcp(server: wire.McpServer, param: str) -> McpOffer:

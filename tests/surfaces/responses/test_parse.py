@@ -334,6 +334,7 @@ def test_tools_of_openais_own_servers_are_refused_by_name(kind: str) -> None:
     failure = refused(tools=[function_tool(), {"type": kind}])
     assert (failure.param, failure.code) == ("tools[1]", "unsupported_tool")
     assert f"'{kind}'" in failure.message
+    assert ("X-Codex-Mode: agent" in failure.message) == (kind == "code_interpreter")
 
 
 def test_an_mcp_server_is_kept_for_whoever_runs_its_tools() -> None:
