@@ -137,11 +137,18 @@ def test_activity_ends_as_the_agent_says_it_did(name: str, status: str) -> None:
     assert {event.status for event in log if isinstance(event, ev.ItemEnded) and event.id in ids} == {status}
 
 
-def test_what_a_command_prints_is_passed_on() -> None:
-    assert [event.text for event in replay("shell").log if isinstance(event, ev.OutputDelta)] == [
-        "two\n",
-        "café",
-    ]
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("shell", "one\ntwo\ncafé"),  # of which only the last two lines came as deltas
+        ("usage_multistep", "hi\n"),  # which came as none
+        ("shell_yield", "t2\nt3\n"),  # it outlives its turn: what was heard of it
+    ],
+)
+def test_what_a_command_prints_is_passed_on_whole(name: str, output: str) -> None:
+    printed = [event for event in replay(name).log if isinstance(event, ev.OutputDelta)]
+    assert printed[0].text == output
+    assert len({event.id for event in printed}) == len(printed)
 
 
 def test_phases_are_kept() -> None:

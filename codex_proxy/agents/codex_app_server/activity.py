@@ -27,6 +27,8 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
     query: str | None = None
     path: str | None = None
     status: str | None = None
+    output: str | None = msgspec.field(default=None, name="aggregatedOutput")
+    """All that a command has printed."""
 
 
 class PlanStep(msgspec.Struct, frozen=True, gc=False):

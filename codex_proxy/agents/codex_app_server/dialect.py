@@ -231,6 +231,7 @@ class AppServerTurn:
     def _end(self, ended: TurnEnded, *, running: bool = True) -> None:
         """Says the end. `running`: the agent's own turn goes on until it is told to stop."""
         self._over = True
+        self._reader.outputs_so_far()
         raw, _ = self._model.take()
         self._events += raw
         self._events.append(ended)

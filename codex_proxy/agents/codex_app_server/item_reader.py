@@ -30,6 +30,10 @@ from codex_proxy.core.events import (
 REFUSED = "The model refused to answer. The agent does not pass its words on."
 
 
+MAX_PIECES = 256
+"""Of the output of one command that are kept until it ends; Codex has up to 8 KiB in each."""
+
+
 class ItemReader:
     """The items of one turn. What it reads goes to the end of `events`, which its owner empties."""
 
@@ -42,11 +46,14 @@ class ItemReader:
         self.ran_commands = False
         """The agent has started a command in this turn."""
         self._plans = 0
+        self._printed: dict[str, list[str]] = {}
+        """By command that runs, what was heard of its output."""
 
     def start_turn(self) -> None:
         """Another turn of the agent's: what an earlier one left open does not concern it."""
         self.begun.clear()
         self.heard.clear()
+        self._printed.clear()
         self.ran_commands = False
 
     def start_anew(self) -> None:
@@ -60,6 +67,11 @@ class ItemReader:
             for id, kind in self.begun.items()
             if kind is items.Message and id not in self.heard
         ]
+
+    def outputs_so_far(self) -> None:
+        """The turn ends: of a command that goes on, what was heard of its output is all there will be."""
+        self.events += [OutputDelta(id, "".join(pieces)) for id, pieces in self._printed.items()]
+        self._printed.clear()
 
     def item_started(self, params: Params) -> None:
         item = msgspec.json.decode(params.item, type=ThreadItem)
@@ -98,6 +110,9 @@ class ItemReader:
                 return
             if not begun:
                 self._begin(item.id, activity)
+            heard = self._printed.pop(item.id, ())
+            if output := "".join(heard) if item.output is None else item.output:
+                self.events.append(OutputDelta(item.id, output))
         failed = item.status in ("failed", "declined")
         self.events.append(ItemEnded(item.id, "failed" if failed else "completed"))
         self.begun.pop(item.id, None)
@@ -117,8 +132,11 @@ class ItemReader:
             self.events.append(ReasoningDelta(params.item_id, params.delta, params.content_index, "raw"))
 
     def output_delta(self, params: Params) -> None:
+        # Not passed on yet: the first part of an output, often all of it, comes with the end of the command only.
         if params.item_id and params.delta and params.item_id in self.begun:
-            self.events.append(OutputDelta(params.item_id, params.delta))
+            pieces = self._printed.setdefault(params.item_id, [])
+            if len(pieces) < MAX_PIECES:
+                pieces.append(params.delta)
 
     def plan_updated(self, params: Params) -> None:
         self._plans += 1
