@@ -49,7 +49,6 @@ from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.manager import RunLimits, RunManager
-from codex_proxy.runs.schema_checks import SchemaChecks
 from codex_proxy.state_folder import close_to_others
 from codex_proxy.store.base import StoredResponse, StoreError
 from codex_proxy.store.ram_usage import RamUsage
@@ -58,6 +57,7 @@ from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 from codex_proxy.surfaces.responses.webhooks import check_secret
+from codex_proxy.workers.schema_checks import SchemaChecks
 
 if TYPE_CHECKING:
     from codex_proxy.own_tools import McpToolSource

@@ -22,11 +22,11 @@ from codex_proxy.mcp.remote import NamedServer, RemoteServers
 from codex_proxy.mcp.servers import McpServers
 from codex_proxy.mcp.values import McpFault, McpListing, McpResult, McpTool
 from codex_proxy.mcp_setup import McpConfigError, Programs, configured_servers
-from codex_proxy.runs.schema_checks import SchemaChecks
 from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.checks import Verdict
 from codex_proxy.tools.own_calls import ToolOutput
+from codex_proxy.workers.schema_checks import SchemaChecks
 
 log = structlog.get_logger(__name__)
 

@@ -23,6 +23,7 @@ FOLDERS = (
         "contract",
         "commands",
         "mcp",
+        "workers",
         "process",
         "faults",
         "scripts",

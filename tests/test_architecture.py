@@ -22,11 +22,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "process": frozenset({"core", "files"}),
     "store": frozenset({"core", "files"}),
     "mcp": frozenset({"core"}),
-    "runs": frozenset({"process", "agents", "tools", "core", "files"}),
-    "admission": frozenset({"runs", "agents.agent", "surfaces", "core"}),
-    "responses": frozenset({"admission", "runs", "store", "surfaces", "core"}),
+    "workers": frozenset({"tools", "core"}),
+    "runs": frozenset({"process", "agents", "tools", "workers", "core", "files"}),
+    "admission": frozenset({"runs", "workers", "agents.agent", "surfaces", "core"}),
+    "responses": frozenset({"admission", "runs", "workers", "store", "surfaces", "core"}),
     "http": frozenset(
-        {"responses", "admission", "runs", "agents.agent", "store", "surfaces", "core", "files"}
+        {"responses", "admission", "runs", "workers", "agents.agent", "store", "surfaces", "core", "files"}
     ),
 }
 """The layers of docs/architecture.md; of `agents`, `http` knows the interface only. Modules beside these packages
@@ -93,7 +94,7 @@ DOES_IO = frozenset(
     }
 )
 """Top-level modules that a sans-IO layer does without: bytes, time, names and chance come in as arguments."""
-WITHOUT_HTTP = frozenset({"responses", "runs", "store", "process", "files"})
+WITHOUT_HTTP = frozenset({"responses", "runs", "workers", "store", "process", "files"})
 """Layers that do IO, but have no aiohttp."""
 IO_CALLS = frozenset({"open", "input", "print", "breakpoint"})
 CLOCKS = frozenset({"now", "utcnow", "today"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from codex_proxy.own_tools import wrong_of
-from codex_proxy.runs.schema_checks import SchemaChecks
+from codex_proxy.workers.schema_checks import SchemaChecks
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from codex_proxy.core.fair_queue import share_of
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.runs.slots import Slots
+from codex_proxy.workers.slots import Slots
 
 T = TypeVar("T")
 

@@ -28,10 +28,10 @@ from codex_proxy.responses.prepare import (
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.responses.store_faults import failure_of
 from codex_proxy.runs.run import Run
-from codex_proxy.runs.slots import Slot, Slots
 from codex_proxy.store.base import UNFINISHED, Append, Frame, Store, StoredItem, StoreError
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.models import billed_model
+from codex_proxy.workers.slots import Slot, Slots
 
 log = structlog.get_logger(__name__)
 

@@ -29,12 +29,12 @@ from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutputs, ReusedSession, thread_key
 from codex_proxy.runs.own_calls import OwnCalls, ToolRunner, approved_calls, filled
 from codex_proxy.runs.run import BeforeEnd, Run
-from codex_proxy.runs.schema_checks import SchemaChecks
-from codex_proxy.runs.slots import Slot, Slots
 from codex_proxy.tools.attempt import Attempt, first_attempt
 from codex_proxy.tools.checks import Check
 from codex_proxy.tools.fingerprint import prints_of
 from codex_proxy.tools.replay import entries_of, recalled_history, said_by, visible_calls
+from codex_proxy.workers.schema_checks import SchemaChecks
+from codex_proxy.workers.slots import Slot, Slots
 
 log = structlog.get_logger(__name__)
 

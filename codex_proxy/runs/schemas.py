@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.schema_checks import TOO_LONG, SchemaChecks
+from codex_proxy.workers.schema_checks import TOO_LONG, SchemaChecks
 
 
 async def check_schemas(checks: SchemaChecks, turn: Turn, *, answer: str, tool: str) -> None:

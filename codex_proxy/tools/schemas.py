@@ -4,7 +4,7 @@ The agent thins the schemas of tools and checks no arguments, so `strict` is kep
 an answer is in `strict_schemas.py`; not every provider keeps that, so answers are checked here too.
 
 Nothing is fetched, and no regular expression backtracks. A schema is the client's and a text the model's, and some
-pairs of them take years to check: ask `is_quick` first, and give what is not quick to `runs/schema_checks.py`.
+pairs of them take years to check: ask `is_quick` first, and give what is not quick to `workers/schema_checks.py`.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.run import Run
-from codex_proxy.runs.schema_checks import STOPPING, SchemaChecks
 from codex_proxy.tools.checks import Check, StrictForm, Verdict
+from codex_proxy.workers.schema_checks import STOPPING, SchemaChecks
 from tests.runs.actors import WordAgent, WordDialect, WordTransport, end_of, read, text_of
 from tests.runs.virtual import settled, virtual
 

@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from codex_proxy.runs import schema_checks
-from codex_proxy.runs.schema_checks import STOPPING, TOO_LONG, SchemaChecks
-from codex_proxy.runs.schema_worker import MEMORY_BYTES
 from codex_proxy.tools.checks import Check, Verdict
+from codex_proxy.workers import schema_checks
+from codex_proxy.workers.schema_checks import STOPPING, TOO_LONG, SchemaChecks
+from codex_proxy.workers.schema_worker import MEMORY_BYTES
 from tests.cpu_time import cpu_seconds
 from tests.process.children import gone
 from tests.waiting import eventually
@@ -202,7 +202,7 @@ async def test_a_process_gets_nothing_of_our_environment_and_only_so_much_memory
 
 ORPHAN = """
 import asyncio, sys
-from codex_proxy.runs.schema_checks import SchemaChecks
+from codex_proxy.workers.schema_checks import SchemaChecks
 from codex_proxy.tools.checks import Check
 async def main():
     checks = SchemaChecks()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.runs.slots import Slots
+from codex_proxy.workers.slots import Slots
 from tests.runs.virtual import settled, virtual
 
 STOP = Fault(Failure(kind=FaultKind.UNAVAILABLE, message="It stops."))

@@ -1,4 +1,4 @@
-"""Slots for turns, and the wait for one. Who gets the next one is decided in `core.fair_queue`."""
+"""Slots, of which there is a number, and the wait for one. Who gets the next one is decided in `core.fair_queue`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from codex_proxy.core.faults import Fault
 
 
 class Slot:
-    """One turn's share. Given back once, however often that is told."""
+    """One share. Given back once, however often that is told."""
 
     __slots__ = ("_owner", "_slots")
 
@@ -25,7 +25,7 @@ class Slot:
 
 
 class Slots:
-    """`limit` in all; `owners` tells how many owners of turns there are."""
+    """`limit` in all; `owners` tells how many owners there are."""
 
     def __init__(self, limit: int, owners: Callable[[], int]) -> None:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(limit, owners)
@@ -42,7 +42,7 @@ class Slots:
         return self._queue.waiting
 
     def waiting_of(self, owner: str) -> int:
-        """How many of this owner's turns wait."""
+        """How many of this owner's wait."""
         return self._queue.waiting_of(owner)
 
     def take_now(self, owner: str) -> Slot | None:

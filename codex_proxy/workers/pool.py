@@ -1,0 +1,191 @@
+"""Processes that answer questions which may take long to answer, so that the event loop is never held up.
+
+A pool has two processes at most: started when first needed, ended when idle, killed where an answer takes too long.
+Each runs the `main` of one module (`worker_process`). A question that got no answer has a reason instead (`NoAnswer`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+import structlog
+
+from codex_proxy.core.faults import STOPPING, Fault
+from codex_proxy.workers.slots import Slots
+from codex_proxy.workers.worker_process import LENGTH_BYTES, frame
+
+log = structlog.get_logger(__name__)
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+MAX_WORKERS: Final = 2
+WAIT_SECONDS: Final = 10.0
+"""For a worker that is free."""
+IDLE_SECONDS: Final = 60.0
+
+
+class NoAnswer(enum.Enum):
+    """Why a question got no answer."""
+
+    GAVE_UP = "gave up"
+    """It took more time or memory than a question may."""
+    BUSY = "busy"
+    """No worker was free in time."""
+    STOPPING = "stopping"
+    """The pool is closed."""
+    NOT_STARTED = "not started"
+    """The system started no process."""
+
+
+class WorkerPool(Generic[Q, A]):
+    """The workers of one kind. `close` it at the end: nothing waits for an answer that is under way."""
+
+    def __init__(
+        self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
+    ) -> None:
+        """`module`: whose `main` a worker runs. `wall_seconds`: of one question; a worker limits its own CPU time,
+        which on a busy machine takes longer. `owners` tells how many owners of questions there are: with several, none
+        of them gets every worker."""
+        self._module = module
+        self._answers: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answers)
+        self._wall_seconds = wall_seconds
+        self._idle: list[_Worker] = []
+        self._busy: set[_Worker] = set()
+        self._slots = Slots(MAX_WORKERS, owners)
+        self._closed = False
+
+    @property
+    def workers(self) -> list[int]:
+        """The process ids of those that run."""
+        return [worker.pid for worker in (*self._idle, *self._busy)]
+
+    async def ask(self, question: Q, owner: str = "") -> A | NoAnswer:
+        """What a worker answers to this owner's question."""
+        if self._closed:
+            return NoAnswer.STOPPING
+        try:
+            slot = await self._slots.take(owner, WAIT_SECONDS)
+        except TimeoutError:
+            return NoAnswer.BUSY
+        except Fault:
+            return NoAnswer.STOPPING
+        try:
+            return await self._ask_worker(question)
+        finally:
+            slot.give_back()
+
+    async def close(self) -> None:
+        """Kills every worker; questions that wait or are being answered get no answer."""
+        self._closed = True
+        self._slots.stop(Fault(STOPPING))
+        workers = (*self._idle, *self._busy)
+        self._idle.clear()
+        for worker in workers:
+            worker.kill()
+        await asyncio.gather(*(worker.ended() for worker in workers))
+
+    async def _ask_worker(self, question: Q) -> A | NoAnswer:
+        try:
+            worker = self._idle.pop() if self._idle else await _Worker.started(self._module)
+        except OSError as error:
+            log.warning("worker_not_started", worker=self._module, reason=os.strerror(error.errno or 0))
+            return NoAnswer.NOT_STARTED
+        if self._closed:
+            worker.kill()
+            await worker.ended()
+            return NoAnswer.STOPPING
+        worker.cancel_idle_end()
+        self._busy.add(worker)
+        body = None
+        try:
+            async with asyncio.timeout(self._wall_seconds):
+                body = await worker.ask(question)
+        except (TimeoutError, EOFError, ConnectionError):
+            log.info("worker_gave_up", worker=self._module)
+        finally:
+            self._busy.discard(worker)
+            if body is None or self._closed:
+                worker.kill()
+                await asyncio.shield(worker.ended())
+            else:
+                self._idle.append(worker)
+                worker.end_later(self._end_idle)
+        if body is None:
+            return NoAnswer.STOPPING if self._closed else NoAnswer.GAVE_UP
+        return self._answers.decode(body)
+
+    def _end_idle(self, worker: _Worker) -> None:
+        if worker in self._idle:
+            self._idle.remove(worker)
+            worker.end()
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+        self._timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def started(cls, module: str) -> _Worker:
+        """Raises `OSError`. It gets nothing of this process's environment."""
+        start = f"import sys; sys.path[:] = sys.argv[1:]; from {module} import main; main()"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", "-X", "utf8", "-c", start, *_import_paths()),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+        return cls(process)
+
+    async def ask(self, question: Any) -> bytes:
+        """The answer as it came. Raises `EOFError` or `ConnectionError` where the process ended, and
+        `asyncio.CancelledError`: then kill it."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(frame(question))
+        await stdin.drain()
+        length = int.from_bytes(await stdout.readexactly(LENGTH_BYTES), "big")
+        return await stdout.readexactly(length)
+
+    def end_later(self, end: Callable[[_Worker], None]) -> None:
+        """Has it ended when nobody has asked for a while."""
+        self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, end, self)
+
+    def cancel_idle_end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def end(self) -> None:
+        """It ends with its input."""
+        self.cancel_idle_end()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def kill(self) -> None:
+        self.cancel_idle_end()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def ended(self) -> None:
+        await self._process.wait()
+
+
+def _import_paths() -> list[str]:
+    """Where this process finds its modules, however it was started."""
+    return [os.path.abspath(path) for path in sys.path]

@@ -1,0 +1,49 @@
+"""The worker that looks at schemas, and at texts under them, where that may take long."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from codex_proxy.tools.checks import Check, Verdict
+from codex_proxy.workers.worker_process import run
+
+CPU_SECONDS: Final = 1.0
+"""Of one question. The largest schema that is no trap takes a tenth."""
+MEMORY_BYTES: Final = 768 << 20
+"""Address space, of which Python and the validator take some 100 MiB."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What comes of the check of `text`; without a text, whether the schema is one, or what its strict form is."""
+
+    schema: bytes
+    text: str | None = None
+    fitted: bool = False
+    """As in `Check`."""
+    wants_form: bool = False
+
+
+def answer(question: Question) -> Verdict:
+    """What the question has for an answer."""
+    from codex_proxy.tools.schemas import (  # not in the server's process
+        NotASchemaError,
+        check_schema,
+        verdict_on,
+    )
+    from codex_proxy.tools.strict_schemas import strict_form
+
+    if question.text is not None:
+        return verdict_on(Check(question.schema, question.text, question.fitted))
+    if question.wants_form:
+        return Verdict(form=strict_form(question.schema))
+    try:
+        check_schema(question.schema)
+    except NotASchemaError as error:
+        return Verdict(str(error))
+    return Verdict()
+
+
+def main() -> None:
+    run(Question, answer, cpu_seconds=CPU_SECONDS, memory_bytes=MEMORY_BYTES)

@@ -1,0 +1,57 @@
+"""What every worker's process does: it answers questions, one at a time, and may be killed at any time.
+
+In: frames on stdin, each a question in MessagePack behind its length. Out: an answer for each, on stdout, in the same
+form. It ends with its input, with its parent, and by itself once a question takes more CPU time or memory than it may:
+the interpreter cannot be interrupted while a library works, the kernel can do it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO, Final, TypeVar
+
+import msgspec
+
+Q = TypeVar("Q")
+
+LENGTH_BYTES: Final = 4
+PR_SET_PDEATHSIG: Final = 1
+
+
+def frame(value: Any) -> bytes:
+    """The value as it goes through the pipe."""
+    body = msgspec.msgpack.encode(value)
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def run(questions: type[Q], answer: Callable[[Q], Any], *, cpu_seconds: float, memory_bytes: int) -> None:
+    """Answers until the input ends. `cpu_seconds`: of one question; `memory_bytes`: of address space."""
+    _limit_process(memory_bytes)
+    _serve(sys.stdin.buffer, sys.stdout.buffer, questions, answer, cpu_seconds)
+
+
+def _limit_process(memory_bytes: int) -> None:
+    """Bounds what this process may take, and binds its life to its parent's."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the server, which ends us
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+
+
+def _serve(
+    source: BinaryIO, sink: BinaryIO, questions: type[Q], answer: Callable[[Q], Any], cpu_seconds: float
+) -> None:
+    decoder = msgspec.msgpack.Decoder(questions)
+    while len(head := source.read(LENGTH_BYTES)) == LENGTH_BYTES:
+        body = source.read(int.from_bytes(head, "big"))
+        # Its signal ends a process that does not handle it.
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+        answered = answer(decoder.decode(body))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sink.write(frame(answered))
+        sink.flush()

@@ -1,0 +1,63 @@
+"""A pool of workers: who gets one, and what becomes of questions that get no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from codex_proxy.workers import pool as pools
+from codex_proxy.workers.pool import NoAnswer, WorkerPool
+from tests.waiting import eventually
+from tests.workers.busy_worker import Done, Work
+
+MODULE = "tests.workers.busy_worker"
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[WorkerPool[Work, Done]]:
+    """One of several owners, with patience for what never ends."""
+    made = WorkerPool[Work, Done](MODULE, Done, wall_seconds=30.0, owners=lambda: 2)
+    yield made
+    await made.close()
+    assert made.workers == []
+
+
+async def test_an_owner_that_asks_without_end_leaves_a_worker_to_the_others(
+    pool: WorkerPool[Work, Done],
+) -> None:
+    greedy = [asyncio.ensure_future(pool.ask(Work(endless=True), "a")) for _ in range(3)]
+    await eventually(lambda: pool.workers)
+    assert await pool.ask(Work(), "b") == Done()
+    await pool.close()
+    assert await asyncio.gather(*greedy) == [NoAnswer.STOPPING] * 3
+
+
+async def test_a_question_for_which_no_worker_is_free_in_time_is_told_so(
+    pool: WorkerPool[Work, Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "WAIT_SECONDS", 0.1)
+    first = asyncio.ensure_future(pool.ask(Work(endless=True), "a"))
+    await eventually(lambda: pool.workers)
+    assert await pool.ask(Work(), "a") is NoAnswer.BUSY
+    first.cancel()
+
+
+async def test_a_question_that_takes_too_long_is_given_up_and_the_next_one_is_answered() -> None:
+    pool = WorkerPool[Work, Done](MODULE, Done, wall_seconds=0.5)
+    assert await pool.ask(Work(endless=True)) is NoAnswer.GAVE_UP
+    assert pool.workers == []
+    patient = WorkerPool[Work, Done](MODULE, Done, wall_seconds=30.0)
+    assert await patient.ask(Work()) == Done()
+    await patient.close()
+    assert await patient.ask(Work()) is NoAnswer.STOPPING
+    await pool.close()
+
+
+async def test_where_the_system_starts_no_process_a_question_is_told_so(
+    pool: WorkerPool[Work, Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert await pool.ask(Work()) is NoAnswer.NOT_STARTED
