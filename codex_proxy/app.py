@@ -28,16 +28,25 @@ from codex_proxy.core.ids import Clock
 from codex_proxy.core.keys import NOBODY, KeysError
 from codex_proxy.core.protection import Protected
 from codex_proxy.core.rate import RateLimits, RunningRequests
+from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS
 from codex_proxy.http.application import application
-from codex_proxy.http.guard import SseGuard
+from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
+from codex_proxy.http.guard import STREAM_GUARD, SseGuard
+from codex_proxy.http.health import MADE_UP
+from codex_proxy.http.instrumentation import TEST_ENDPOINTS, TestEndpoints
 from codex_proxy.http.metrics import add_metrics
+from codex_proxy.http.middleware.bodies import BODY_BUDGET
 from codex_proxy.http.middleware.contents import contents
+from codex_proxy.http.middleware.doors import HOSTS
+from codex_proxy.http.middleware.forwarded import TRUSTED_PROXIES, Network
 from codex_proxy.http.middleware.heads import LONGEST_LINE
-from codex_proxy.http.middleware.origins import misspelt
-from codex_proxy.http.middleware.wrong_keys import WrongKeys
+from codex_proxy.http.middleware.origins import ORIGINS, misspelt
+from codex_proxy.http.middleware.pace import REQUEST_LIMITS, RequestLimits
+from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
+from codex_proxy.http.models import ENVIRONMENT, STARTED
+from codex_proxy.http.routes import add_routes
 from codex_proxy.http.runner import Runner
-from codex_proxy.http.service import Network, Service, catalog_of
-from codex_proxy.http.usage_book import UsageBook
+from codex_proxy.http.usage_book import USAGE, UsageBook
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.keeping import Keeping, KeepingError, begin_keeping, step_memory_of
 from codex_proxy.keys_file import Keyring
@@ -121,8 +130,11 @@ class Server:
         )
         allowed = split_list(settings.image_fetch)
         self.images = ImageFetcher(allowed) if allowed else None
-        self.service: Service | None = None
-        """What the handlers share, once the server has started."""
+        self.clients: Clients | None = None
+        """Who may come in, once the server has started."""
+        self.usage: UsageBook | None = None
+        self.app: web.Application | None = None
+        """With all parts of the server, once it has started."""
         self.background = BackgroundRuns(settings.max_running_turns, self._owners)
         self.webhooks: WebhookSender | None = None
         self.own_tools: McpToolSource | None = None
@@ -143,9 +155,9 @@ class Server:
         # A handler must end when its client leaves, or nobody tells the agent.
         self.webhooks = webhooks_of(self.settings, self.clock, self.keeping)
         self.own_tools = mcp_tools_of(self.settings, self.clock, self.manager.checks)
-        self.service = self._service()
+        self.app = self._application()
         self.runner = Runner(
-            self._application(self.service),
+            self.app,
             access_log=None,
             handler_cancellation=True,
             auto_decompress=False,  # `http.codings` unpacks: bounded, and only what is whole
@@ -154,7 +166,7 @@ class Server:
             max_field_size=LONGEST_LINE,
             shutdown_timeout=LAST_WORDS_SECONDS / 2,  # then handlers are cancelled, and have as long again
         )
-        left = await self._left_unfinished(self.service)
+        left = await self._left_unfinished(self.app[RESPONSES])
         await self.runner.setup()
         site = web.TCPSite(self.runner, self.settings.host, self.settings.port)
         try:
@@ -166,97 +178,79 @@ class Server:
         self.host, self.port = self.runner.addresses[0][:2]
         if self.webhooks is not None:
             self.webhooks.wake()
-        await take_up_again(self.service.responses, left)
+        await take_up_again(self.app[RESPONSES], left)
 
-    async def _left_unfinished(self, service: Service) -> Sequence[StoredResponse]:
+    async def _left_unfinished(self, service: ResponsesService) -> Sequence[StoredResponse]:
         try:
-            return await unfinished_of_last_process(service.responses)
+            return await unfinished_of_last_process(service)
         except StoreError as error:
             raise StartError(f"{error}: the responses in it that have not ended cannot be read") from error
 
-    def _service(self) -> Service:
-        settings = self.settings
-        catalog = catalog_of(
-            self.agent.models(),
-            aliases=settings.aliases,
-            any_model=self.agent.any_model,
-            default=settings.codex_model or "",
-            fake=self.agent_spec.made_up,
+    def _application(self) -> web.Application:
+        settings, clock = self.settings, self.clock
+        app = application(body_limit=settings.body_limit)
+        app[RUNS], app[CLOCK], app[IDS] = self.manager, clock, RandomIds()
+        app[CATALOG] = catalog_of(settings, self.agent, made_up=self.agent_spec.made_up)
+        app[MADE_UP] = self.agent_spec.made_up
+        app[CLIENTS] = self.clients = Clients(
+            keyring_of(settings, clock), everybody_of(settings), app[CATALOG]
         )
-        book, ids = self._book(), RandomIds()
-        clients = Clients(keyring_of(settings, self.clock), everybody_of(settings), catalog)
-        admission = Admission(
+        app[ADMISSION] = Admission(
             self.agent,
             self.manager.checks,
             images=self.images,
             tools=self.own_tools,
             agent_able_to=agent_able_to,
         )
-        return Service(
-            manager=self.manager,
-            clock=self.clock,
-            ids=ids,
-            catalog=catalog,
-            clients=clients,
-            admission=admission,
-            responses=self._responses(catalog, clients, admission, book, ids),
-            book=book,
-            environment=settings.env,
-            keepalive=settings.sse_keepalive_ms / 1000,
-            guard=SseGuard(settings.sse_max_concurrency, self._owners),
-            rate=RateLimits(self.clock),
-            running=RunningRequests(),
-            wrong_keys=WrongKeys(self.clock),
+        app[USAGE] = self.usage = usage_of(clock, self.keeping)
+        app[RESPONSES] = self._responses(app)
+        app[CHAT_OPTIONS] = ChatOptions(
             choices=settings.choices,
-            chat_profile=settings.chat_profile,
+            profile=settings.chat_profile,
             stream_metrics=settings.stream_metrics,
-            test_endpoints=settings.test_endpoints,
-            release_file=settings.stream_release_file,
-            body_limit=settings.body_limit,
-            bodies=ByteBudget(settings.total_body_bytes, settings.key_body_bytes),
-            started=int(self.clock.epoch()),
-            trusted_proxies=trusted_proxies(settings),
-            hosts=allowed_hosts(settings),
-            origins=frozenset(origin.lower() for origin in split_list(settings.allowed_origins)),
-            fake=self.agent_spec.made_up,
+            keepalive=settings.sse_keepalive_ms / 1000,
         )
-
-    def _owners(self) -> int:
-        return 1 if self.service is None else self.service.clients.count
-
-    def _book(self) -> UsageBook:
-        if self.keeping is not None:
-            return UsageBook(self.keeping.store, self.clock, durable=self.keeping.durable)
-        return UsageBook(RamUsage(), self.clock, durable=False)
-
-    def _application(self, service: Service) -> web.Application:
-        app = application(service)
-        if self.settings.log_content:
+        app[ENVIRONMENT], app[STARTED] = settings.env, int(clock.epoch())
+        app[STREAM_GUARD] = SseGuard(settings.sse_max_concurrency, self._owners)
+        app[REQUEST_LIMITS] = RequestLimits(RateLimits(clock), RunningRequests())
+        app[BODY_BUDGET] = ByteBudget(settings.total_body_bytes, settings.key_body_bytes)
+        app[WRONG_KEYS] = WrongKeys(clock)
+        app[HOSTS] = allowed_hosts(settings)
+        app[ORIGINS] = frozenset(origin.lower() for origin in split_list(settings.allowed_origins))
+        app[TRUSTED_PROXIES] = trusted_proxies(settings)
+        if settings.test_endpoints:
+            app[TEST_ENDPOINTS] = TestEndpoints(settings.stream_release_file)
+        add_routes(app)
+        if settings.log_content:
             app.middlewares.insert(0, contents)
-        if self.settings.metrics:
-            # Imported here, since most servers have no metrics.
-            from codex_proxy.metrics import Metrics, State, known_models
-
-            store = self.settings.store_file if self.keeping and self.keeping.durable else None
-            state = State(self.manager, service.guard, self.settings.sse_max_concurrency, store)
-            key = self.settings.metrics_key
-            meter = Metrics(state, known_models(service.catalog))
-            app.cleanup_ctx.append(meter.loop_delay.watched)
-            add_metrics(app, meter, key.get_secret_value() if key else None)
+        if settings.metrics:
+            self._add_metrics(app)
         return app
 
-    def _responses(
-        self, catalog: ModelCatalog, clients: Clients, admission: Admission, book: UsageBook, ids: RandomIds
-    ) -> ResponsesService:
+    def _owners(self) -> int:
+        return 1 if self.clients is None else self.clients.count
+
+    def _add_metrics(self, app: web.Application) -> None:
+        # Imported here, since most servers have no metrics.
+        from codex_proxy.metrics import Metrics, State, known_models
+
+        store = self.settings.store_file if self.keeping and self.keeping.durable else None
+        state = State(self.manager, app[STREAM_GUARD], self.settings.sse_max_concurrency, store)
+        key = self.settings.metrics_key
+        meter = Metrics(state, known_models(app[CATALOG]))
+        app.cleanup_ctx.append(meter.loop_delay.watched)
+        add_metrics(app, meter, key.get_secret_value() if key else None)
+
+    def _responses(self, app: web.Application) -> ResponsesService:
         settings = self.settings
         return ResponsesService(
             runs=self.manager,
-            admission=admission,
-            clients=clients,
-            catalog=catalog,
             clock=self.clock,
-            ids=ids,
-            usage=book,
+            ids=app[IDS],
+            catalog=app[CATALOG],
+            clients=app[CLIENTS],
+            admission=app[ADMISSION],
+            usage=app[USAGE],
             store=None if self.keeping is None else self.keeping.store,
             profile=settings.responses_profile,
             heartbeat=settings.heartbeat_interval,
@@ -275,7 +269,7 @@ class Server:
             for part in (
                 self.keeping,
                 self.webhooks,
-                None if self.service is None else self.service.book,
+                self.usage,
                 self.images,
                 self.own_tools,
                 self.background,  # writes down how its turns have ended, and tells the webhooks
@@ -331,6 +325,24 @@ def webhooks_of(settings: Settings, clock: SystemClock, keeping: Keeping | None)
     if keeping is None:
         return None  # without a store there are no background responses
     return WebhookSender(urls, secret, clock=clock, outbox=keeping.store)
+
+
+def usage_of(clock: Clock, keeping: Keeping | None) -> UsageBook:
+    """Who writes down what turns cost: into the store, or where there is none into RAM."""
+    if keeping is not None:
+        return UsageBook(keeping.store, clock, durable=keeping.durable)
+    return UsageBook(RamUsage(), clock, durable=False)
+
+
+def catalog_of(settings: Settings, agent: Agent, *, made_up: bool) -> ModelCatalog:
+    """The agent's models as the APIs name them. `made_up`: it is the fake agent."""
+    return ModelCatalog(
+        models=agent.models(),
+        aliases=settings.aliases,
+        any_model=agent.any_model,
+        default_model=settings.codex_model or "",
+        advice=" The fake agent takes any name with FAKE_CODEX_MODELS=any." if made_up else "",
+    )
 
 
 def everybody_of(settings: Settings) -> Client:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 import msgspec
 from aiohttp import web
 
 from codex_proxy.admission.admit import FieldNames
 from codex_proxy.core.turn import Turn
+from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLOCK, IDS, RUNS
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, streamed, whole
 from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.places import stream_place
-from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.turns import agent_headers
+from codex_proxy.http.usage_book import USAGE
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
-from codex_proxy.surfaces.chat.render import ChatRenderer
+from codex_proxy.surfaces.chat.render import ChatProfile, ChatRenderer
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.usage import tokens_in
 
@@ -35,10 +37,26 @@ FUNCTIONS_FIELDS = msgspec.structs.replace(FIELDS, tool_schema="functions[{}].pa
 """Of requests that offer `functions`, which came before `tools`."""
 
 
+class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator decided about chat."""
+
+    choices: Literal["broadcast", "sample"]
+    """Whether several choices are one turn told several times, or several turns."""
+    profile: ChatProfile
+    """Whose chunks streams have."""
+    stream_metrics: bool
+    """Whether a usage chunk tells measured times."""
+    keepalive: float
+    """Seconds of silence after which a stream gets a comment; 0 for never."""
+
+
+CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
+
+
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """The whole exchange. Faults before the first byte are raised."""
-    service = request.app[SERVICE]
-    observed = Observed(service.clock)
+    app = request.app
+    observed = Observed(app[CLOCK])
     hints = RequestHints(
         mode=request.headers.get("X-Codex-Mode"),
         workdir=request.headers.get("X-Codex-Workdir"),
@@ -47,7 +65,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     client = request[CLIENT]
     parsed = await parsed_from(
         await read_body(request),
-        lambda body: parse(body, settings=client.chat, catalog=service.catalog, headers=hints),
+        lambda body: parse(body, settings=client.chat, catalog=app[CATALOG], headers=hints),
     )
     request[NOTES] |= {
         "model": parsed.model_asked,
@@ -55,22 +73,22 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         "choice_count": parsed.choices,
         "mode": parsed.turn.mode,
     }
-    turn = await service.admission.admit(
+    turn = await app[ADMISSION].admit(
         parsed.turn,
         client,
         _fields(parsed),
         model=parsed.model_asked,
         workdir_field=parsed.workdir_param,
         image_fields=parsed.web_images,
-        runs=parsed.choices if service.choices == "sample" else 1,
+        runs=parsed.choices if app[CHAT_OPTIONS].choices == "sample" else 1,
     )
-    renderer = _renderer(service, parsed, observed, show_activity=client.chat.show_activity)
+    renderer = _renderer(request, parsed, observed, show_activity=client.chat.show_activity)
     try:
-        with service.book.turn(request[OWNER], billed_model(turn), renderer):
+        with app[USAGE].turn(request[OWNER], billed_model(turn), renderer):
             if parsed.stream:
                 return await _stream(request, parsed, turn, renderer, observed)
             source = await _start(request, parsed, turn)
-            return await whole(LogReader(source, renderer, observed), _headers(service, parsed))
+            return await whole(LogReader(source, renderer, observed), _headers(request, parsed))
     finally:
         request[NOTES] |= _ending(renderer, observed)
 
@@ -78,24 +96,24 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
 async def _stream(
     request: web.Request, parsed: ParsedChat, turn: Turn, renderer: ChatRenderer, observed: Observed
 ) -> web.StreamResponse:
-    service = request.app[SERVICE]
+    clock = request.app[CLOCK]
     with stream_place(request):
         source = await _start(request, parsed, turn)
         return await streamed(
             LogReader(source, renderer, observed),
-            EventStream(request, _headers(service, parsed)),
-            keepalive=0.0 if _no_keepalive(request) else service.keepalive,
-            comment=lambda: b": %d\n\n" % (service.clock.epoch() * 1000),
+            EventStream(request, _headers(request, parsed)),
+            keepalive=0.0 if _no_keepalive(request) else request.app[CHAT_OPTIONS].keepalive,
+            comment=lambda: b": %d\n\n" % (clock.epoch() * 1000),
         )
 
 
 async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source:
-    service, owner = request.app[SERVICE], request[OWNER]
-    turn, tools = await service.admission.add_server_tools(turn, request[CLIENT], _fields(parsed))
-    if service.choices != "sample" or parsed.choices == 1:
-        return await start(service.manager, turn, owner, runner=tools.runner)
+    manager, owner = request.app[RUNS], request[OWNER]
+    turn, tools = await request.app[ADMISSION].add_server_tools(turn, request[CLIENT], _fields(parsed))
+    if request.app[CHAT_OPTIONS].choices != "sample" or parsed.choices == 1:
+        return await start(manager, turn, owner, runner=tools.runner)
     one_choice = msgspec.structs.replace(turn, choices=1)
-    return await start_samples(service.manager, one_choice, parsed.choices, owner, runner=tools.runner)
+    return await start_samples(manager, one_choice, parsed.choices, owner, runner=tools.runner)
 
 
 def _fields(parsed: ParsedChat) -> FieldNames:
@@ -103,13 +121,14 @@ def _fields(parsed: ParsedChat) -> FieldNames:
 
 
 def _renderer(
-    service: Service, parsed: ParsedChat, observed: Observed, *, show_activity: bool
+    request: web.Request, parsed: ParsedChat, observed: Observed, *, show_activity: bool
 ) -> ChatRenderer:
+    app, options = request.app, request.app[CHAT_OPTIONS]
     return ChatRenderer(
-        id=service.ids.new("chatcmpl-"),
-        created=int(service.clock.epoch()),
+        id=app[IDS].new("chatcmpl-"),
+        created=int(app[CLOCK].epoch()),
         model=parsed.model_asked,
-        profile=service.chat_profile,
+        profile=options.profile,
         choices=parsed.choices,
         stream=parsed.stream,
         include_usage=parsed.include_usage,
@@ -118,14 +137,14 @@ def _renderer(
         show_activity=show_activity,
         prompt_tokens=partial(tokens_in, parsed.turn.history),
         max_tokens=parsed.turn.max_tokens,
-        metrics=observed.measure if service.stream_metrics else None,
+        metrics=observed.measure if options.stream_metrics else None,
         service_tier=parsed.service_tier,
     )
 
 
-def _headers(service: Service, parsed: ParsedChat) -> dict[str, str]:
+def _headers(request: web.Request, parsed: ParsedChat) -> dict[str, str]:
     search = "web_search_options" if parsed.web_search else None
-    return agent_headers(service.manager.agent, parsed.turn, parsed.ignored, search, "verbosity")
+    return agent_headers(request.app[RUNS].agent, parsed.turn, parsed.ignored, search, "verbosity")
 
 
 def _no_keepalive(request: web.Request) -> bool:

@@ -10,11 +10,12 @@ from aiohttp import web
 
 from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.listing import check_include, listed, shown
 from codex_proxy.http.middleware.frame import OWNER
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.service import SERVICE, Service
+from codex_proxy.responses.service import ResponsesService
 from codex_proxy.responses.store_faults import required_store, store_errors_as_faults
 from codex_proxy.store.base import (
     ContextTooLarge,
@@ -167,9 +168,9 @@ async def delete_item(request: web.Request) -> web.Response:
 # --- values -------------------------------------------------------------------------------------
 
 
-def _service_and_store(request: web.Request) -> tuple[Service, Store]:
-    service = request.app[SERVICE]
-    return service, required_store(service.responses.store)
+def _service_and_store(request: web.Request) -> tuple[ResponsesService, Store]:
+    service = request.app[RESPONSES]
+    return service, required_store(service.store)
 
 
 def _missing(request: web.Request) -> Fault:
@@ -184,7 +185,7 @@ def _item_object(item: StoredItem) -> ItemDict:
     return objects.item(shown(item), int(item.created))
 
 
-def _new_items(given: Sequence[ItemDict], service: Service, now: float) -> list[NewItem]:
+def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float) -> list[NewItem]:
     return [
         ItemReference(item["id"])
         if item["type"] == "item_reference"

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 import structlog
+from aiohttp import web
 
 from codex_proxy.core.fair_queue import share_of
 from codex_proxy.core.faults import Failure, Fault, FaultKind
@@ -114,3 +115,6 @@ class Place:
         guard, self._guard = self._guard, None
         if guard is not None:
             guard.give_back(self._request_id, self._owner, how)
+
+
+STREAM_GUARD: Final = web.AppKey("stream_guard", SseGuard)

@@ -11,10 +11,13 @@ from aiohttp import web
 from codex_proxy import __version__
 from codex_proxy.core.faults import STOPPING, Fault
 from codex_proxy.core.keys import digest_of
+from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
 from codex_proxy.http.middleware.doors import guarded, key_in
 from codex_proxy.http.middleware.forwarded import is_near
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.service import SERVICE
+
+MADE_UP = web.AppKey("made_up", bool)
+"""The agent's answers are made up."""
 
 KEYS_TROUBLE = (
     "The keys file cannot be read: the keys in force are older. The log and `codex-proxy doctor` say why."
@@ -31,20 +34,20 @@ STORE_TROUBLE = (
 
 async def healthz(request: web.Request) -> web.Response:
     """GET /healthz: what serves here, and whether a turn would work."""
-    service = request.app[SERVICE]
-    agent = service.manager.agent
+    manager, made_up = request.app[RUNS], request.app[MADE_UP]
+    agent = manager.agent
     trouble = agent.trouble()
-    about: dict[str, object] = {"name": agent.name, "fake": service.fake}
+    about: dict[str, object] = {"name": agent.name, "fake": made_up}
     body: dict[str, object] = {"status": "ok" if trouble is None else "degraded", "agent": about}
     if await _is_told_details(request):
         about["version"] = agent.version
         body["version"] = __version__
-        body["turns"] = {"running": service.manager.running, "queued": service.manager.queued}
-    if service.fake:
+        body["turns"] = {"running": manager.running, "queued": manager.queued}
+    if made_up:
         body["warning"] = "The embedded fake agent serves: its answers are made up."
     if trouble is not None:
         body["trouble"] = trouble.unquoted if "turns" in body else AGENT_TROUBLE
-    if service.clients.trouble is not None:
+    if request.app[CLIENTS].trouble is not None:
         body["status"] = "degraded"
         body["keys"] = KEYS_TROUBLE
     if not await _stores(request):
@@ -55,7 +58,7 @@ async def healthz(request: web.Request) -> web.Response:
 
 async def _is_told_details(request: web.Request) -> bool:
     """Whether it comes with a right key; where none is wanted, from this machine."""
-    clients = request.app[SERVICE].clients
+    clients = request.app[CLIENTS]
     if not clients.wanted:
         return is_near(request)
     key = key_in(request)
@@ -77,7 +80,7 @@ async def livez(_: web.Request) -> web.Response:
 
 async def readyz(request: web.Request) -> web.Response:
     """GET /readyz: 503 with the reason where a turn would not work."""
-    manager = request.app[SERVICE].manager
+    manager = request.app[RUNS]
     if manager.draining:
         return json_response({"status": "unready", "reason": STOPPING.message}, 503)
     trouble = manager.agent.trouble()
@@ -91,5 +94,5 @@ async def readyz(request: web.Request) -> web.Response:
 
 async def _stores(request: web.Request) -> bool:
     """Whether what has to be stored would be."""
-    check = request.app[SERVICE].responses.write_check
+    check = request.app[RESPONSES].write_check
     return check is None or await check.is_writable()

@@ -14,11 +14,11 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import digest_of
+from codex_proxy.http.app_keys import CLOCK
 from codex_proxy.http.middleware.doors import guarded, key_in
 from codex_proxy.http.middleware.forwarded import is_near
 from codex_proxy.http.middleware.frame import CLIENT_LEFT, NOTES, Handler
 from codex_proxy.http.observed import TALLY, Tally
-from codex_proxy.http.service import SERVICE
 
 PATH = "/metrics"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -100,7 +100,7 @@ def _wrong_key() -> Fault:
 @web.middleware
 async def measured(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Outermost: it sees the answer that goes out, whoever made it."""
-    clock = request.app[SERVICE].clock
+    clock = request.app[CLOCK]
     tally = Tally()
     token = TALLY.set(tally)
     began = clock.monotonic()

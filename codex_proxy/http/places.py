@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
-from codex_proxy.http.guard import ConcurrencyFault, Place, Release
+from codex_proxy.http.guard import STREAM_GUARD, ConcurrencyFault, Place, Release
+from codex_proxy.http.instrumentation import TEST_ENDPOINTS
 from codex_proxy.http.middleware.frame import OWNER, REPLY_HEADERS, REQUEST_ID
-from codex_proxy.http.service import SERVICE
 
 
 @contextmanager
@@ -31,13 +31,12 @@ def stream_place(request: web.Request) -> Iterator[None]:
 
 
 def _place_of(request: web.Request) -> Place:
-    service = request.app[SERVICE]
     try:
-        place = service.guard.acquire(request[REQUEST_ID], request[OWNER])
+        place = request.app[STREAM_GUARD].acquire(request[REQUEST_ID], request[OWNER])
     except ConcurrencyFault as fault:
-        if service.test_endpoints:
+        if TEST_ENDPOINTS in request.app:
             request[REPLY_HEADERS] |= fault.count.headers()
         raise
-    if service.test_endpoints:
+    if TEST_ENDPOINTS in request.app:
         request[REPLY_HEADERS] |= place.count.headers()
     return place

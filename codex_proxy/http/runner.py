@@ -21,9 +21,9 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_runner import BaseSite
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
+from codex_proxy.http.app_keys import IDS
 from codex_proxy.http.faults import fault_response, log_unforeseen
 from codex_proxy.http.middleware.frame import ON_EVERY_REPLY, REQUEST_ID
-from codex_proxy.http.service import SERVICE
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -175,7 +175,7 @@ class _Connection(web.RequestHandler):
     def _answer(self, request: BaseRequest, failure: Failure) -> web.Response:
         response = fault_response(failure, request.path)
         known = request.get(REQUEST_ID)
-        response.headers["x-request-id"] = known or self._app[SERVICE].ids.new("req_")
+        response.headers["x-request-id"] = known or self._app[IDS].new("req_")
         response.headers.update(ON_EVERY_REPLY)
         response.force_close()
         return response

@@ -9,9 +9,10 @@ from typing import Final
 
 from aiohttp import web
 
+from codex_proxy.http.app_keys import CLOCK, RUNS
 from codex_proxy.http.middleware.frame import OWNER
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.service import SERVICE
+from codex_proxy.http.usage_book import USAGE
 from codex_proxy.responses.store_faults import store_errors_as_faults
 from codex_proxy.store.usage import UsageQuery
 from codex_proxy.surfaces.usage_limits import limits_object
@@ -34,8 +35,8 @@ def add_usage_routes(app: web.Application) -> None:
 
 async def usage(request: web.Request) -> web.Response:
     """Sums by hour or day. A key sees its own and nothing else."""
-    service = request.app[SERVICE]
-    report = report_of(request.query.items(), now=service.clock.epoch())
+    recorder = request.app[USAGE]
+    report = report_of(request.query.items(), now=request.app[CLOCK].epoch())
     query = UsageQuery(
         owner=request[OWNER],
         start=report.first,
@@ -44,8 +45,8 @@ async def usage(request: web.Request) -> web.Response:
         by_model=report.by_model,
     )
     with store_errors_as_faults():
-        await service.book.flush()
-        found = await service.book.ledger.usage(query)
+        await recorder.flush()
+        found = await recorder.ledger.usage(query)
     rows = []
     for each in found:
         figures = each.figures
@@ -63,16 +64,15 @@ async def usage(request: web.Request) -> web.Response:
             )
         )
     return json_response(
-        page_of(report, rows, key=request[OWNER], durable=service.book.durable, since=service.book.since)
+        page_of(report, rows, key=request[OWNER], durable=recorder.durable, since=recorder.since)
     )
 
 
 async def limits(request: web.Request) -> web.Response:
     """What the agent's account may still use. The agent is asked where it has told nothing, or nothing new."""
-    service = request.app[SERVICE]
-    agent = service.manager.agent
+    agent = request.app[RUNS].agent
     if agent.limits.due(NEW_SECONDS):
         await agent.ask_limits()
     known, age = agent.limits.newest()
-    now = service.clock.epoch()
+    now = request.app[CLOCK].epoch()
     return json_response(limits_object(agent.name, known, told_at=now - age, now=now, reason=NOTHING_TOLD))

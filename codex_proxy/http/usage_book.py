@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import structlog
+from aiohttp import web
 
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.ids import Clock
@@ -98,6 +99,9 @@ class UsageBook:
             await self.flush()
         except StoreError as error:
             log.warning("usage_not_written", reason=str(error))
+
+
+USAGE: Final = web.AppKey("usage", UsageBook)
 
 
 def _figures(spending: Spending, *, failed: bool) -> Figures:

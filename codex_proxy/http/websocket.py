@@ -17,15 +17,15 @@ import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind, bad_request
+from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from
 from codex_proxy.http.faults import log_unforeseen
-from codex_proxy.http.middleware.bodies import HeldBytes
+from codex_proxy.http.middleware.bodies import BODY_BUDGET, HeldBytes
 from codex_proxy.http.middleware.doors import DIGEST, KEY_PROTOCOL, subprotocols
 from codex_proxy.http.middleware.frame import CLIENT
-from codex_proxy.http.middleware.pace import counted
+from codex_proxy.http.middleware.pace import REQUEST_LIMITS, counted
 from codex_proxy.http.places import stream_place
 from codex_proxy.http.responses.create import hints_of
-from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.tellers import tell
 from codex_proxy.responses.answer import Answer
 from codex_proxy.responses.context import Context, ContextItem, context_item, context_of
@@ -66,12 +66,12 @@ TOO_MANY = Failure(
 async def responses_socket(request: web.Request) -> web.StreamResponse:
     """Serves the whole connection. Raises `Fault` where it is no handshake, or the server stops."""
     socket = web.WebSocketResponse(
-        max_msg_size=request.app[SERVICE].body_limit, heartbeat=PING_SECONDS, protocols=_spoken(request)
+        max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_spoken(request)
     )
     if not socket.can_prepare(request):
         message = "GET of this path is for WebSockets; send a POST."
         raise Fault(Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message))
-    if request.app[SERVICE].manager.draining:
+    if request.app[RESPONSES].runs.draining:
         raise Fault(STOPPING)
     await socket.prepare(request)
     connection = _Connection(request, socket)
@@ -112,8 +112,7 @@ class _Connection:
     def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:
         self._request = request
         self._socket = socket
-        self._service: Service = request.app[SERVICE]
-        self._responses = self._service.responses
+        self._responses = request.app[RESPONSES]
         self._client = request[CLIENT]
         self._digest = request[DIGEST] or None
         self._waiting: asyncio.Queue[tuple[str | bytes, HeldBytes]] = asyncio.Queue(MAX_WAITING)
@@ -144,7 +143,7 @@ class _Connection:
                 self._waiting.get_nowait()[1].release()
 
     async def _leave_when_the_server_stops(self) -> None:
-        await self._service.manager.until_draining()
+        await self._responses.runs.until_draining()
         if not self._busy and self._waiting.empty():
             await self._leave()
 
@@ -157,10 +156,10 @@ class _Connection:
         """Puts it behind those that wait. Raises `Fault` where there is no room: not to read on instead would hide
         that a client left."""
         if self._waiting.full() or (
-            self._waiting_size and self._waiting_size + len(frame) > self._service.body_limit
+            self._waiting_size and self._waiting_size + len(frame) > self._request.client_max_size
         ):
             raise Fault(TOO_MANY)
-        held = HeldBytes(self._service.bodies, self._client.name)
+        held = HeldBytes(self._request.app[BODY_BUDGET], self._client.name)
         held.grow_to(len(frame))
         self._waiting_size += len(frame)
         self._waiting.put_nowait((frame, held))
@@ -168,7 +167,7 @@ class _Connection:
     async def _answer(self) -> None:
         going_on = True
         while going_on:
-            if self._service.manager.draining and self._waiting.empty():
+            if self._responses.runs.draining and self._waiting.empty():
                 await self._leave()
                 return
             self._busy = False
@@ -191,7 +190,7 @@ class _Connection:
             await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"The key is not valid.")
             return False
         try:
-            with counted(self._service, self._client):
+            with counted(self._request.app[REQUEST_LIMITS], self._client):
                 await self._in_its_place(frame)
         except Fault as fault:
             await self._send(socket_error(fault.failure))
@@ -204,7 +203,7 @@ class _Connection:
 
     def _look_at_key(self) -> None:
         """Whoever opened the connection must still be let in, with the limits of now. Raises `Fault`."""
-        client = self._service.clients.holding(self._digest)
+        client = self._responses.clients.holding(self._digest)
         if client.name != self._client.name:  # what this connection remembers is another's
             raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message="The key has another name now."))
         self._client = client
@@ -268,7 +267,7 @@ class _Connection:
         return parse(
             msgspec.json.encode(body),
             settings=self._client.responses,
-            catalog=self._service.catalog,
+            catalog=self._responses.catalog,
             headers=hints_of(self._request),
         )
 

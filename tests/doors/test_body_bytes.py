@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.http.middleware.bodies import BODY_BUDGET
 from tests.doors.keyed import bearing, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE
@@ -27,8 +28,7 @@ def of_size(size: int, text: str = "Hello.", **fields: Any) -> bytes:
 
 
 def held_bytes(proxy: Proxy) -> int:
-    assert proxy.server.service is not None
-    return proxy.server.service.bodies.held
+    return proxy.app[BODY_BUDGET].held
 
 
 @asynccontextmanager

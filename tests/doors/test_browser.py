@@ -129,9 +129,9 @@ def _lay_out(pages: Pages, proxy: Proxy, port: int, bait: dict[str, str]) -> Non
 
 def _routes(proxy: Proxy, bait: dict[str, str]) -> list[dict[str, str]]:
     """Every route there is, with ids of things that exist."""
-    assert proxy.server.service is not None
     app = web.Application()
-    add_routes(app, proxy.server.service)
+    app.update(proxy.app)
+    add_routes(app)
     paths = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
     filled = []
     for method, path in sorted({*paths, ("GET", "/metrics")}):

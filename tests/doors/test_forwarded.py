@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
 from tests.doors.keyed import bearing, keyed_proxy, refused
 from tests.http.serving import Hands, Proxy, fake_proxy, user
 
@@ -100,8 +101,7 @@ async def test_through_a_trusted_proxy_each_path_wants_its_own_key(
 
 
 async def test_wrong_keys_are_counted_for_the_address_that_a_trusted_proxy_names(trusting: Proxy) -> None:
-    assert trusting.server.service is not None
-    attempts = trusting.server.service.wrong_keys._attempts
+    attempts = trusting.app[WRONG_KEYS]._attempts
     attempts._clock = Hands()
 
     async def guess(*forwarded: str) -> None:
@@ -122,5 +122,4 @@ async def test_who_is_no_trusted_proxy_names_nobody_else(tmp_path: Path) -> None
     async with keyed_proxy(tmp_path, {"one": {}}) as proxy:
         headers = {"X-Forwarded-For": "192.0.2.1", "Authorization": "Bearer wrong"}
         assert (await proxy.send("GET", "/v1/models", headers=headers)).status == 403
-        assert proxy.server.service is not None
-        assert len(proxy.server.service.wrong_keys._attempts) == 0
+        assert len(proxy.app[WRONG_KEYS]._attempts) == 0

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.middleware.wrong_keys import MOST_HELD, WrongKeys
+from codex_proxy.http.middleware.wrong_keys import MOST_HELD, WRONG_KEYS, WrongKeys
 from tests.doors.keyed import bearing, keyed_proxy, look_now, refused, write_keys, write_text
 from tests.http.serving import WEATHER, Hands, Proxy, fake_proxy, until, user
 from tests.waiting import polled
@@ -93,8 +93,7 @@ class Sleeper:
 
 def with_sleeper(proxy: Proxy) -> Sleeper:
     sleeper = Sleeper()
-    assert proxy.server.service is not None
-    wrong_keys = proxy.server.service.wrong_keys
+    wrong_keys = proxy.app[WRONG_KEYS]
     wrong_keys._sleep = sleeper
     wrong_keys._attempts._clock = Hands()
     return sleeper
@@ -167,8 +166,7 @@ async def test_past_that_no_key_is_looked_at_but_those_that_are_known(two: Proxy
     sleeper = with_sleeper(two)
     sleeper.wake.set()
     assert {(await two.ask(user(), headers=bearing("wrong"))).status for _ in range(4)} == {401}
-    assert two.server.service is not None
-    two.server.service.wrong_keys._held = MOST_HELD
+    two.app[WRONG_KEYS]._held = MOST_HELD
     for name in ("wrong", "two"):
         answer = await two.ask(user(), headers=bearing(name))
         assert refused(answer) == (429, "rate_limit_exceeded", None)

@@ -13,6 +13,7 @@ from aiohttp import WSCloseCode, WSMsgType
 
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.http.middleware.heads import LONGEST_LINE, MOST_HEADER_BYTES, MOST_HEADERS
+from codex_proxy.http.middleware.pace import REQUEST_LIMITS
 from codex_proxy.http.websocket import MAX_WAITING
 from codex_proxy.surfaces.body import DEPTH, MOST_BRACKETS, MOST_ITEMS, MOST_VALUES, decoded
 from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, until, user
@@ -170,5 +171,4 @@ async def test_after_every_refusal_the_server_serves(tight: Proxy) -> None:
     for body in (body_of(CHAT, 4), {"user": "x" * 5000}, b"[" * 1000):
         assert (await tight.ask(body)).status in (400, 413)
     assert (await tight.ask(user())).status == 200
-    assert tight.server.service is not None
-    assert tight.server.service.running.of("local") == 0
+    assert tight.app[REQUEST_LIMITS].running.of("local") == 0

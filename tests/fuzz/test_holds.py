@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from codex_proxy.http.app_keys import IDS
 from tests.cpu_time import cpu_seconds
 from tests.fuzz.conftest import ServerThread
 from tests.fuzz.holds import MAX_HOLD_SECONDS, Holds
@@ -29,9 +30,9 @@ def test_a_handler_that_works_for_too_long_is_seen_and_its_request_is_named(tmp_
     thread = ServerThread(tmp_path)
     with thread.holds, thread as port:
         assert thread.server is not None
-        service = thread.server.service
-        assert service is not None
-        new = service.ids.new
+        assert thread.server.app is not None
+        ids = thread.server.app[IDS]
+        new = ids.new
 
         def slowly(prefix: str) -> str:
             work(1.5 * MAX_HOLD_SECONDS)
@@ -42,7 +43,7 @@ def test_a_handler_that_works_for_too_long_is_seen_and_its_request_is_named(tmp_
         urllib.request.urlopen(f"http://127.0.0.1:{port}/livez").close()
         thread.finish_callback()
         assert thread.holds.longest < MAX_HOLD_SECONDS
-        service.ids.new = slowly  # type: ignore[method-assign]
+        ids.new = slowly  # type: ignore[method-assign]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez") as answer:
             request_id = answer.headers["x-request-id"]
         thread.finish_callback()

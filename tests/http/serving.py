@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import aiohttp
+from aiohttp import web
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
@@ -20,6 +21,7 @@ from codex_proxy.agents.fake import PROTO_CAPABILITIES
 from codex_proxy.app import Server, make_server
 from codex_proxy.config import Settings
 from codex_proxy.core.turn import Turn
+from codex_proxy.http.guard import STREAM_GUARD
 from codex_proxy.process.child import Command
 from tests.waiting import PATIENCE, eventually
 
@@ -98,8 +100,13 @@ class Proxy:
     @property
     def streams(self) -> int:
         """How many streams hold a place."""
-        assert self.server.service is not None
-        return self.server.service.guard.active
+        return self.app[STREAM_GUARD].active
+
+    @property
+    def app(self) -> web.Application:
+        """The application, which has the server's parts."""
+        assert self.server.app is not None
+        return self.server.app
 
 
 until = eventually

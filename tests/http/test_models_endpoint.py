@@ -9,7 +9,9 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from openai import AsyncOpenAI
 
+from codex_proxy.http.app_keys import CATALOG
 from codex_proxy.http.application import application
+from codex_proxy.http.routes import add_routes
 from tests.http.serving import Proxy, fake_agent, fake_proxy, proxy_of, user
 
 EFFORTS = ("minimal", "low", "medium", "high")
@@ -58,16 +60,13 @@ async def test_the_official_sdk_lists_and_retrieves_models(proxy: Proxy) -> None
 
 async def test_codex_as_a_client_gets_the_agents_own_entries_in_its_own_shape(proxy: Proxy) -> None:
     native = msgspec.Raw(b'{"slug": "fake-model", "shell_type": "unified_exec"}')
-    service = proxy.server.service
-    assert service is not None
-    with_native = msgspec.structs.replace(
-        service,
-        catalog=msgspec.structs.replace(
-            service.catalog,
-            models=tuple(msgspec.structs.replace(model, native=native) for model in service.catalog.models),
-        ),
-    )
-    async with TestClient(TestServer(application(with_native))) as client:
+    app = application(body_limit=1 << 20)
+    app.update(proxy.app)
+    catalog = app[CATALOG]
+    with_native = tuple(msgspec.structs.replace(model, native=native) for model in catalog.models)
+    app[CATALOG] = msgspec.structs.replace(catalog, models=with_native)
+    add_routes(app)
+    async with TestClient(TestServer(app)) as client:
         reply = await client.get("/v1/models?client_version=0.163.0")
         assert await reply.json() == {"models": [{"slug": "fake-model", "shell_type": "unified_exec"}]}
 

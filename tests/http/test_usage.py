@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.http.usage_book import USAGE
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.waiting import polled
 
@@ -146,8 +147,7 @@ async def test_without_a_key_it_is_for_this_machine_only(proxy: Proxy, header: s
 async def test_what_a_turn_has_cost_is_on_disk_by_itself_and_after_a_stop(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
         await proxy.ask(user())
-        assert proxy.server.service is not None
-        book = proxy.server.service.book
+        book = proxy.app[USAGE]
         await until(lambda: not book.waiting)
         await proxy.ask(user())
     async with fake_proxy(tmp_path) as proxy:

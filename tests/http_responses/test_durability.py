@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from codex_proxy.app import StartError
+from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.store.base import StoreUnavailable
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.http_responses.asking import ask, events_of, said, serving
@@ -102,8 +103,7 @@ class Failing:
 
 @contextmanager
 def failing(proxy: Proxy, *names: str) -> Iterator[None]:
-    assert proxy.server.service is not None
-    responses = proxy.server.service.responses
+    responses = proxy.app[RESPONSES]
     whole = responses.store
     cannot = set(names)
     msgspec.structs.force_setattr(responses, "store", Failing(whole, cannot))

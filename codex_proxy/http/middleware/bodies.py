@@ -11,8 +11,9 @@ from aiohttp import web
 from codex_proxy.core.byte_budget import ByteBudget
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.frame import OWNER, Handler
-from codex_proxy.http.service import SERVICE
 
+BODY_BUDGET = web.AppKey("body_budget", ByteBudget)
+"""Bytes of the bodies of all requests that are under way."""
 RETRY_SECONDS = 5
 
 
@@ -52,7 +53,7 @@ HELD = web.RequestKey("held", HeldBytes)
 
 @web.middleware
 async def bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
-    held = request[HELD] = HeldBytes(request.app[SERVICE].bodies, request[OWNER])
+    held = request[HELD] = HeldBytes(request.app[BODY_BUDGET], request[OWNER])
     try:
         return await handler(request)
     finally:

@@ -16,11 +16,15 @@ from aiohttp import web
 from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NOBODY, digest_of
+from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.middleware.forwarded import check_forwarded, client_address
 from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER, Handler
 from codex_proxy.http.middleware.heads import check_head
 from codex_proxy.http.middleware.origins import admit
-from codex_proxy.http.service import SERVICE, Service
+from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
+
+HOSTS: Final = web.AppKey("hosts", frozenset[str])
+"""Names (without port) that a Host header may have; empty: any."""
 
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/metrics", "/openapi.json"})
 """What a supervisor asks without a key; `/metrics` has a key of its own, and what is served is no secret."""
@@ -46,16 +50,15 @@ DIGEST = web.RequestKey("digest", str)
 
 @web.middleware
 async def doors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    service = request.app[SERVICE]
     check_head(request)
     _check_single(request)
-    _check_host(request, service)
+    _check_host(request)
     check_forwarded(request)
     answer = admit(request)
     if answer is not None:
         return answer
     if request.path not in OPEN_PATHS:
-        await _let_in(request, service)
+        await _let_in(request)
     if request.method not in READS and request.match_info.http_exception is None:
         _check_content_type(request)
     return await handler(request)
@@ -74,8 +77,9 @@ def host_name(host: str) -> str:
     return (found["address"] or found["name"]) if found else ""
 
 
-def _check_host(request: web.Request, service: Service) -> None:
-    if service.hosts and host_name(request.headers.get("Host", "")) not in service.hosts:
+def _check_host(request: web.Request) -> None:
+    hosts = request.app[HOSTS]
+    if hosts and host_name(request.headers.get("Host", "")) not in hosts:
         raise Fault(
             Failure(
                 kind=FaultKind.NOT_ALLOWED,
@@ -84,15 +88,16 @@ def _check_host(request: web.Request, service: Service) -> None:
         )
 
 
-async def _let_in(request: web.Request, service: Service) -> None:
+async def _let_in(request: web.Request) -> None:
     """Finds out who asks. Raises `Fault` INVALID_API_KEY, or RATE_LIMITED where too many keys are tried."""
+    clients = request.app[CLIENTS]
     key = key_in(request)
     digest = digest_of(key) if key else ""
-    if digest and service.clients.wanted:
+    if digest and clients.wanted:
         async with guarded(request, digest):
-            client = service.clients.holding(digest)
+            client = clients.holding(digest)
     else:
-        client = service.clients.holding(None)
+        client = clients.holding(None)
     request[CLIENT], request[OWNER], request[DIGEST] = client, client.name, digest
     if client.name != NOBODY:
         request[NOTES]["owner"] = client.name
@@ -100,7 +105,7 @@ async def _let_in(request: web.Request, service: Service) -> None:
 
 def guarded(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
     """Around the look at a key: before it there is a wait where its address has brought wrong ones."""
-    return request.app[SERVICE].wrong_keys.looking(client_address(request), digest)
+    return request.app[WRONG_KEYS].looking(client_address(request), digest)
 
 
 def key_in(request: web.Request) -> str:

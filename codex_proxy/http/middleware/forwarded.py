@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.service import SERVICE, Network
+from codex_proxy.http.app_keys import CLIENTS
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+TRUSTED_PROXIES: Final = web.AppKey("trusted_proxies", tuple[Network, ...])
+"""Reverse proxies that may pass requests on."""
 
 _NAMES: Final = frozenset({"forwarded", "via"})
 _PREFIX: Final = "x-forwarded-"
@@ -36,13 +41,13 @@ def check_forwarded(request: web.Request) -> None:
     """Raises `Fault` NOT_ALLOWED for one that was passed on by whom nobody has named, or to a server without keys."""
     if not is_forwarded(request):
         return
-    service = request.app[SERVICE]
-    if not _is_in(request.remote or "", service.trusted_proxies):
+    trusted = request.app[TRUSTED_PROXIES]
+    if not _is_in(request.remote or "", trusted):
         raise _refused(
             "This request was passed on by a reverse proxy that this server does not know: its headers say so. "
             "The operator names the proxy's address in PROXY_TRUSTED_PROXIES."
         )
-    if not service.clients.wanted:
+    if not request.app[CLIENTS].wanted:
         raise _refused(
             "Behind a reverse proxy this server can be reached by others, so it needs keys: the operator makes one "
             "with `codex-proxy keys add NAME`, or sets PROXY_API_KEY."
@@ -51,7 +56,7 @@ def check_forwarded(request: web.Request) -> None:
 
 def client_address(request: web.Request) -> str:
     """Where it comes from: of what trusted proxies have passed on, the nearest address that is not theirs."""
-    trusted = request.app[SERVICE].trusted_proxies
+    trusted = request.app[TRUSTED_PROXIES]
     address = request.remote or ""
     if not _is_in(address, trusted):
         return address

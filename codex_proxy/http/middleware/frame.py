@@ -17,8 +17,8 @@ from codex_proxy.admission.clients import Client
 from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.keys import NOBODY
+from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
 from codex_proxy.http.faults import fault_response, log_unforeseen
-from codex_proxy.http.service import SERVICE
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -60,9 +60,9 @@ CLIENT_LEFT = 499
 
 @web.middleware
 async def frame(request: web.Request, handler: Handler) -> web.StreamResponse:
-    service = request.app[SERVICE]
+    clock = request.app[CLOCK]
     given = request.headers.get("x-request-id", "")
-    request_id = given if _CLEAN_ID.fullmatch(given) else service.ids.new("req_")
+    request_id = given if _CLEAN_ID.fullmatch(given) else request.app[IDS].new("req_")
     request[REQUEST_ID] = request_id
     request[NOTES] = {}
     request[REPLY_HEADERS] = {}
@@ -70,14 +70,14 @@ async def frame(request: web.Request, handler: Handler) -> web.StreamResponse:
     request[_PREPARED] = False
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(req_id=request_id)
-    began = request[_BEGAN] = service.clock.monotonic()
+    began = request[_BEGAN] = clock.monotonic()
     status = CLIENT_LEFT
     try:
         response = await _answer(request, handler)
         status = response.status
         return response
     finally:
-        elapsed = round((service.clock.monotonic() - began) * 1000, 1)
+        elapsed = round((clock.monotonic() - began) * 1000, 1)
         log.info(
             "request",
             method=request.method,
@@ -122,7 +122,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 def _is_given_up(request: web.Request) -> bool:
     """Whether a request was cancelled since the server stops, and its client is there and has had no answer."""
     here = request.transport is not None and not request.transport.is_closing()
-    if not here or request[_PREPARED] or not request.app[SERVICE].manager.draining:
+    if not here or request[_PREPARED] or not request.app[RUNS].draining:
         return False
     task = asyncio.current_task()
     assert task is not None
@@ -139,7 +139,7 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
             Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message), request.path, allow=allowed
         )
     if isinstance(error, web.HTTPRequestEntityTooLarge):
-        limit = request.app[SERVICE].body_limit
+        limit = request.client_max_size
         message = f"The body is larger than {limit} bytes, the limit of this server (PROXY_BODY_LIMIT)."
         return fault_response(Failure(kind=FaultKind.REQUEST_TOO_LARGE, message=message), request.path)
     if error.status == 404:
@@ -151,13 +151,13 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
 
 async def sign(request: web.Request, response: web.StreamResponse) -> None:
     """`x-request-id` and what else goes with every reply, just before its headers go out."""
-    if request.app[SERVICE].manager.draining:
+    if request.app[RUNS].draining:
         response.headers["Connection"] = "close"
         response.force_close()
     response.headers.update(ON_EVERY_REPLY)
     if REQUEST_ID in request:
         request[_PREPARED] = True
         response.headers["x-request-id"] = request[REQUEST_ID]
-        elapsed = request.app[SERVICE].clock.monotonic() - request[_BEGAN]
+        elapsed = request.app[CLOCK].monotonic() - request[_BEGAN]
         response.headers["openai-processing-ms"] = str(round(elapsed * 1000))
         response.headers.update(request[REPLY_HEADERS])

@@ -9,12 +9,15 @@ neither header, and pass.
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.frame import REPLY_HEADERS
-from codex_proxy.http.service import SERVICE
+
+ORIGINS: Final = web.AppKey("origins", frozenset[str])
+"""Origins, in small letters, whose pages may use this server."""
 
 PREFLIGHT_SECONDS = 600
 """How long a browser may remember what it is allowed: a change of the list is in force after as long."""
@@ -28,11 +31,11 @@ def admit(request: web.Request) -> web.Response | None:
 
     Raises `Fault` NOT_ALLOWED for a foreign page.
     """
-    service = request.app[SERVICE]
-    if service.origins:
+    allowed = request.app[ORIGINS]
+    if allowed:
         request[REPLY_HEADERS]["Vary"] = "Origin"
     origin = request.headers.get("Origin", "").lower()
-    if origin and origin in service.origins:
+    if origin and origin in allowed:
         request[REPLY_HEADERS]["Access-Control-Allow-Origin"] = request.headers["Origin"]
         request[REPLY_HEADERS]["Access-Control-Expose-Headers"] = "*"
         return _preflight(request)

@@ -9,15 +9,27 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, MutableMapping
 
+import msgspec
 from aiohttp import web
 
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.rate import Allowance
+from codex_proxy.core.rate import Allowance, RateLimits, RunningRequests
 from codex_proxy.http.middleware.frame import CLIENT, REPLY_HEADERS, Handler
-from codex_proxy.http.service import SERVICE, Service
 
 TEST_PREFIX = "/__test/"
+
+
+class RequestLimits(msgspec.Struct, frozen=True):
+    """How many requests each key has made and has under way."""
+
+    rate: RateLimits
+    """Requests a minute, by key."""
+    running: RunningRequests
+    """Requests under way, by key."""
+
+
+REQUEST_LIMITS = web.AppKey("request_limits", RequestLimits)
 
 
 @web.middleware
@@ -25,30 +37,30 @@ async def pace(request: web.Request, handler: Handler) -> web.StreamResponse:
     client = request.get(CLIENT)
     if client is None or request.method != "POST" or request.path.startswith(TEST_PREFIX):
         return await handler(request)
-    with counted(request.app[SERVICE], client, request[REPLY_HEADERS]):
+    with counted(request.app[REQUEST_LIMITS], client, request[REPLY_HEADERS]):
         return await handler(request)
 
 
 @contextlib.contextmanager
 def counted(
-    service: Service, client: Client, headers: MutableMapping[str, str] | None = None
+    limits: RequestLimits, client: Client, headers: MutableMapping[str, str] | None = None
 ) -> Iterator[None]:
     """One request (or turn of a WebSocket) of this client's, while it runs. Raises `Fault` for one too many.
 
     `headers` gets the figures of `x-ratelimit-*`.
     """
     if client.rpm:
-        allowance = service.rate.take(client.name, client.rpm)
+        allowance = limits.rate.take(client.name, client.rpm)
         if headers is not None:
             headers.update(headers_of(allowance))
         if not allowance.allowed:
             raise _too_many_a_minute(allowance)
-    if not service.running.enter(client.name, client.concurrency):
+    if not limits.running.enter(client.name, client.concurrency):
         raise _too_many_at_once(client.concurrency)
     try:
         yield
     finally:
-        service.running.leave(client.name)
+        limits.running.leave(client.name)
 
 
 def _too_many_a_minute(allowance: Allowance) -> Fault:

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
+from aiohttp import web
+
 from codex_proxy.core.attempts import LONGEST_SECONDS, FailedAttempts, TooManyWaitError
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
@@ -59,6 +61,9 @@ class WrongKeys:
             await self._sleep(seconds)
         finally:
             self._held -= 1
+
+
+WRONG_KEYS: Final = web.AppKey("wrong_keys", WrongKeys)
 
 
 def _refused(seconds: float) -> Fault:

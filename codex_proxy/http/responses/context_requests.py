@@ -9,15 +9,16 @@ from aiohttp import web
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
+from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, whole
 from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.service import SERVICE, Service
 from codex_proxy.http.sources import OneRun
 from codex_proxy.responses.context import context_of, measured
 from codex_proxy.responses.prepare import FIELDS
+from codex_proxy.responses.service import ResponsesService
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses import context as contexts
@@ -29,15 +30,15 @@ from codex_proxy.surfaces.usage import tokens_in
 
 async def count_input_tokens(request: web.Request) -> web.Response:
     """POST /v1/responses/input_tokens. No agent counts without a model call: the answer says that it estimates."""
-    service = request.app[SERVICE]
+    service = request.app[RESPONSES]
     parsed = await _parsed(request, counting=True)
-    measure, fresh = await measured(parsed, service.responses.store, request[OWNER], service.ids)
+    measure, fresh = await measured(parsed, service.store, request[OWNER], service.ids)
     return json_response(objects.token_count(measure.tokens_with(parsed, fresh)))
 
 
 async def compact(request: web.Request) -> web.Response:
     """POST /v1/responses/compact: the plain model sums the context up; its output begins a new chain as it is."""
-    service = request.app[SERVICE]
+    service = request.app[RESPONSES]
     parsed, history = await _context(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}
     turn = await service.admission.admit(
@@ -66,25 +67,23 @@ async def compact(request: web.Request) -> web.Response:
 
 async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
     """The context of the body, with what is stored of it."""
-    service = request.app[SERVICE]
+    service = request.app[RESPONSES]
     parsed = await _parsed(request)
-    context = await context_of(
-        parsed, service.responses.store, request[OWNER], service.ids, service.clock.epoch()
-    )
+    context = await context_of(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     return parsed, contexts.context_history(parsed, [*earlier, *fresh], earlier=len(earlier))
 
 
 async def _parsed(request: web.Request, *, counting: bool = False) -> ParsedContext:
-    catalog, max_items = request.app[SERVICE].catalog, request[CLIENT].responses.max_items
+    catalog, max_items = request.app[RESPONSES].catalog, request[CLIENT].responses.max_items
     return await parsed_from(
         await read_body(request),
         lambda body: contexts.parse_context(body, catalog=catalog, max_items=max_items, counting=counting),
     )
 
 
-async def _answered(service: Service, turn: Turn, owner: str) -> ResponsesRenderer:
+async def _answered(service: ResponsesService, turn: Turn, owner: str) -> ResponsesRenderer:
     """The turn, run to its end. Raises the `Fault` of one that failed."""
     renderer = ResponsesRenderer(
         id="resp_compaction",
@@ -94,7 +93,7 @@ async def _answered(service: Service, turn: Turn, owner: str) -> ResponsesRender
         clock=service.clock,
         activity="off",
     )
-    with service.book.turn(owner, billed_model(turn), renderer):
-        run = await service.manager.start(turn, owner, durable=False)
+    with service.usage.turn(owner, billed_model(turn), renderer):
+        run = await service.runs.start(turn, owner, durable=False)
         await whole(LogReader(OneRun(run), renderer, Observed(service.clock)), {})
     return renderer

@@ -9,13 +9,13 @@ from typing import Any
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, Reader, streamed, whole
 from codex_proxy.http.middleware.bodies import HELD
 from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
 from codex_proxy.http.observed import Observed
 from codex_proxy.http.places import stream_place
-from codex_proxy.http.service import SERVICE
 from codex_proxy.http.sources import OneRun
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.turns import agent_headers
@@ -42,7 +42,7 @@ from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
 async def create_response(request: web.Request) -> web.StreamResponse:
     """The whole exchange. Faults before the first byte are raised."""
-    service = request.app[SERVICE].responses
+    service = request.app[RESPONSES]
     observed = Observed(service.clock)
     body, hints = await read_body(request), hints_of(request)
     settings = request[CLIENT].responses
@@ -64,7 +64,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
 
 async def _in_front(request: web.Request, parsed: ParsedResponse, observed: Observed) -> web.StreamResponse:
     """A turn that ends when its client leaves."""
-    service = request.app[SERVICE].responses
+    service = request.app[RESPONSES]
     prepared = await prepare(
         service,
         parsed,
@@ -89,7 +89,7 @@ async def _in_front(request: web.Request, parsed: ParsedResponse, observed: Obse
 
 
 async def _tried(request: web.Request, prepared: PreparedResponse, observed: Observed) -> web.StreamResponse:
-    service, stream = request.app[SERVICE].responses, prepared.parsed.stream
+    service, stream = request.app[RESPONSES], prepared.parsed.stream
     answer = answer_of(service, prepared, SaveOnce(service, prepared), stream=stream)
     try:
         with service.usage.turn(prepared.owner, billed_model(prepared.turn), answer):
@@ -103,7 +103,7 @@ async def _tried(request: web.Request, prepared: PreparedResponse, observed: Obs
 
 async def _unkept(request: web.Request, prepared: PreparedResponse, observed: Observed) -> web.StreamResponse:
     """A turn of which nothing is kept: its log is read straight into the answer."""
-    service, stream = request.app[SERVICE].responses, prepared.parsed.stream
+    service, stream = request.app[RESPONSES], prepared.parsed.stream
     renderer = renderer_of(service, prepared, stream=stream)
     headers = headers_of(service, prepared)
 
@@ -126,7 +126,7 @@ async def _behind(
     request: web.Request, parsed: ParsedResponse, body: bytes, hints: RequestHints
 ) -> web.StreamResponse:
     """A turn that goes on when its client leaves; with a stream its client may read along."""
-    service = request.app[SERVICE].responses
+    service = request.app[RESPONSES]
     with stream_place(request) if parsed.stream else nullcontext():
         prepared = await create_in_background(service, parsed, body, hints, request[CLIENT], request[HELD])
         request[NOTES]["response_id"] = prepared.id
@@ -143,7 +143,7 @@ async def follow(
     request: web.Request, owner: str, id: str, after: int, headers: Mapping[str, str]
 ) -> web.StreamResponse:
     """Streams the events with a number above `after` until the end. The response does not mind who reads."""
-    service = request.app[SERVICE].responses
+    service = request.app[RESPONSES]
     stream = EventStream(request, headers)
     try:
         async for piece in followed(service, required_store(service.store), owner, id, after):
@@ -156,7 +156,7 @@ async def follow(
 async def _stream(
     request: web.Request, prepared: PreparedResponse, answer: Answer, observed: Observed
 ) -> web.StreamResponse:
-    service = request.app[SERVICE].responses
+    service = request.app[RESPONSES]
     with stream_place(request):
         await begin(service, prepared, answer)
         reader = LogReader(answer, answer, observed)
@@ -167,7 +167,7 @@ async def _streamed(request: web.Request, reader: Reader, headers: Mapping[str, 
     return await streamed(
         reader,
         EventStream(request, headers),
-        keepalive=request.app[SERVICE].responses.heartbeat,
+        keepalive=request.app[RESPONSES].heartbeat,
         comment=lambda: HEARTBEAT,
     )
 

@@ -8,12 +8,12 @@ import msgspec
 from aiohttp import web
 
 from codex_proxy.core.faults import bad_request
+from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.listing import check_include, listed, shown
 from codex_proxy.http.middleware.frame import OWNER
 from codex_proxy.http.places import stream_place
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.responses.create import follow
-from codex_proxy.http.service import SERVICE
 from codex_proxy.responses.background import cancel_in_background
 from codex_proxy.responses.follow import check_resumable, starting_after
 from codex_proxy.responses.store_faults import store_errors_as_faults
@@ -23,7 +23,7 @@ from codex_proxy.surfaces.responses import objects
 
 def store_for(request: web.Request) -> Store:
     """The store that may hold the response of the path. Where there is none, nothing is there."""
-    store = request.app[SERVICE].responses.store
+    store = request.app[RESPONSES].store
     if store is None:
         raise objects.not_found(request.match_info["id"])
     return store
@@ -48,7 +48,7 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
         return web.Response(body=found.json, content_type="application/json")
     after = starting_after(request.query)
     found = await stored_response(request)
-    service, store = request.app[SERVICE].responses, store_for(request)
+    service, store = request.app[RESPONSES], store_for(request)
     await check_resumable(store, found, service.background.find(found.owner, found.id))
     with stream_place(request):
         return await follow(request, found.owner, found.id, after, {})
@@ -72,7 +72,7 @@ async def delete(request: web.Request) -> web.Response:
         was_there = await store.delete_response(request[OWNER], id)
     if not was_there:
         raise objects.not_found(id)
-    live = request.app[SERVICE].responses.background.find(request[OWNER], id)
+    live = request.app[RESPONSES].background.find(request[OWNER], id)
     if live is not None:
         await live.cancel()
     return json_response(objects.deleted(id))
@@ -96,6 +96,6 @@ async def cancel(request: web.Request) -> web.Response:
     """POST /v1/responses/{id}/cancel: one in the background is stopped, its agent too; one that is over stays."""
     found = await stored_response(request)
     if objects.cancelling(msgspec.json.decode(found.json)) == "cancel":
-        await cancel_in_background(request.app[SERVICE].responses, store_for(request), found)
+        await cancel_in_background(request.app[RESPONSES], store_for(request), found)
         found = await stored_response(request)
     return web.Response(body=found.json, content_type="application/json")

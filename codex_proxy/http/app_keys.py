@@ -1,0 +1,29 @@
+"""Where handlers find the server's parts: `request.app[CLOCK]`.
+
+Here are the keys of parts that belong to no module of `http`; each other part has its key in the module that makes or
+uses it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiohttp import web
+
+from codex_proxy.admission.admit import Admission
+from codex_proxy.admission.clients import Clients
+from codex_proxy.core.ids import Clock, IdSource
+from codex_proxy.responses.service import ResponsesService
+from codex_proxy.runs.manager import RunManager
+from codex_proxy.surfaces.models import ModelCatalog
+
+RUNS: Final = web.AppKey("runs", RunManager)
+CLOCK: Final = web.AppKey("clock", Clock)
+IDS: Final = web.AppKey("ids", IdSource)
+CATALOG: Final = web.AppKey("catalog", ModelCatalog)
+"""The models that can be asked for."""
+CLIENTS: Final = web.AppKey("clients", Clients)
+"""Who may come in, and what each of them may do."""
+ADMISSION: Final = web.AppKey("admission", Admission)
+"""What every turn passes before it starts."""
+RESPONSES: Final = web.AppKey("responses", ResponsesService)
