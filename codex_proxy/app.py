@@ -39,7 +39,7 @@ from codex_proxy.http.middleware.bodies import BODY_BUDGET
 from codex_proxy.http.middleware.contents import contents
 from codex_proxy.http.middleware.doors import HOSTS
 from codex_proxy.http.middleware.forwarded import TRUSTED_PROXIES, Network
-from codex_proxy.http.middleware.heads import LONGEST_LINE
+from codex_proxy.http.middleware.heads import MAX_LINE
 from codex_proxy.http.middleware.origins import ORIGINS, misspelt
 from codex_proxy.http.middleware.pace import REQUEST_LIMITS, RequestLimits
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
@@ -57,7 +57,7 @@ from codex_proxy.responses.conversation_turns import ConversationTurns
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
-from codex_proxy.runs.manager import RunLimits, RunManager
+from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.state_folder import close_to_others
 from codex_proxy.store.base import StoredResponse, StoreError
 from codex_proxy.store.ram_usage import RamUsage
@@ -69,7 +69,7 @@ from codex_proxy.surfaces.responses.webhooks import check_secret
 from codex_proxy.workers.schema_checks import SchemaChecks
 
 if TYPE_CHECKING:
-    from codex_proxy.own_tools import McpToolSource
+    from codex_proxy.server_tools import McpToolSource
 
 log = structlog.get_logger(__name__)
 
@@ -114,7 +114,7 @@ class Server:
         self.agent = agent
         self.agent_spec = chosen_spec(settings)
         self.clock = SystemClock()
-        self.manager = RunManager(
+        self.manager = RunScheduler(
             agent,
             RunLimits(
                 running=settings.max_running_turns,
@@ -162,8 +162,8 @@ class Server:
             handler_cancellation=True,
             auto_decompress=False,  # `http.codings` unpacks: bounded, and only what is whole
             keepalive_timeout=SILENT_SECONDS,
-            max_line_size=LONGEST_LINE,
-            max_field_size=LONGEST_LINE,
+            max_line_size=MAX_LINE,
+            max_field_size=MAX_LINE,
             shutdown_timeout=LAST_WORDS_SECONDS / 2,  # then handlers are cancelled, and have as long again
         )
         left = await self._left_unfinished(self.app[RESPONSES])
@@ -302,7 +302,7 @@ def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -
         return None
     # Imported here, since most servers have none.
     from codex_proxy.mcp_setup import McpConfigError
-    from codex_proxy.own_tools import tool_source
+    from codex_proxy.server_tools import tool_source
 
     try:
         return tool_source(settings, os.environ, clock, RandomIds(), checks)

@@ -373,8 +373,8 @@ async def _serve(settings: Any) -> int:
     """Runs the server to its end. Returns the exit status."""
     from codex_proxy.agents.spec import NoAgentError
     from codex_proxy.app import StartError, make_server, wait_for_signal
-    from codex_proxy.collector import spare_the_collector
     from codex_proxy.core.faults import Fault
+    from codex_proxy.garbage_collection import tune_gc
 
     server = None
     try:
@@ -385,7 +385,7 @@ async def _serve(settings: Any) -> int:
             await server.stop()
         _tell(settings, "not_started", str(error))
         return 1
-    spare_the_collector()
+    tune_gc()
     _say(banner(server))
     await wait_for_signal(server)
     _tell(settings, "stopping", "stopping (once more to stop at once)")

@@ -20,7 +20,7 @@ from codex_proxy import __version__
 from codex_proxy.http.guard import SseGuard
 from codex_proxy.http.metrics import Seen
 from codex_proxy.loop_delay import LoopDelay
-from codex_proxy.runs.manager import RunManager
+from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.surfaces.models import ModelCatalog, list_body, split_mode
 
 OTHER = "other"
@@ -37,7 +37,7 @@ class State(Collector):
     """What is true at the moment of the question: streams, turns, children, the store."""
 
     def __init__(
-        self, manager: RunManager, guard: SseGuard, stream_limit: int | None, store: Path | None
+        self, manager: RunScheduler, guard: SseGuard, stream_limit: int | None, store: Path | None
     ) -> None:
         self._manager = manager
         self._guard = guard

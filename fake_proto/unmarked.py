@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fake_proto.request import Request
 
-MOST_CALLS = 25
+MAX_CALLS = 25
 """Rounds of calls in one turn, where a call is required whatever the tools have said."""
 SMALL_WORDS = frozenset(
     (
@@ -56,7 +56,7 @@ def unmarked_scenario(request: Request) -> dict[str, Any] | None:
     arguments = json.dumps(value_for(tool.get("parameters") or {"type": "object"}))
     call = {"name": str(tool.get("name")), "arguments": [arguments]}
     calling = {"actions": [{"do": "calls", "calls": [call]}], "end": "tool_calls"}
-    return {"steps": [calling] * MOST_CALLS if must_call else [calling, answer]}
+    return {"steps": [calling] * MAX_CALLS if must_call else [calling, answer]}
 
 
 def wanted_schema(request: Request) -> Any:

@@ -16,7 +16,7 @@ from codex_proxy.http.openapi.operations import OPERATIONS, ROOT_ONLY, STATUSES,
 from codex_proxy.surfaces.errors import TABLE, row_of
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "api.md"
-MOST_CHOICES = 5
+MAX_CHOICES = 5
 """The default of PROXY_MAX_CHAT_CHOICES."""
 
 HEAD = """# API reference
@@ -84,7 +84,7 @@ TOLD = (
     ),
 )
 
-DOCUMENT = document(OPERATIONS, most_choices=MOST_CHOICES)
+DOCUMENT = document(OPERATIONS, most_choices=MAX_CHOICES)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 
 

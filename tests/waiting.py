@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from codex_proxy.runs.deadlines import Deadlines
-from codex_proxy.runs.manager import RunManager
+from codex_proxy.runs.scheduler import RunScheduler
 
 PATIENCE = 60.0
 """Seconds for what takes one at most. It bounds hangs and measures no speed: where all is well a wait ends at once, and
@@ -23,7 +23,7 @@ _PAUSE = 0.005
 T = TypeVar("T")
 
 
-def out_of_patience(manager: RunManager, *, visible: bool) -> None:
+def out_of_patience(manager: RunScheduler, *, visible: bool) -> None:
     """The time limit of every running turn passes now: for its next sign of life, or for its first word. A test says so
     when what has to come before is there; a limit in seconds is met by a quiet machine and by no other."""
     for run in manager._runs:

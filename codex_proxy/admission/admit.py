@@ -23,10 +23,10 @@ from codex_proxy.admission.server_tools import (
 from codex_proxy.admission.workspace import in_workspace
 from codex_proxy.agents.agent import Agent
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.core.items import ImagePart, SaidMessage
+from codex_proxy.core.items import HistoryMessage, ImagePart
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.own_calls import approved_calls
 from codex_proxy.runs.schemas import check_schemas
+from codex_proxy.runs.server_calls import approved_calls
 from codex_proxy.surfaces.responses.mcp_offers import choice_with
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.workers.schema_checks import SchemaChecks
@@ -160,7 +160,9 @@ class Admission:
             raise self._cannot("plain_model", "do plain-model turns", "tools")
         if "images" not in able:
             for index, item in enumerate(turn.history):
-                if isinstance(item, SaidMessage) and any(isinstance(part, ImagePart) for part in item.parts):
+                if isinstance(item, HistoryMessage) and any(
+                    isinstance(part, ImagePart) for part in item.parts
+                ):
                     raise self._cannot("images", "do images", fields.input_item.format(index))
 
     def _cannot(self, capability: str, what: str, field: str) -> Fault:

@@ -32,7 +32,7 @@ from yarl import URL
 from codex_proxy.core.addresses import is_public, literal
 from codex_proxy.core.faults import STOPPING, Fault, bad_request
 from codex_proxy.core.images import NoImageError, data_url_of
-from codex_proxy.core.items import HistoryItem, ImagePart, Part, PastOutput, SaidMessage
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, ImagePart, Part
 from codex_proxy.core.turn import Turn
 
 SETTING: Final = "PROXY_IMAGE_FETCH"
@@ -307,7 +307,7 @@ async def inline_images(
 
 def _images(turn: Turn) -> Iterator[ImagePart]:
     for item in turn.history:
-        if isinstance(item, SaidMessage | PastOutput):
+        if isinstance(item, HistoryMessage | HistoryOutput):
             yield from (part for part in item.parts if isinstance(part, ImagePart) and _WEB.match(part.url))
 
 
@@ -349,7 +349,7 @@ async def _all_of(
 
 
 def _replaced(item: HistoryItem, fetched: dict[str, str]) -> HistoryItem:
-    if not isinstance(item, SaidMessage | PastOutput):
+    if not isinstance(item, HistoryMessage | HistoryOutput):
         return item
     parts: tuple[Part, ...] = tuple(
         msgspec.structs.replace(part, url=fetched[part.url])

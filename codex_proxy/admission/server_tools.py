@@ -16,7 +16,7 @@ from codex_proxy.core.events import Event
 from codex_proxy.core.items import Tool
 from codex_proxy.core.mcp_names import ListedTool
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.own_calls import ToolRunner
+from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer
 
 
@@ -82,7 +82,9 @@ def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int 
     joined: dict[str, Tool] = {}
     for tool in (*turn.tools, *found.tools, *operators):
         joined.setdefault(tool.name, tool)  # an agent refuses a turn with two of one name
-    return msgspec.structs.replace(turn, tools=tuple(joined.values()), own_steps=steps, own_calls=calls)
+    return msgspec.structs.replace(
+        turn, tools=tuple(joined.values()), max_server_steps=steps, max_server_calls=calls
+    )
 
 
 def _bare(tool: Tool) -> str:

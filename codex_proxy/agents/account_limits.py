@@ -13,9 +13,9 @@ import msgspec
 
 from codex_proxy.core.account_limits import AccountLimits, LimitWindow, WindowName
 
-MOST: Final = 16
+MAX_COUNT: Final = 16
 """Limits that are read of one message: an account has one to three."""
-_LONGEST: Final = 200  # letters of a name that the agent gives
+_MAX_CHARS: Final = 200  # letters of a name that the agent gives
 _WINDOWS: Final[tuple[WindowName, ...]] = ("primary", "secondary")
 _FARTHEST: Final = 253_402_300_799  # the last second of the year 9999
 
@@ -27,7 +27,7 @@ def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ()
     found = (_limits(each) for each in _snapshots(value))
-    return tuple(each for each in found if each.windows or each.reached)[:MOST]
+    return tuple(each for each in found if each.windows or each.reached)[:MAX_COUNT]
 
 
 def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
@@ -75,7 +75,7 @@ def _window(name: WindowName, told: Any) -> LimitWindow | None:
 
 def _text(told: Mapping[str, Any], *names: str) -> str | None:
     found = next((told[name] for name in names if isinstance(told.get(name), str)), None)
-    return None if found is None else found[:_LONGEST]
+    return None if found is None else found[:_MAX_CHARS]
 
 
 def _number(told: Mapping[str, Any], *names: str) -> float | None:

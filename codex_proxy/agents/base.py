@@ -26,14 +26,14 @@ NOTHING = Step()
 
 
 class ToolReply(msgspec.Struct, frozen=True):
-    """The answer to a `ToolAsked`."""
+    """The answer to a `ToolCallRequested`."""
 
     parts: tuple[Part, ...]
     success: bool = True
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The answer to an `ApprovalAsked` or `InputAsked`: no, unless the operator said otherwise."""
+    """The answer to an `ApprovalRequested` or `InputRequested`: no, unless the operator said otherwise."""
 
     approve: bool = False
 
@@ -84,7 +84,7 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
-        """The reply to a `ToolAsked`, `ApprovalAsked` or `InputAsked`."""
+        """The reply to a `ToolCallRequested`, `ApprovalRequested` or `InputRequested`."""
         ...
 
     def interrupt(self) -> Step:

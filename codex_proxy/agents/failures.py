@@ -19,12 +19,12 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 K = FaultKind
 
-LONGEST_READ = 65_536
+MAX_READ = 65_536
 """Characters of an error text that are looked at: no provider's error needs more."""
-LONGEST_MESSAGE = 600
+MAX_MESSAGE = 600
 """Characters of a message for a person; an HTML error page is no message."""
 
-LONGEST_LINE = 300
+MAX_LINE = 300
 """Characters of a stderr line in a message."""
 
 CODES: dict[str, FaultKind] = {
@@ -196,13 +196,13 @@ _CUTS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 def stop_from_text(text: str) -> str | None:
     """`length` or `content_filter`, when this error only says that the answer was cut there; else None."""
-    found = _INCOMPLETE.search(text[:LONGEST_READ])
+    found = _INCOMPLETE.search(text[:MAX_READ])
     return _STOPS.get(found.group(1)) if found else None
 
 
-def cleaned(text: str, limit: int = LONGEST_MESSAGE) -> str:
+def cleaned(text: str, limit: int = MAX_MESSAGE) -> str:
     """The text without terminal colours, addresses, keys and request ids, at most `limit` characters."""
-    text = _ANSI.sub("", text[:LONGEST_READ])
+    text = _ANSI.sub("", text[:MAX_READ])
     for pattern, instead in _CUTS:
         text = pattern.sub(instead, text)
     text = text.strip()
@@ -217,7 +217,7 @@ def failure_from_text(
     `kind` is the name in `codexErrorInfo`, `http_status` the number in it, `details` its
     `additionalDetails`; dialects without kinds give the text alone.
     """
-    said = _heart_of(text[:LONGEST_READ], (details or "")[:LONGEST_READ])
+    said = _heart_of(text[:MAX_READ], (details or "")[:MAX_READ])
     body = _body_in(said)
     code = body.get("code") or body.get("type")
     readable = _readable(said, body)
@@ -285,7 +285,7 @@ def _readable(said: str, body: dict[str, object]) -> str:
     for name in ("message", "detail"):
         message = body.get(name)
         if isinstance(message, str) and message.strip():
-            return message[:LONGEST_READ]
+            return message[:MAX_READ]
     unframed = _FRAME.sub("", said, count=1)
     hollow = unframed.lstrip()[:1] in ("<", "{") or _RETRY_LIMIT.fullmatch(unframed)
     return "" if hollow else unframed
@@ -351,7 +351,7 @@ def exit_of(ended: Ended) -> str:
 
 def last_words(stderr: str) -> str:
     """The last line of stderr that says something: an `Error:` if there is one, and no mere log line."""
-    lines = [line for raw in stderr[-LONGEST_READ:].splitlines() if (line := cleaned(raw, LONGEST_LINE))]
+    lines = [line for raw in stderr[-MAX_READ:].splitlines() if (line := cleaned(raw, MAX_LINE))]
     loud = [line for line in lines if not _QUIET_LOG.match(line)]
     errors = [line for line in loud if line.startswith("Error")]
     found = (errors or loud or [""])[-1]

@@ -10,7 +10,7 @@ import contextlib
 
 import msgspec
 
-from codex_proxy.agents.account_limits import MOST, limits_in
+from codex_proxy.agents.account_limits import MAX_COUNT, limits_in
 from codex_proxy.core.account_limits import AccountLimits
 
 
@@ -23,10 +23,10 @@ class NewestLimits:
         self._asked_at: float | None = None
         self._answered = asyncio.Event()
 
-    def heard(self, json: bytes) -> None:
+    def update(self, json: bytes) -> None:
         """What an agent told; empty where it was asked and would not tell."""
         for told in limits_in(json):
-            if told.id in self._known or len(self._known) < MOST:
+            if told.id in self._known or len(self._known) < MAX_COUNT:
                 self._known[told.id] = _merged(self._known.get(told.id), told)
                 self._told_at = _now()
         self._answered.set()

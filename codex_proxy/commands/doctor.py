@@ -24,7 +24,7 @@ from codex_proxy.commands.place_checks import folder_checks
 from codex_proxy.commands.port_check import port_check
 from codex_proxy.config import Settings, default_config_file, load, origins, split_list
 
-LONGEST_SECONDS = 90.0
+MAX_SECONDS = 90.0
 """For all of it: each child may take 20 s, which a cold disk can need, and there are four."""
 
 
@@ -40,14 +40,14 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
         return Checkup(checks=(failed,))
     checks = [settings_check(settings, config_file)]
     try:
-        async with asyncio.timeout(LONGEST_SECONDS):
+        async with asyncio.timeout(MAX_SECONDS):
             checks += await agent_checks(settings, environ)
     except TimeoutError:
         checks.append(
             Check(
                 name="agent",
                 status="failed",
-                message=f"The agent did not answer within {LONGEST_SECONDS:g} s.",
+                message=f"The agent did not answer within {MAX_SECONDS:g} s.",
                 advice="Run its program by hand (`codex --version`) and see what it waits for.",
             )
         )

@@ -16,13 +16,13 @@ from codex_proxy.core.ids import Clock
 FREE: Final = 3
 """Attempts that are answered at once: a person who mistypes, or a client with an old key, waits for nothing."""
 FIRST_SECONDS: Final = 0.25
-LONGEST_SECONDS: Final = 5.0
+MAX_SECONDS: Final = 5.0
 """Between two of them."""
 MAX_WAIT_SECONDS: Final = 20.0
 """For one that has others of its address before it. Clients give up later than that."""
 FORGIVEN_SECONDS: Final = 600.0
 """Without a failed attempt, until an address begins anew."""
-MOST_ADDRESSES: Final = 4096
+MAX_ADDRESSES: Final = 4096
 """About 1 MiB. Past it the address that was quiet for longest is forgotten."""
 MAX_KNOWN: Final = 4096
 """Keys that were right, each with its address; as much."""
@@ -55,13 +55,13 @@ class FailedAttempts:
         count, last, looked = self._failed.pop(address, (0, now, now))
         if now - last >= FORGIVEN_SECONDS:
             count = 0
-        spacing = 0.0 if count < FREE else min(FIRST_SECONDS * 2.0 ** min(count - FREE, 16), LONGEST_SECONDS)
+        spacing = 0.0 if count < FREE else min(FIRST_SECONDS * 2.0 ** min(count - FREE, 16), MAX_SECONDS)
         wait = max(looked - now, 0.0) + spacing
         if wait > MAX_WAIT_SECONDS:
             self._failed[address] = (count, now, looked)
             raise TooManyWaitError(wait)
         self._failed[address] = (count + 1, now, now + wait)
-        if len(self._failed) > MOST_ADDRESSES:
+        if len(self._failed) > MAX_ADDRESSES:
             self._failed.popitem(last=False)
         return wait
 

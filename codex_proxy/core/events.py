@@ -119,21 +119,21 @@ class OutputDelta(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-class TextWhole(msgspec.Struct, frozen=True, gc=False):
+class FullText(msgspec.Struct, frozen=True, gc=False):
     """The whole text of a message, as the child gives it at the end."""
 
     id: str
     text: str
 
 
-class ReasoningWhole(msgspec.Struct, frozen=True, gc=False):
+class FullReasoning(msgspec.Struct, frozen=True, gc=False):
     id: str
     text: str
     part: int = 0
     kind: ReasoningKind = "summary"
 
 
-class ArgumentsWhole(msgspec.Struct, frozen=True, gc=False):
+class FullArguments(msgspec.Struct, frozen=True, gc=False):
     id: str
     text: str
 
@@ -144,7 +144,7 @@ class StepCompleted(msgspec.Struct, frozen=True, gc=False):
     usage: Usage | None = None
 
 
-class UsageSeen(msgspec.Struct, frozen=True, gc=False):
+class UsageReported(msgspec.Struct, frozen=True, gc=False):
     """Tokens of *this turn so far* (a total, not an increment), and who told us."""
 
     usage: Usage
@@ -158,7 +158,7 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
     http_status: int | None = None
 
 
-class ToolAsked(msgspec.Struct, frozen=True, gc=False):
+class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
     """The child waits for the output of a call (`answer(ask_id, ...)`). All of a step's come before its
     `StepCompleted`. `name` is the client's; `arguments` the model's exact text."""
 
@@ -170,7 +170,7 @@ class ToolAsked(msgspec.Struct, frozen=True, gc=False):
     kind: Literal["function", "custom"] = "function"
 
 
-class ApprovalAsked(msgspec.Struct, frozen=True, gc=False):
+class ApprovalRequested(msgspec.Struct, frozen=True, gc=False):
     """The child waits for a decision on what it wants to do. `text` is one line for a person."""
 
     ask_id: str
@@ -178,12 +178,12 @@ class ApprovalAsked(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-class InputAsked(msgspec.Struct, frozen=True, gc=False):
+class InputRequested(msgspec.Struct, frozen=True, gc=False):
     ask_id: str
     text: str
 
 
-class AskClosed(msgspec.Struct, frozen=True, gc=False):
+class RequestClosed(msgspec.Struct, frozen=True, gc=False):
     ask_id: str
 
 
@@ -194,13 +194,13 @@ class RawItem(msgspec.Struct, frozen=True, gc=False):
     json: bytes
 
 
-class RateLimits(msgspec.Struct, frozen=True, gc=False):
+class AccountLimitsReported(msgspec.Struct, frozen=True, gc=False):
     """The agent's own limits, as it reports them (JSON of its own shape)."""
 
     json: bytes
 
 
-class Noticed(msgspec.Struct, frozen=True, gc=False):
+class Notice(msgspec.Struct, frozen=True, gc=False):
     """Worth a log line, nothing more. `text` never holds prompt or answer."""
 
     code: str
@@ -217,19 +217,19 @@ Event: TypeAlias = (
     | ReasoningDelta
     | ArgumentsDelta
     | OutputDelta
-    | TextWhole
-    | ReasoningWhole
-    | ArgumentsWhole
+    | FullText
+    | FullReasoning
+    | FullArguments
     | StepCompleted
-    | UsageSeen
+    | UsageReported
     | Retrying
-    | ToolAsked
-    | ApprovalAsked
-    | InputAsked
-    | AskClosed
+    | ToolCallRequested
+    | ApprovalRequested
+    | InputRequested
+    | RequestClosed
     | RawItem
-    | RateLimits
-    | Noticed
+    | AccountLimitsReported
+    | Notice
 )
 
 VISIBLE: frozenset[type] = frozenset(

@@ -28,7 +28,7 @@ Part: TypeAlias = TextPart | ImagePart
 Role = Literal["developer", "user", "assistant"]
 
 
-class SaidMessage(msgspec.Struct, frozen=True):
+class HistoryMessage(msgspec.Struct, frozen=True):
     """A message of the history. `system` has become `developer`: the agent drops the former silently."""
 
     role: Role
@@ -37,7 +37,7 @@ class SaidMessage(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-class PastCall(msgspec.Struct, frozen=True):
+class HistoryCall(msgspec.Struct, frozen=True):
     """A call that the model made earlier, to a tool of the client."""
 
     call_id: str
@@ -50,26 +50,26 @@ class PastCall(msgspec.Struct, frozen=True):
     """Of a tool that this server ran: clients of some surfaces never hear of it, so none has to echo it."""
 
 
-class PastOutput(msgspec.Struct, frozen=True):
+class HistoryOutput(msgspec.Struct, frozen=True):
     """What the client's tool answered. Text that is not in parts is one `TextPart`."""
 
     call_id: str
     parts: tuple[Part, ...]
     kind: Literal["function", "custom"] = "function"
     own: bool = False
-    """As in `PastCall`."""
+    """As in `HistoryCall`."""
     approved_by: str | None = None
     """The approval request that the client said yes to: the call has yet to be run, so there are no parts. Whoever
     runs the turn puts its output here first; no agent sees one of these."""
 
 
-class PastRaw(msgspec.Struct, frozen=True):
+class RawHistoryItem(msgspec.Struct, frozen=True):
     """An item that goes back to the model as it came from it (reasoning with encrypted content)."""
 
     json: bytes
 
 
-HistoryItem: TypeAlias = SaidMessage | PastCall | PastOutput | PastRaw
+HistoryItem: TypeAlias = HistoryMessage | HistoryCall | HistoryOutput | RawHistoryItem
 
 
 class McpOrigin(msgspec.Struct, frozen=True):
@@ -182,5 +182,5 @@ CALLS: tuple[type[Item], ...] = (ToolCall, McpCall, McpApproval)
 """Items that have arguments."""
 PRINTING: tuple[type[Item], ...] = (Activity, McpCall)
 """Items that have output."""
-OURS: tuple[type[Item], ...] = (McpCall, McpApproval, McpTools)
+SERVER_ITEMS: tuple[type[Item], ...] = (McpCall, McpApproval, McpTools)
 """What this server says and no agent: none repeats it after a retry."""

@@ -24,7 +24,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import ItemStatus
 from codex_proxy.core.tokens import TokenLimit
 
-MOST_SIZE: Final = 32 << 20
+MAX_TURN_CHARS: Final = 32 << 20
 """Letters of one turn. The largest body that we take is as large: more could not be sent back as history. The longest
 answers of models are a tenth of it."""
 ITEM_SIZE: Final = 512

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-LONGEST: Final = 64
+MAX_CHARS: Final = 64
 """Letters of a function's name that models take."""
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST: Final = 8
@@ -24,10 +24,10 @@ def offered_name(server_label: str, name: str) -> str:
     plain = f"{server_label}__{name}"
     allowed = _FOREIGN.sub("_", plain)
     clear = "__" not in server_label and not server_label.endswith("_")
-    if clear and allowed == plain and len(plain) <= LONGEST:
+    if clear and allowed == plain and len(plain) <= MAX_CHARS:
         return plain
     digest = hashlib.sha256(f"{server_label}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
-    return f"{allowed[: LONGEST - _DIGEST - 1]}_{digest}"
+    return f"{allowed[: MAX_CHARS - _DIGEST - 1]}_{digest}"
 
 
 class ListedTool(msgspec.Struct, frozen=True):

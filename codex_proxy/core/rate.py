@@ -10,7 +10,7 @@ import msgspec
 
 from codex_proxy.core.ids import Clock
 
-MOST_BUCKETS = 1024
+MAX_BUCKETS = 1024
 """Full buckets say nothing that a new one would not: past this many they are dropped."""
 
 
@@ -56,7 +56,7 @@ class RateLimits:
         if allowed:
             level -= 1
         self._buckets[key] = _Bucket(level, now, per_minute)
-        if len(self._buckets) > MOST_BUCKETS:
+        if len(self._buckets) > MAX_BUCKETS:
             self._drop_full(now)
         second = per_minute / 60
         return Allowance(

@@ -18,27 +18,36 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.events import (
+    AccountLimitsReported,
     ArgumentsDelta,
-    ArgumentsWhole,
     Event,
+    FullArguments,
+    FullReasoning,
+    FullText,
     ItemEnded,
     ItemStarted,
-    Noticed,
+    Notice,
     OutputDelta,
-    RateLimits,
     ReasoningDelta,
-    ReasoningWhole,
     RefusalDelta,
     Retrying,
     StepCompleted,
     Stop,
     TextDelta,
-    TextWhole,
     TurnEnded,
     TurnStarted,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import CALLS, OURS, PRINTING, Item, ItemStatus, Message, Reasoning, ToolCall
+from codex_proxy.core.items import (
+    CALLS,
+    PRINTING,
+    SERVER_ITEMS,
+    Item,
+    ItemStatus,
+    Message,
+    Reasoning,
+    ToolCall,
+)
 
 CUT_SHORT = Failure(
     kind=FaultKind.UPSTREAM_DISCONNECTED,
@@ -72,7 +81,7 @@ class _Open:
         return "".join(self.said.get(key, ()))
 
     @property
-    def owed(self) -> bool:
+    def still_to_repeat(self) -> bool:
         """The agent has not repeated yet all that was sent of it."""
         return self.expected is not None and self.matched < len(self.expected)
 
@@ -80,7 +89,7 @@ class _Open:
 TEXT, REFUSAL, ARGUMENTS, OUTPUT = ("text", 0), ("refusal", 0), ("arguments", 0), ("output", 0)
 
 
-class Rules:
+class TurnRepair:
     """The state of one turn. `feed` takes what a dialect says and gives what a log may hold."""
 
     def __init__(self) -> None:
@@ -113,7 +122,7 @@ class Rules:
                 continue
             if self.ended:
                 break
-            if not self.started and kind not in (TurnStarted, Noticed, RateLimits):
+            if not self.started and kind not in (TurnStarted, Notice, AccountLimitsReported):
                 self._turn_started(TurnStarted())
             handler = handlers.get(kind)
             if handler is None:
@@ -148,7 +157,7 @@ class Rules:
             self._out.append(event)
 
     def _turn_ended(self, event: TurnEnded) -> None:
-        if event.stop in ENDS_WELL and any(held.owed for held in self._step):
+        if event.stop in ENDS_WELL and any(held.still_to_repeat for held in self._step):
             event = BROKEN_OFF
         stop, failure = event.stop, event.failure
         if stop == Stop.FAILED and failure is None:
@@ -162,7 +171,7 @@ class Rules:
         self._out.append(TurnEnded(stop, event.trigger, failure, event.choice_stops))
 
     def _step_completed(self, event: StepCompleted) -> None:
-        if any(held.owed for held in self._step):
+        if any(held.still_to_repeat for held in self._step):
             self._turn_ended(BROKEN_OFF)
             return
         for held in self._step:
@@ -173,7 +182,7 @@ class Rules:
         self._out.append(event)
 
     def _retrying(self, event: Retrying) -> None:
-        self._out.append(Noticed("agent_retry", event.message))
+        self._out.append(Notice("agent_retry", event.message))
         if any(isinstance(held.item, ToolCall) or REFUSAL in held.said for held in self._step):
             self._turn_ended(BROKEN_OFF)
             return
@@ -217,7 +226,7 @@ class Rules:
         self._used.add(named.id)
         self._items[item.id] = held
         self._order.append(held)
-        if not isinstance(named, OURS):
+        if not isinstance(named, SERVER_ITEMS):
             self._step.append(held)
         self._out.append(ItemStarted(named))
         return held
@@ -226,7 +235,7 @@ class Rules:
         held = self._items.get(event.id)
         if held is None or held in self._replay:
             return
-        if held.owed:
+        if held.still_to_repeat:
             self._turn_ended(BROKEN_OFF)
             return
         held.expected = None
@@ -248,7 +257,7 @@ class Rules:
         held = self._items.get(id)
         if held is None:
             if implied is None:
-                self._out.append(Noticed("stray_delta", kind.__name__))
+                self._out.append(Notice("stray_delta", kind.__name__))
                 return None
             self._item_started(ItemStarted(implied))
             held = self._items.get(id)
@@ -259,7 +268,7 @@ class Rules:
                 self._replay.remove(held)
             return held
         if not held.open or type(held.item) is not kind:
-            self._out.append(Noticed("late_delta", kind.__name__))
+            self._out.append(Notice("late_delta", kind.__name__))
             return None
         return held
 
@@ -272,10 +281,10 @@ class Rules:
             if held is None:
                 return
         text = event.text
-        if held.whole and not self._news(held, TEXT):
+        if held.whole and not self._is_new(held, TEXT):
             return
         if held.expected is not None:
-            text = self._beyond_what_was_sent(held, text)
+            text = self._unsent_suffix(held, text)
             if self.ended:
                 return
         if text:
@@ -283,7 +292,7 @@ class Rules:
             same = held.id == event.id and text is event.text
             self._out.append(event if same else TextDelta(held.id, text))
 
-    def _beyond_what_was_sent(self, held: _Open, text: str) -> str:
+    def _unsent_suffix(self, held: _Open, text: str) -> str:
         """While the agent repeats a message: nothing as long as it says the same, then what is new."""
         assert held.expected is not None
         left = held.expected[held.matched : held.matched + len(text)]
@@ -299,7 +308,7 @@ class Rules:
             held.expected = None
         return text
 
-    def _text_whole(self, event: TextWhole) -> None:
+    def _text_whole(self, event: FullText) -> None:
         held = self._items.get(event.id)
         if held is not None and not held.open and held.expected is None:
             return
@@ -311,7 +320,7 @@ class Rules:
         elif event.text.startswith(held.expected[: held.matched]):
             self._text_delta(TextDelta(event.id, event.text[held.matched :]))
         else:
-            self._out.append(Noticed("revised_text", TEXT[0]))
+            self._out.append(Notice("revised_text", TEXT[0]))
         held.whole |= {TEXT}
 
     def _missing(
@@ -325,12 +334,12 @@ class Rules:
                 held.said.setdefault(key, []).append(whole[len(said) :])
                 self._out.append(delta(held.id, whole[len(said) :]))
         else:
-            self._out.append(Noticed("revised_text", key[0]))
+            self._out.append(Notice("revised_text", key[0]))
 
-    def _news(self, held: _Open, key: tuple[str, int]) -> bool:
+    def _is_new(self, held: _Open, key: tuple[str, int]) -> bool:
         """Whether a delta says something new: not when the whole text was told before."""
         if key in held.whole:
-            self._out.append(Noticed("late_delta", key[0]))
+            self._out.append(Notice("late_delta", key[0]))
             return False
         return True
 
@@ -344,11 +353,11 @@ class Rules:
         if self._mute_reasoning:
             return
         held = self._inside(event.id, Reasoning, Reasoning(event.id))
-        if held is not None and event.text and self._news(held, (event.kind, event.part)):
+        if held is not None and event.text and self._is_new(held, (event.kind, event.part)):
             held.said.setdefault((event.kind, event.part), []).append(event.text)
             self._out.append(ReasoningDelta(held.id, event.text, event.part, event.kind))
 
-    def _reasoning_whole(self, event: ReasoningWhole) -> None:
+    def _reasoning_whole(self, event: FullReasoning) -> None:
         held = self._items.get(event.id)
         if self._mute_reasoning or (held is not None and not held.open):
             return
@@ -363,11 +372,11 @@ class Rules:
 
     def _arguments_delta(self, event: ArgumentsDelta) -> None:
         held = self._inside(event.id, self._kind(event.id, CALLS), None)
-        if held is not None and event.text and self._news(held, ARGUMENTS):
+        if held is not None and event.text and self._is_new(held, ARGUMENTS):
             held.said.setdefault(ARGUMENTS, []).append(event.text)
             self._out.append(ArgumentsDelta(held.id, event.text))
 
-    def _arguments_whole(self, event: ArgumentsWhole) -> None:
+    def _arguments_whole(self, event: FullArguments) -> None:
         held = self._items.get(event.id)
         if held is not None and not held.open:
             return
@@ -381,21 +390,21 @@ class Rules:
             self._out.append(OutputDelta(held.id, event.text))
 
 
-HANDLERS: Final[dict[type, Callable[[Rules, Any], None]]] = {
-    TurnStarted: Rules._turn_started,
-    TurnEnded: Rules._turn_ended,
-    ItemStarted: Rules._item_started,
-    ItemEnded: Rules._item_ended,
-    TextDelta: Rules._text_delta,
-    TextWhole: Rules._text_whole,
-    RefusalDelta: Rules._refusal_delta,
-    ReasoningDelta: Rules._reasoning_delta,
-    ReasoningWhole: Rules._reasoning_whole,
-    ArgumentsDelta: Rules._arguments_delta,
-    ArgumentsWhole: Rules._arguments_whole,
-    OutputDelta: Rules._output_delta,
-    StepCompleted: Rules._step_completed,
-    Retrying: Rules._retrying,
+HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
+    TurnStarted: TurnRepair._turn_started,
+    TurnEnded: TurnRepair._turn_ended,
+    ItemStarted: TurnRepair._item_started,
+    ItemEnded: TurnRepair._item_ended,
+    TextDelta: TurnRepair._text_delta,
+    FullText: TurnRepair._text_whole,
+    RefusalDelta: TurnRepair._refusal_delta,
+    ReasoningDelta: TurnRepair._reasoning_delta,
+    FullReasoning: TurnRepair._reasoning_whole,
+    ArgumentsDelta: TurnRepair._arguments_delta,
+    FullArguments: TurnRepair._arguments_whole,
+    OutputDelta: TurnRepair._output_delta,
+    StepCompleted: TurnRepair._step_completed,
+    Retrying: TurnRepair._retrying,
 }
 """What each event does; the others pass as they are. One table for all turns: bound methods in a turn's own would keep
 it alive until the garbage collector looks."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from typing import Any, Final
 
-MOST_CAUSES: Final = 5
+MAX_CAUSES: Final = 5
 
 
 def trace_of(error: BaseException) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _causes(error: BaseException) -> list[BaseException]:
     """What it came of; of a group: what the group holds."""
     found: list[BaseException] = []
     to_see = _behind(error)
-    while to_see and len(found) < MOST_CAUSES:
+    while to_see and len(found) < MAX_CAUSES:
         cause = to_see.pop(0)
         found.append(cause)
         to_see += _behind(cause)

@@ -44,9 +44,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     web_search: bool = False
     """The model is offered the agent's own search, which its provider runs."""
-    own_steps: int = 25
+    max_server_steps: int = 25
     """Steps of the model whose calls this server may run; one more, and the model is told to answer."""
-    own_calls: int | None = None
+    max_server_calls: int | None = None
     """How many calls it may run in all."""
     output_schema: msgspec.Raw | None = None
     """A JSON schema that the answer's text must follow."""

@@ -14,10 +14,10 @@ from codex_proxy.admission.admit import Admission
 from codex_proxy.admission.clients import Clients
 from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.runs.manager import RunManager
+from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.surfaces.models import ModelCatalog
 
-RUNS: Final = web.AppKey("runs", RunManager)
+RUNS: Final = web.AppKey("runs", RunScheduler)
 CLOCK: Final = web.AppKey("clock", Clock)
 IDS: Final = web.AppKey("ids", IdSource)
 CATALOG: Final = web.AppKey("catalog", ModelCatalog)

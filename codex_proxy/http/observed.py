@@ -18,7 +18,7 @@ from codex_proxy.core.events import (
     TextDelta,
     TurnEnded,
     Usage,
-    UsageSeen,
+    UsageReported,
 )
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.items import McpTools
@@ -49,8 +49,8 @@ class Tally:
         """Counts a batch, without a step of Python for each of its deltas."""
         kinds = list(map(type, events))
         self.deltas += sum(map(kinds.count, DELTAS))
-        if UsageSeen in kinds:
-            self.usage = next(event.usage for event in reversed(events) if isinstance(event, UsageSeen))
+        if UsageReported in kinds:
+            self.usage = next(event.usage for event in reversed(events) if isinstance(event, UsageReported))
 
 
 TALLY: ContextVar[Tally | None] = ContextVar("tally", default=None)

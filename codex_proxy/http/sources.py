@@ -12,9 +12,9 @@ from typing import Protocol
 from codex_proxy.core.events import Event
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.event_log import Cursor
-from codex_proxy.runs.manager import RunManager
-from codex_proxy.runs.own_calls import ToolRunner
 from codex_proxy.runs.run import Run
+from codex_proxy.runs.scheduler import RunScheduler
+from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.surfaces.samples import Samples
 
 
@@ -97,14 +97,14 @@ class SampledRuns:
             run.interrupt()
 
 
-async def start(manager: RunManager, turn: Turn, owner: str, *, runner: ToolRunner | None = None) -> OneRun:
+async def start(manager: RunScheduler, turn: Turn, owner: str, *, runner: ToolRunner | None = None) -> OneRun:
     """One turn of this owner's under way; `runner` runs the tools of the server. Raises the `Fault` of a turn that
     cannot begin."""
     return OneRun(await manager.start(turn, owner, runner=runner))
 
 
 async def start_samples(
-    manager: RunManager, turn: Turn, count: int, owner: str, *, runner: ToolRunner | None = None
+    manager: RunScheduler, turn: Turn, count: int, owner: str, *, runner: ToolRunner | None = None
 ) -> SampledRuns:
     """The same turn `count` times. Where one cannot begin, none goes on, and its `Fault` is raised."""
     starting = [asyncio.ensure_future(manager.start(turn, owner, runner=runner)) for _ in range(count)]

@@ -18,15 +18,15 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.ids import Clock
 from codex_proxy.responses.service import Spender
 from codex_proxy.store.base import StoreError
-from codex_proxy.store.usage import HOUR, MOST, Figures, UsageEntry, UsageLedger
+from codex_proxy.store.usage import HOUR, MAX_FIGURE, Figures, UsageEntry, UsageLedger
 from codex_proxy.surfaces.usage import Spending
 
 log = structlog.get_logger("codex_proxy.http")
 
 FLUSH_SECONDS: Final = 1.0
-MOST_WAITING: Final = 10_000
+MAX_WAITING: Final = 10_000
 """Sums that wait for a ledger that cannot write: beyond it no new ones are begun."""
-LONGEST_MODEL: Final = 128
+MAX_MODEL: Final = 128
 """Letters of a model's name, which may be the client's own text."""
 NOTHING: Final = Figures()
 
@@ -58,8 +58,8 @@ class UsageBook:
 
     def _note(self, owner: str, model: str, spending: Spending, *, failed: bool) -> None:
         now = int(self._clock.epoch())
-        key = (owner, model[:LONGEST_MODEL], now - now % HOUR)
-        if key not in self._waiting and len(self._waiting) >= MOST_WAITING:
+        key = (owner, model[:MAX_MODEL], now - now % HOUR)
+        if key not in self._waiting and len(self._waiting) >= MAX_WAITING:
             return
         self._waiting[key] = self._waiting.get(key, NOTHING) + _figures(spending, failed=failed)
         if self._flushing is None or self._flushing.done():
@@ -119,4 +119,4 @@ def _figures(spending: Spending, *, failed: bool) -> Figures:
 
 def _bounded(count: int) -> int:
     """What an agent tells of its tokens may be any number."""
-    return max(0, min(count, MOST))
+    return max(0, min(count, MAX_FIGURE))

@@ -44,7 +44,7 @@ from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
-LONGEST_SECONDS = 3600.0
+MAX_SECONDS = 3600.0
 """Open Responses' limit for one connection."""
 PING_SECONDS = 30.0
 MAX_WAITING = 16
@@ -76,7 +76,7 @@ async def responses_socket(request: web.Request) -> web.StreamResponse:
     await socket.prepare(request)
     connection = _Connection(request, socket)
     try:
-        async with asyncio.timeout(LONGEST_SECONDS):
+        async with asyncio.timeout(MAX_SECONDS):
             await connection.serve()
     except TimeoutError:
         await socket.send_str(socket_error(TOO_LONG).decode())

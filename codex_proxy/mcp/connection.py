@@ -40,7 +40,7 @@ Way: TypeAlias = Callable[[Report], AbstractAsyncContextManager[TransportStreams
 """Opens a transport, which tells the report how it fails."""
 
 CLIENT: Final = Implementation(name="codex-proxy", version="1")
-ERROR_LETTERS: Final = 4000
+MAX_ERROR_CHARS: Final = 4000
 """Of what a server says about an error: the model has to learn what it did wrong, not to read a log."""
 NO_SUCH_TRANSPORT: Final = frozenset({400, 404, 405, 406, 415})
 """With which an SSE server refuses a message of Streamable HTTP; another transport may do."""
@@ -256,7 +256,7 @@ class Connection:
         return McpListing(tuple(found.values()), (self._fault(McpFaultKind.PROTOCOL, what),))
 
     def _said(self, error: MCPError) -> str:
-        return redacted(error.message, self._definition.secrets)[:ERROR_LETTERS]
+        return redacted(error.message, self._definition.secrets)[:MAX_ERROR_CHARS]
 
     def _fault(self, kind: McpFaultKind, what: str) -> McpFault:
         return McpFault(kind=kind, server_label=self._label, message=f"MCP server '{self._label}' {what}")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from codex_proxy.core.ids import Clock
+from codex_proxy.mcp.allowed_urls import AllowedUrls
 from codex_proxy.mcp.config import Definition, HttpServer, StdioServer, Transport
-from codex_proxy.mcp.places import AllowedPlaces
 from codex_proxy.mcp.ports import Report, Spawn
 from codex_proxy.mcp.values import McpError, McpFault, McpFaultKind, McpLimits, McpListing, McpResult, failed
 
@@ -37,7 +37,7 @@ class Keeper:
         limits: McpLimits,
         refresh_interval: float,
         spawn: Spawn | None = None,
-        places: AllowedPlaces | None = None,
+        places: AllowedUrls | None = None,
     ) -> None:
         """`spawn` starts what is a program. `places`: where it may be reached; None means anywhere."""
         self._definition = definition

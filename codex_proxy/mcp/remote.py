@@ -16,15 +16,15 @@ import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.ids import Clock
+from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, Resolve, allowed_url_of
 from codex_proxy.mcp.config import HttpServer, Transport
 from codex_proxy.mcp.keeper import Keeper
-from codex_proxy.mcp.places import SETTING, AllowedPlaces, Resolve, place_of
 from codex_proxy.mcp.servers import REFRESH_INTERVAL
 from codex_proxy.mcp.values import McpFault, McpFaultKind, McpLimits, McpListing, McpResult, failed
 
 IDLE_SECONDS: Final = 60.0
 """How long a session is kept after its last use: a client's next step comes within seconds."""
-MOST_SESSIONS: Final = 64
+MAX_SESSIONS: Final = 64
 """Of all owners together: each is a connection with a stream that stays open."""
 
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
@@ -83,12 +83,12 @@ class RemoteServers:
         limits: McpLimits | None = None,
         refresh_interval: float = REFRESH_INTERVAL,
         idle: float = IDLE_SECONDS,
-        most: int = MOST_SESSIONS,
+        most: int = MAX_SESSIONS,
         resolve: Resolve | None = None,
     ) -> None:
         """`allowed`: URLs; each permits itself and what is below it (`places`). Raises `ValueError` for any other
         entry. `resolve` finds the addresses of names, the system does if there is none."""
-        self._places = AllowedPlaces(allowed, resolve)
+        self._places = AllowedUrls(allowed, resolve)
         self._clock = clock
         self._limits = limits or McpLimits()
         self._refresh_interval = refresh_interval
@@ -101,7 +101,7 @@ class RemoteServers:
     def check(self, server: NamedServer, param: str = "tools") -> None:
         """Whether the server may be used: else raises `Fault` INVALID_REQUEST on `param`, naming the setting."""
         try:
-            place_of(server.server_url)
+            allowed_url_of(server.server_url)
         except ValueError as error:
             raise self._wrong(server, f"has no valid `server_url`: {error}.", param) from None
         if not self._places.permits(server.server_url):
@@ -213,7 +213,7 @@ class RemoteServers:
         closing.add_done_callback(self._closing.discard)
 
     def _keeper(self, server: NamedServer, headers: dict[str, str]) -> Keeper:
-        path = place_of(server.server_url).path.rstrip("/")
+        path = allowed_url_of(server.server_url).path.rstrip("/")
         transport: Transport = "sse" if path.endswith("/sse") else "either"
         definition = HttpServer(
             label=server.server_label, url=server.server_url, headers=headers, transport=transport

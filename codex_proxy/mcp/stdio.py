@@ -24,7 +24,7 @@ from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLim
 
 READ_AHEAD = MIB
 """What is taken from the pipe before anybody reads it: a flood of messages waits in the server, not here."""
-DETAIL_LETTERS = 2000
+MAX_DETAIL_CHARS = 2000
 """The last words of a server: its error message, and the frames of a backtrace that matter."""
 
 
@@ -147,7 +147,7 @@ def _ended(server: StdioServer, lines: _Lines) -> McpFault:
         kind=McpFaultKind.DIED,
         server_label=server.label,
         message=f"MCP server '{server.label}' ended {how}.",
-        detail=redacted(exit.stderr_tail[-DETAIL_LETTERS:], server.secrets),
+        detail=redacted(exit.stderr_tail[-MAX_DETAIL_CHARS:], server.secrets),
     )
 
 

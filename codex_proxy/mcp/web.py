@@ -15,8 +15,8 @@ from mcp.client._transport import TransportStreams
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, ForbiddenAddressError
 from codex_proxy.mcp.config import HttpServer
-from codex_proxy.mcp.places import SETTING, AllowedPlaces, ForbiddenAddressError
 from codex_proxy.mcp.ports import Report
 from codex_proxy.mcp.values import McpFault, McpFaultKind, McpLimits
 
@@ -33,7 +33,7 @@ _NOTICE: Final = b'"method":"notifications/'
 
 @asynccontextmanager
 async def streamable_transport(
-    server: HttpServer, places: AllowedPlaces | None, limits: McpLimits, report: Report
+    server: HttpServer, places: AllowedUrls | None, limits: McpLimits, report: Report
 ) -> AsyncGenerator[TransportStreams, None]:
     """Streamable HTTP. `places` None: an operator's server, which may be anywhere."""
     guard = _Guard(server, places, limits, report)
@@ -48,7 +48,7 @@ async def streamable_transport(
 
 @asynccontextmanager
 async def sse_transport(
-    server: HttpServer, places: AllowedPlaces | None, limits: McpLimits, report: Report
+    server: HttpServer, places: AllowedUrls | None, limits: McpLimits, report: Report
 ) -> AsyncGenerator[TransportStreams, None]:
     """The older transport. The `mcp` package takes no events above 1 MiB here: a larger one ends the connection."""
     guard = _Guard(server, places, limits, report, events_are_the_connection=True)
@@ -79,7 +79,7 @@ class _Guard(httpx2.AsyncBaseTransport):
     def __init__(
         self,
         server: HttpServer,
-        places: AllowedPlaces | None,
+        places: AllowedUrls | None,
         limits: McpLimits,
         report: Report,
         *,

@@ -120,7 +120,7 @@ class Child:
         self._stdout.resume()
         self._settle()
 
-    def forget_words(self) -> None:
+    def clear_stderr(self) -> None:
         """Drop what the child has written to stderr so far: its end is not told with that."""
         self._stderr.take(PIPE_BYTES)
         self._tail.clear()

@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     if child == 0:
         become(command, limits, lifeline, warden)
     make_group(child)
-    let_go_of_stdio()
+    detach_stdio()
     status = watch(child, lifeline, grace)
     last = sweep(child)
     return exit_status(status if status is not None else last)
@@ -118,7 +118,7 @@ def make_group(child: int) -> None:
         return  # it runs its program already, and so has done it itself
 
 
-def let_go_of_stdio() -> None:
+def detach_stdio() -> None:
     """Hold neither end of the child's pipes: their end must be the child's. stderr stays, for our faults."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

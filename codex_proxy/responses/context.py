@@ -14,7 +14,7 @@ import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.ids import IdSource
-from codex_proxy.core.items import HistoryItem, PastCall, PastOutput
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn
 from codex_proxy.responses.store_faults import required_store, store_errors_as_faults
 from codex_proxy.runs.model_items import ModelItem, as_history, settled
@@ -24,7 +24,7 @@ from codex_proxy.surfaces.conversations import objects as conversation_objects
 from codex_proxy.surfaces.items import ItemDict, references_of, resolved, with_ids
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.context import Measure
-from codex_proxy.surfaces.responses.history import Told, told_by
+from codex_proxy.surfaces.responses.history import HistoryEntry, history_entries
 from codex_proxy.surfaces.responses.objects import previous_not_found, previous_too_large
 from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of
 from codex_proxy.surfaces.responses.tools import joined
@@ -194,7 +194,7 @@ def turn_with(
     """The turn, and its history as the model saw and said it; None where nothing of the model's own is kept."""
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
-    told = told_by([*earlier, *fresh], earlier=len(earlier))
+    told = history_entries([*earlier, *fresh], earlier=len(earlier))
     turn = turn_of(parsed, tuple(part for _, part in told))
     if brought := tools_in(earlier):  # those of the request's own items are offered already
         turn = msgspec.structs.replace(turn, tools=joined(turn.tools, brought))
@@ -205,7 +205,9 @@ def turn_with(
     return turn, (*lead, *native(items, told, identity))
 
 
-def native(items: Sequence[ContextItem], told: Sequence[Told], identity: str) -> tuple[HistoryItem, ...]:
+def native(
+    items: Sequence[ContextItem], told: Sequence[HistoryEntry], identity: str
+) -> tuple[HistoryItem, ...]:
     """The same history, with the model's own item wherever it is kept. `told`: what the visible items tell."""
     parts: dict[int, list[HistoryItem]] = {}
     for place, part in told:
@@ -238,17 +240,17 @@ class _Kept:
     def without(self, parts: Iterable[HistoryItem], model: ModelItem | None) -> Iterator[HistoryItem]:
         """What a visible item tells, but what the model's own items tell of it."""
         for part in parts:
-            if isinstance(part, PastCall):
+            if isinstance(part, HistoryCall):
                 if not self._has_call(part, model):
                     yield part
-            elif isinstance(part, PastOutput):
+            elif isinstance(part, HistoryOutput):
                 call_id = self._renamed.get(part.call_id, part.call_id)
                 if not _taken(self._outputs, call_id):
                     yield msgspec.structs.replace(part, call_id=call_id)
             elif model is None:
                 yield part
 
-    def _has_call(self, call: PastCall, model: ModelItem | None) -> bool:
+    def _has_call(self, call: HistoryCall, model: ModelItem | None) -> bool:
         if model is not None and model.head.kind == "call":
             self._renamed[call.call_id] = model.head.call_id or ""
             return True

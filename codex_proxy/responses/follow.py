@@ -24,7 +24,7 @@ LAST_FRAMES = (
     b"event: response.failed",
     b'data: {"type":"response.completed"',
 )
-_LONGEST = 18  # digits of a number that the store takes
+_MAX_DIGITS = 18  # digits of a number that the store takes
 
 
 def starting_after(query: Mapping[str, str]) -> int:
@@ -32,7 +32,7 @@ def starting_after(query: Mapping[str, str]) -> int:
     given = query.get("starting_after")
     if not given:
         return -1
-    if not (given.isascii() and given.isdecimal() and len(given) <= _LONGEST):
+    if not (given.isascii() and given.isdecimal() and len(given) <= _MAX_DIGITS):
         raise bad_request(
             "Invalid value for 'starting_after': expected a sequence number.",
             "starting_after",

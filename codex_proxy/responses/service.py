@@ -14,7 +14,7 @@ from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.responses.background_runs import BackgroundRuns
 from codex_proxy.responses.conversation_turns import ConversationTurns
 from codex_proxy.responses.profiles import Profile
-from codex_proxy.runs.manager import RunManager
+from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.store.base import Store
 from codex_proxy.store.webhooks import PendingWebhook
 from codex_proxy.store.write_check import WriteCheck
@@ -51,7 +51,7 @@ class UsageRecorder(Protocol):
 class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     """The parts that responses are made with."""
 
-    runs: RunManager
+    runs: RunScheduler
     admission: Admission
     """What every turn passes before it starts."""
     clients: Clients

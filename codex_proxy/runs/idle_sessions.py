@@ -15,13 +15,13 @@ import msgspec
 
 from codex_proxy.agents.base import Decision
 from codex_proxy.agents.session import AgentSession
-from codex_proxy.core.events import ApprovalAsked, Event, InputAsked
+from codex_proxy.core.events import ApprovalRequested, Event, InputRequested
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.ids import Scheduler, TimerHandle
-from codex_proxy.core.items import HistoryItem, PastOutput
+from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.broker import Answered
 from codex_proxy.tools.fingerprint import Prints, fresh_after, prints_of
+from codex_proxy.tools.policy import HiddenOutput
 
 
 class IdleLimits(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class PendingOutputs(msgspec.Struct, frozen=True):
     """What a pending thread waits for: the client's outputs, and those that are ours to give with them."""
 
     visible: frozenset[str] = frozenset()
-    hidden: tuple[Answered, ...] = ()
+    hidden: tuple[HiddenOutput, ...] = ()
 
 
 class _IdleSession:
@@ -59,7 +59,7 @@ class ReusedSession(msgspec.Struct, frozen=True):
 
     session: AgentSession
     new_items: tuple[HistoryItem, ...]
-    hidden: tuple[Answered, ...]
+    hidden: tuple[HiddenOutput, ...]
 
 
 def thread_key(owner: str, turn: Turn) -> bytes:
@@ -146,7 +146,7 @@ class IdleSessions:
 
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
         for event in events:
-            if isinstance(event, ApprovalAsked | InputAsked):
+            if isinstance(event, ApprovalRequested | InputRequested):
                 session.answer(event.ask_id, Decision())
         if session.gone or not session.can_resume:
             self._drop(session)
@@ -161,8 +161,8 @@ class IdleSessions:
 def _fits(pending: PendingOutputs, fresh: Sequence[HistoryItem]) -> bool:
     """An idle thread takes anything new; a pending one exactly the outputs that it waits for."""
     if not pending.visible:
-        return not any(isinstance(item, PastOutput) for item in fresh)
-    outputs = [item.call_id for item in fresh if isinstance(item, PastOutput)]
+        return not any(isinstance(item, HistoryOutput) for item in fresh)
+    outputs = [item.call_id for item in fresh if isinstance(item, HistoryOutput)]
     return (
         len(outputs) == len(fresh)
         and len(outputs) == len(pending.visible)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, PastRaw
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, RawHistoryItem
 from codex_proxy.runs.run import Run
 from codex_proxy.tools.replay import remembered_turn
 
@@ -62,7 +62,7 @@ class ItemHead(msgspec.Struct, frozen=True):
 
 def model_items(run: Run, identity: str) -> list[ModelItem]:
     """All that the model has to see again of this turn, in order; outputs that the client never saw at the end."""
-    remembered = remembered_turn(run.raw, run.attempt.broker, identity)
+    remembered = remembered_turn(run.raw, run.attempt.policy, identity)
     answers = [
         {"type": "function_call_output", "call_id": call_id, "output": remembered.hidden[call_id]}
         for call_id in remembered.calls
@@ -72,11 +72,11 @@ def model_items(run: Run, identity: str) -> list[ModelItem]:
     return [ModelItem(identity, item) for item in raw]
 
 
-def as_history(item: ModelItem, identity: str) -> PastRaw | None:
+def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:
     """The item for this model; None for reasoning that it cannot read."""
     if item.model != identity and item.head.kind == "reasoning":
         return None
-    return PastRaw(bytes(item.item))
+    return RawHistoryItem(bytes(item.item))
 
 
 def settled(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
@@ -89,7 +89,7 @@ def settled(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
     group: list[HistoryItem] = []
     for item in history:
         kind, call_id = heads[id(item)]
-        if isinstance(item, PastRaw) and (
+        if isinstance(item, RawHistoryItem) and (
             (kind == "call" and call_id not in answered) or (kind == "output" and call_id not in called)
         ):
             continue
@@ -111,9 +111,9 @@ def _in_order(
 
 def _half_of(item: HistoryItem) -> tuple[str, str]:
     """Whether an item is a call, an output, or neither; and of which call."""
-    if isinstance(item, PastRaw):
+    if isinstance(item, RawHistoryItem):
         head = msgspec.json.decode(item.json, type=ItemHead)
         return (head.kind, head.call_id or "")
-    if isinstance(item, PastOutput):
+    if isinstance(item, HistoryOutput):
         return ("output", item.call_id)
-    return ("call", item.call_id) if isinstance(item, PastCall) else ("other", "")
+    return ("call", item.call_id) if isinstance(item, HistoryCall) else ("other", "")

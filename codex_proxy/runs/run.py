@@ -1,4 +1,4 @@
-"""A run owns one turn of a client: it drives sessions, reads what comes through broker and rules, and keeps the log.
+"""A run owns one turn of a client: it drives sessions, reads what comes of it, and keeps the log.
 
 There is no task of its own in it: what the child says arrives by a call, is read, repaired and logged in that call, and
 the readers of the log are woken. An HTTP request never owns a child; it reads the log, and may `interrupt`. One
@@ -18,37 +18,37 @@ from codex_proxy.agents.base import Decision, ToolReply
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.events import (
     VISIBLE,
-    ApprovalAsked,
+    AccountLimitsReported,
+    ApprovalRequested,
     Event,
-    InputAsked,
-    RateLimits,
+    InputRequested,
     RawItem,
     Stop,
     TurnEnded,
     Usage,
-    UsageSeen,
+    UsageReported,
 )
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.core.ids import Scheduler
-from codex_proxy.core.items import PastRaw
-from codex_proxy.core.limits import MOST_SIZE, MaxSize, MaxTokens, StopSequences
-from codex_proxy.core.rules import Rules
+from codex_proxy.core.items import RawHistoryItem
+from codex_proxy.core.limits import MAX_TURN_CHARS, MaxSize, MaxTokens, StopSequences
+from codex_proxy.core.rules import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.idle_sessions import ReusedSession
-from codex_proxy.runs.own_calls import OwnCalls
+from codex_proxy.runs.server_calls import ServerCalls
 from codex_proxy.tools.attempt import Attempt, first_attempt, second_attempt
-from codex_proxy.tools.broker import Brokered
 from codex_proxy.tools.checks import Check, Verdict
-from codex_proxy.tools.own_calls import ToolOutput
+from codex_proxy.tools.policy import PolicyResult
 from codex_proxy.tools.replay import clean_item, output_id
+from codex_proxy.tools.server_calls import ToolOutput
 
 log = structlog.get_logger(__name__)
 
 NO = Decision(approve=False)
 
-OURS = frozenset({RawItem, UsageSeen, ApprovalAsked, InputAsked, RateLimits})
+HANDLED_EVENTS = frozenset({RawItem, UsageReported, ApprovalRequested, InputRequested, AccountLimitsReported})
 """The events that a run has something to do with itself."""
 
 TOO_SLOW = Failure(
@@ -79,15 +79,15 @@ class RunOwner(Protocol):
         """Sees to what has to be on disk, then calls `run.finish`."""
         ...
 
-    def heard_limits(self, json: bytes) -> None:
+    def limits_reported(self, json: bytes) -> None:
         """The agent has told what its account may still use."""
         ...
 
-    def explained(self, run: Run, failure: Failure) -> Failure:
+    def with_details(self, run: Run, failure: Failure) -> Failure:
         """The failure of a turn with what is known of it beside the agent's words."""
         ...
 
-    def over(self, run: Run) -> None:
+    def run_ended(self, run: Run) -> None:
         """The log has ended."""
         ...
 
@@ -105,8 +105,8 @@ class Run:
         *,
         client: str,
         saves: Callable[[Run], bool],
-        calls: OwnCalls,
-        most: int = MOST_SIZE,
+        calls: ServerCalls,
+        most: int = MAX_TURN_CHARS,
     ) -> None:
         self.log = EventLog(self._backlog)
         self.turn = turn
@@ -121,7 +121,7 @@ class Run:
         self._calls = calls
         self._calls_running = 0
         self._checking = False
-        """Texts are being checked elsewhere: what the agent says meanwhile waits in the broker."""
+        """Texts are being checked elsewhere: what the agent says meanwhile waits in the policy."""
         self._acted = False
         """Calls were made here, with whatever effects they have."""
         self._session: AgentSession | None = None
@@ -129,7 +129,7 @@ class Run:
         """Another thread does as well, should the process end: of a kept one while the client has seen nothing, of
         a new one on a process of several while that has not said a word, and so was gone before."""
         self._replayed = False
-        self._rules = Rules()
+        self._rules = TurnRepair()
         self._limits: list[StopSequences | MaxTokens | MaxSize] = [MaxSize(most)]
         if turn.stop:
             self._limits.append(StopSequences(turn.stop))
@@ -148,19 +148,19 @@ class Run:
         """Nothing more comes; the client may not have heard of the end yet."""
         return self._rules.ended
 
-    def preface(self, events: Sequence[Event]) -> None:
+    def add_first_events(self, events: Sequence[Event]) -> None:
         """What the client hears before anything of the agent's. It is no answer yet: the agent may be late all the
         same."""
         self._append(self._rules.feed(events), 0)
 
-    def say(self, events: Sequence[Event]) -> None:
+    def add_events(self, events: Sequence[Event]) -> None:
         """What the server has to tell of its own in this turn."""
         if not self._rules.ended:
             self._log_events(list(events), 0)
             if self._rules.ended:  # it was all that the turn may say
                 self._leave()
 
-    def begin_with(self, work: Coroutine[Any, Any, None]) -> None:
+    def begin_after(self, work: Coroutine[Any, Any, None]) -> None:
         """What has to be done before the turn can have a session. The agent is not late meanwhile."""
         self._acted = True
         self._watch.hold()
@@ -204,7 +204,7 @@ class Run:
     def finish(self, ended: TurnEnded) -> None:
         """What had to be on disk is there, or never will be: the client may hear of the end."""
         self.log.append([ended], 0, ended=True)
-        self._owner.over(self)
+        self._owner.run_ended(self)
 
     # --- what the session calls ---------------------------------------------------------------------
 
@@ -216,23 +216,21 @@ class Run:
             return
         if size and self._replayable == "unheard":
             self._replayable = ""
-        self._take(self.attempt.broker.feed(events), session, size)
+        self._take(self.attempt.policy.feed(events), session, size)
 
-    def ran(self, ask_id: str, output: ToolOutput) -> None:
+    def tool_finished(self, ask_id: str, output: ToolOutput) -> None:
         """A call that this server runs has its output."""
         self._calls_running -= 1
         self._wait_for_agent()
         if self._session is not None and not self._rules.ended:
-            self._take(self.attempt.broker.ran(ask_id, output), self._session, 0)
+            self._take(self.attempt.policy.tool_finished(ask_id, output), self._session, 0)
 
-    def _take(self, brokered: Brokered, session: AgentSession, size: int) -> None:
-        """What the broker made of something: for the log, for the agent, and to be run."""
+    def _take(self, result: PolicyResult, session: AgentSession, size: int) -> None:
+        """What the policy made of something: for the log, for the agent, and to be run."""
         check = self.attempt.check
-        self._pass_on(
-            brokered, brokered.events if check is None else check.feed(brokered.events), session, size
-        )
+        self._pass_on(result, result.events if check is None else check.feed(result.events), session, size)
 
-    def checked(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
+    def verdicts_received(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
         """What came of the checks of this attempt, which may be over by now."""
         session = self._session
         if attempt is not self.attempt or self._rules.ended or session is None:
@@ -240,28 +238,28 @@ class Run:
         self._checking = False
         self._wait_for_agent()
         if attempt.check is not None and attempt.check.checks:
-            self._pass_on(Brokered([], []), attempt.check.judged(verdicts), session, 0)
+            self._pass_on(PolicyResult([], []), attempt.check.with_verdicts(verdicts), session, 0)
         else:
-            self._take(attempt.broker.judged(verdicts), session, 0)
+            self._take(attempt.policy.with_verdicts(verdicts), session, 0)
 
-    def _pass_on(self, brokered: Brokered, said: list[Event], session: AgentSession, size: int) -> None:
+    def _pass_on(self, result: PolicyResult, said: list[Event], session: AgentSession, size: int) -> None:
         check = self.attempt.check
         self._log_events(said, size)
-        checks = brokered.checks or ([] if check is None else check.checks)
+        checks = result.checks or ([] if check is None else check.checks)
         if checks and not self._rules.ended:
             self._checking = True
             self._watch.hold()
             self._calls.begin_work(self._owner.check(self, self.attempt, checks))
-        if brokered.again or (check is not None and check.wrong is not None):
+        if result.again or (check is not None and check.wrong is not None):
             self._begin_again(
                 second_attempt(self._so_far(), self.attempt.form, None if check is None else check.wrong)
             )
-        if brokered.calls and not self._rules.ended:
+        if result.calls and not self._rules.ended:
             self._acted = True
-            self._calls_running += len(brokered.calls)
+            self._calls_running += len(result.calls)
             self._watch.hold()
-            self._calls.begin(self, brokered.calls)
-        for answered in brokered.answers:
+            self._calls.begin(self, result.calls)
+        for answered in result.answers:
             session.answer(answered.ask_id, ToolReply(answered.output.parts))
         if self._rules.ended:
             self._leave()
@@ -287,7 +285,7 @@ class Run:
         if visible:
             self._replayable = ""
         self._watch.alive(visible=visible)
-        if not OURS.isdisjoint(map(type, events)):
+        if not HANDLED_EVENTS.isdisjoint(map(type, events)):
             self._take_ours(events)
         self._append(events, size)
 
@@ -297,12 +295,12 @@ class Run:
             kind = type(event)
             if kind is RawItem:
                 self.raw.append(event.json)  # type: ignore[union-attr]
-            elif kind is UsageSeen:
+            elif kind is UsageReported:
                 events[index] = self._summed(event)  # type: ignore[arg-type]
-            elif kind is ApprovalAsked or kind is InputAsked:
+            elif kind is ApprovalRequested or kind is InputRequested:
                 self._decline(event)  # type: ignore[arg-type]
-            elif kind is RateLimits:
-                self._owner.heard_limits(event.json)  # type: ignore[union-attr]
+            elif kind is AccountLimitsReported:
+                self._owner.limits_reported(event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
         """Logs what the limits let through. One that is hit has closed the open items; the turn ends there.
@@ -321,7 +319,7 @@ class Run:
             return
         last = events[-1]
         if type(last) is TurnEnded and last.failure is not None:
-            failure = self._owner.explained(self, last.failure)
+            failure = self._owner.with_details(self, last.failure)
             if self._acted:
                 failure = msgspec.structs.replace(failure, repeatable=False)
             last = events[-1] = msgspec.structs.replace(last, failure=failure)
@@ -333,14 +331,14 @@ class Run:
             self._owner.save(self, last)
         else:
             self.log.append(events, size, ended=True)
-            self._owner.over(self)
+            self._owner.run_ended(self)
 
-    def _summed(self, seen: UsageSeen) -> UsageSeen:
+    def _summed(self, seen: UsageReported) -> UsageReported:
         """Usage with that of a try that was thrown away: it was made for this request too."""
         self._spent = seen.usage
-        return UsageSeen(self._spent_before + seen.usage, seen.trigger)
+        return UsageReported(self._spent_before + seen.usage, seen.trigger)
 
-    def _decline(self, ask: ApprovalAsked | InputAsked) -> None:
+    def _decline(self, ask: ApprovalRequested | InputRequested) -> None:
         """The policy `never`: the agent is told no at once, and its turn goes on."""
         if self._session is not None:
             self._session.answer(ask.ask_id, NO)
@@ -365,9 +363,9 @@ class Run:
 
     def _so_far(self) -> Turn:
         """The turn for a second try. Calls that were run have had their effects: they are not made again."""
-        ran = self.attempt.broker.ran_calls
+        ran = self.attempt.policy.ran_calls
         last = max((index for index, raw in enumerate(self.raw) if output_id(raw) in ran), default=-1)
-        said = tuple(PastRaw(clean_item(raw)) for raw in self.raw[: last + 1])
+        said = tuple(RawHistoryItem(clean_item(raw)) for raw in self.raw[: last + 1])
         return msgspec.structs.replace(self.turn, history=(*self.turn.history, *said))
 
     # --- the end --------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Final
 
 from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery, UsageSum
 
-MOST_ENTRIES: Final = 20_000
+MAX_ENTRIES: Final = 20_000
 """Some MB: a month of thirty pairs of owner and model that are busy in every hour."""
 
 NOTHING: Final = Figures()
@@ -16,7 +16,7 @@ NOTHING: Final = Figures()
 class RamUsage:
     """A `UsageLedger` without a disk."""
 
-    def __init__(self, most: int = MOST_ENTRIES) -> None:
+    def __init__(self, most: int = MAX_ENTRIES) -> None:
         self._most = most
         self._figures: dict[tuple[int, str, str], Figures] = {}
         """By hour, owner and model."""

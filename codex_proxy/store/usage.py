@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 HOUR: Final = 3600
-MOST: Final = 1 << 48
+MAX_FIGURE: Final = 1 << 48
 """Of one figure of one turn. Agents tell these numbers; a sum of many such must still be one that SQLite holds."""
 
 

@@ -31,15 +31,15 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 DEPTH: Final = 128
 """Levels of nesting. Real schemas need a dozen; whoever walks the value later must not run out of stack."""
 
-MOST_VALUES: Final = 200_000
+MAX_VALUES: Final = 200_000
 """Members of all objects and arrays together. A conversation of a million tokens has a quarter of it; validating as
 many takes half a second, during which nobody else is served."""
 
-MOST_BRACKETS: Final = 5 * MOST_VALUES
+MAX_BRACKETS: Final = 5 * MAX_VALUES
 """Opening brackets, also those in texts: so many objects and arrays take too long even to be decoded. The text of a
 million tokens has a tenth of it."""
 
-MOST_ITEMS: Final = 10_000
+MAX_ITEMS: Final = 10_000
 """Messages or items of one request, unless the operator says otherwise. Clients send a long conversation as some
 hundreds; each is validated, told to the agent, and compared with threads that are kept."""
 
@@ -161,7 +161,7 @@ def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
 
 def decoded(body: bytes) -> dict[str, Any]:
     """The object that the body is, not validated, but of a size and depth that can be. Raises `Fault`."""
-    if len(body) > MOST_BRACKETS and body.count(b"[") + body.count(b"{") > MOST_BRACKETS:
+    if len(body) > MAX_BRACKETS and body.count(b"[") + body.count(b"{") > MAX_BRACKETS:
         raise _too_many(None)
     try:
         value = msgspec.json.decode(body)
@@ -175,7 +175,7 @@ def decoded(body: bytes) -> dict[str, Any]:
     count = 0
     for _ in range(DEPTH):
         count += sum(map(len, level))
-        if count > MOST_VALUES:
+        if count > MAX_VALUES:
             raise _too_many(value)
         level = [
             child
@@ -201,7 +201,7 @@ def _too_many(body: dict[str, Any] | None) -> Fault:
     return Fault(
         Failure(
             kind=FaultKind.REQUEST_TOO_LARGE,
-            message=f"The request body holds more than {MOST_VALUES} values, which is the most that is read.",
+            message=f"The request body holds more than {MAX_VALUES} values, which is the most that is read.",
             param=param,
         )
     )

@@ -14,7 +14,7 @@ from codex_proxy.surfaces.body import Wire, by_kind, wrong_value
 
 CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
-PastName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+HistoryName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 Status: TypeAlias = str
 MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
 MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
@@ -121,7 +121,7 @@ class ReasoningItem(Item):
 class FunctionCallItem(Item):
     type: Literal["function_call"]
     call_id: CallId
-    name: PastName
+    name: HistoryName
     namespace: str | None = None
     arguments: str
 
@@ -129,7 +129,7 @@ class FunctionCallItem(Item):
 class CustomCallItem(Item):
     type: Literal["custom_tool_call"]
     call_id: CallId
-    name: PastName
+    name: HistoryName
     namespace: str | None = None
     input: str
 
@@ -167,7 +167,7 @@ class CallOutputItem(Item):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: CallId
     output: Content
-    name: PastName | None = None
+    name: HistoryName | None = None
     arguments: str | None = None
 
 
@@ -198,7 +198,7 @@ class McpListToolsItem(Item):
 class McpCallItem(Item):
     type: Literal["mcp_call"]
     server_label: str
-    name: PastName
+    name: HistoryName
     arguments: str
     output: str | None = None
     error: Any = None
@@ -208,7 +208,7 @@ class McpCallItem(Item):
 class McpApprovalRequestItem(Item):
     type: Literal["mcp_approval_request"]
     server_label: str
-    name: PastName
+    name: HistoryName
     arguments: str
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from codex_proxy.core.faults import bad_request
 
-LONGEST: Final = 100
+MAX_PAGE_ITEMS: Final = 100
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -39,9 +39,11 @@ def _limit(given: str | None, default: int) -> int:
         return default
     # Only what is surely small becomes a number: `int` takes underscores, signs and digits of any script.
     limit = int(given) if given.isascii() and given.isdecimal() and len(given) <= 9 else -1
-    if not 1 <= limit <= LONGEST:
+    if not 1 <= limit <= MAX_PAGE_ITEMS:
         raise bad_request(
-            f"Invalid value for 'limit': expected an integer from 1 to {LONGEST}.", "limit", "invalid_value"
+            f"Invalid value for 'limit': expected an integer from 1 to {MAX_PAGE_ITEMS}.",
+            "limit",
+            "invalid_value",
         )
     return limit
 

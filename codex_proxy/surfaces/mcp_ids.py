@@ -16,7 +16,7 @@ APPROVAL_REQUEST: Final = "mcpr_"
 _CHANCE: Final = 12
 """Letters, of sixteen kinds: with the call id behind them, two ids are never one."""
 _OURS: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_CHANCE}}}-(.+)", re.DOTALL)
-_LONGEST: Final = 64
+_MAX_CHARS: Final = 64
 """Letters of a call id that models take."""
 
 
@@ -28,4 +28,4 @@ def id_with(prefix: str, call_id: str, ids: IdSource) -> str:
 def call_id_of(id: str) -> str:
     """The call id in an item's id; where a client made the id up, as much of it as a call id can be."""
     found = _OURS.fullmatch(id)
-    return (found[1] if found else id)[:_LONGEST]
+    return (found[1] if found else id)[:_MAX_CHARS]

@@ -24,7 +24,7 @@ from codex_proxy.core.events import (
     TextDelta,
     TurnEnded,
     Usage,
-    UsageSeen,
+    UsageReported,
 )
 from codex_proxy.surfaces.usage import Spent
 
@@ -50,7 +50,7 @@ class Samples:
                 self._start(choice, event, out)
             elif isinstance(event, _OF_AN_ITEM):
                 self._go_on(choice, event, out)
-            elif isinstance(event, UsageSeen):
+            elif isinstance(event, UsageReported):
                 self._spent[choice].seen(event)
             elif isinstance(event, StepCompleted):
                 self._spent[choice].step(event)
@@ -89,7 +89,7 @@ class Samples:
         self.ended = True
         told = [spent.told for spent in self._spent if spent.told is not None]
         if len(told) == len(self._spent):
-            out.append(UsageSeen(_in_all(told), trigger=self._spent[0].trigger))  # type: ignore[arg-type]
+            out.append(UsageReported(_in_all(told), trigger=self._spent[0].trigger))  # type: ignore[arg-type]
         stops = {index: (end.choice_stops or {}).get(0, end.stop) for index, end in self._ends.items()}
         out.append(TurnEnded(stops[0], self._ends[0].trigger, choice_stops=stops))
 

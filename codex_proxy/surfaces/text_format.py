@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from codex_proxy.core.items import HistoryItem, SaidMessage, TextPart
+from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.surfaces.base import schema_json
 
 JSON_OBJECT_WORDS: Final = (
@@ -32,8 +32,8 @@ def json_schema_format(schema: dict[str, Any], name: str, description: str | Non
     return Format("json_schema", schema_json({**about, **schema}))
 
 
-def told(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
+def with_json_hint(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
     """For a JSON object there is no knob: the model is told first of all."""
     if wanted.kind != "json_object":
         return history
-    return (SaidMessage("developer", (TextPart(JSON_OBJECT_WORDS),)), *history)
+    return (HistoryMessage("developer", (TextPart(JSON_OBJECT_WORDS),)), *history)

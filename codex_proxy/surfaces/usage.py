@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.core.events import StepCompleted, TurnEnded, Usage, UsageSeen
-from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, SaidMessage, TextPart
+from codex_proxy.core.events import StepCompleted, TurnEnded, Usage, UsageReported
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, TextPart
 from codex_proxy.core.tokens import estimate_tokens
 
 _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
@@ -23,9 +23,9 @@ def tokens_in(history: Iterable[HistoryItem]) -> int:
 
 
 def _tokens(item: HistoryItem) -> int:
-    if isinstance(item, SaidMessage | PastOutput):
+    if isinstance(item, HistoryMessage | HistoryOutput):
         return sum(estimate_tokens(part.text) for part in item.parts if isinstance(part, TextPart))
-    return estimate_tokens(item.arguments) if isinstance(item, PastCall) else 0
+    return estimate_tokens(item.arguments) if isinstance(item, HistoryCall) else 0
 
 
 def json_tokens(texts: Iterable[bytes]) -> int:
@@ -56,7 +56,7 @@ class Spent:
         """Whether what is said of the tokens is an estimate, at least of a part of them."""
         return self.told is None or self.cut
 
-    def seen(self, event: UsageSeen) -> None:
+    def seen(self, event: UsageReported) -> None:
         """A total of the turn so far: it replaces all that was known."""
         self.told = event.usage
         self.trigger = event.trigger

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from codex_proxy.core.account_limits import AccountLimits, LimitWindow
-from codex_proxy.core.told_faults import resets_at
+from codex_proxy.core.failure_details import resets_at
 
 
 def limits_object(

@@ -9,17 +9,17 @@ from __future__ import annotations
 import msgspec
 
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.broker import Broker
 from codex_proxy.tools.checks import StrictForm
-from codex_proxy.tools.choice import told
-from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, told_of_schema
+from codex_proxy.tools.choice import with_tool_choice
+from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, with_schema_words
+from codex_proxy.tools.policy import ToolPolicy
 
 
 class Attempt(msgspec.Struct, frozen=True):
     """`turn` is for the agent; `as_asked`: nothing was added to what the client said; `form`: of its output schema."""
 
     turn: Turn
-    broker: Broker
+    policy: ToolPolicy
     check: OutputCheck | None
     as_asked: bool
     form: StrictForm | None
@@ -36,7 +36,7 @@ def second_attempt(turn: Turn, form: StrictForm | None, wrong: str | None) -> At
 
 
 def _attempt(turn: Turn, form: StrictForm | None, *, again: bool, wrong: str | None) -> Attempt:
-    given = told(turn, again=again and wrong is None)
+    given = with_tool_choice(turn, again=again and wrong is None)
     check = None
     schema = bytes(turn.output_schema) if turn.output_schema is not None else None
     if schema is not None:
@@ -46,9 +46,9 @@ def _attempt(turn: Turn, form: StrictForm | None, *, again: bool, wrong: str | N
         )
         # For any object the surface has told the model already, and a strict schema is told by the provider.
         if wrong is not None or not (form or schema == ANY_OBJECT):
-            given = told_of_schema(given, schema if form is None else form.schema, wrong=wrong)
+            given = with_schema_words(given, schema if form is None else form.schema, wrong=wrong)
         given = msgspec.structs.replace(
             given, output_schema=None if form is None else msgspec.Raw(form.schema)
         )
     as_asked = given.history is turn.history
-    return Attempt(given, Broker(turn, second_try=again), check, as_asked, form)
+    return Attempt(given, ToolPolicy(turn, second_try=again), check, as_asked, form)

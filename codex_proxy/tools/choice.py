@@ -1,14 +1,14 @@
 """`tool_choice`, as far as an agent can be made to keep it: by what is offered, and by words.
 
 The agent has no such knob: its model may always choose. So only the tools that may be called are offered, a
-developer message says what must be called, and whoever runs the turn checks (`tools/broker.py`).
+developer message says what must be called, and whoever runs the turn checks (`tools/policy.py`).
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from codex_proxy.core.items import HistoryItem, SaidMessage, TextPart, Tool
+from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart, Tool
 from codex_proxy.core.turn import NamedTools, Turn
 
 
@@ -28,7 +28,7 @@ def must_call(turn: Turn) -> bool:
     return turn.tool_choice == "required"
 
 
-def told(turn: Turn, *, again: bool = False) -> Turn:
+def with_tool_choice(turn: Turn, *, again: bool = False) -> Turn:
     """The turn with what its model must be told of the choice, and only the tools that may be called.
 
     `again`: the model was told once already and did not listen.
@@ -43,5 +43,5 @@ def told(turn: Turn, *, again: bool = False) -> Turn:
         words += " Do not answer with text."
         if again:
             words = "Your last answer had no tool call, and was thrown away. " + words
-        history = (*history, SaidMessage("developer", (TextPart(words),)))
+        history = (*history, HistoryMessage("developer", (TextPart(words),)))
     return msgspec.structs.replace(turn, tools=tools, history=history)

@@ -10,7 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from codex_proxy.core.items import HistoryItem, ImagePart, Part, PastCall, PastOutput, PastRaw, SaidMessage
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    ImagePart,
+    Part,
+    RawHistoryItem,
+)
 from codex_proxy.tools.replay import said_text
 
 Prints = tuple[bytes, ...]
@@ -24,12 +32,12 @@ def prints_of(history: Sequence[HistoryItem]) -> tuple[Prints, tuple[int, ...]]:
     while index < len(history):
         item = history[index]
         end = index + 1
-        if isinstance(item, PastRaw) or _own(item):
+        if isinstance(item, RawHistoryItem) or _own(item):
             index = end
             if ends:
                 ends[-1] = end
             continue
-        if isinstance(item, SaidMessage) and item.role == "assistant":
+        if isinstance(item, HistoryMessage) and item.role == "assistant":
             while end < len(history) and _is_assistant(history[end]):
                 end += 1
             text = said_text(history[index:end])
@@ -46,22 +54,22 @@ def prints_of(history: Sequence[HistoryItem]) -> tuple[Prints, tuple[int, ...]]:
 
 
 def _is_assistant(item: HistoryItem) -> bool:
-    if isinstance(item, SaidMessage):
+    if isinstance(item, HistoryMessage):
         return item.role == "assistant"
-    return isinstance(item, PastRaw) or _own(item)
+    return isinstance(item, RawHistoryItem) or _own(item)
 
 
 def _own(item: HistoryItem) -> bool:
     """A half of a call that this server ran: on some surfaces no client hears of it."""
-    return isinstance(item, PastCall | PastOutput) and item.own
+    return isinstance(item, HistoryCall | HistoryOutput) and item.own
 
 
 def _print(item: HistoryItem) -> bytes:
-    if isinstance(item, SaidMessage):
+    if isinstance(item, HistoryMessage):
         return _digest(item.role, *_parts(item.parts))
-    if isinstance(item, PastCall):
+    if isinstance(item, HistoryCall):
         return _digest("call", item.kind, item.call_id, item.name, item.arguments)
-    assert isinstance(item, PastOutput)
+    assert isinstance(item, HistoryOutput)
     return _digest("output", item.kind, item.call_id, *_parts(item.parts))
 
 

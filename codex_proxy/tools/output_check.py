@@ -15,34 +15,34 @@ import msgspec
 
 from codex_proxy.core.events import (
     Event,
+    FullText,
     ItemStarted,
     RawItem,
     RefusalDelta,
     Stop,
     TextDelta,
-    TextWhole,
     TurnEnded,
     TurnStarted,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import OURS, Message, SaidMessage, TextPart
-from codex_proxy.core.rules import Rules
+from codex_proxy.core.items import SERVER_ITEMS, HistoryMessage, Message, TextPart
+from codex_proxy.core.rules import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.broker import NEVER_HELD
 from codex_proxy.tools.checks import Check, Verdict, not_checked
+from codex_proxy.tools.policy import NEVER_HELD
 from codex_proxy.tools.replay import said_text
 
 ANY_OBJECT: Final = b'{"type":"object"}'
 
 
-def told_of_schema(turn: Turn, schema: bytes, *, wrong: str | None = None) -> Turn:
+def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) -> Turn:
     """The turn with its schema said in words; `wrong`: what was the matter with the first answer."""
     words = "Answer with exactly one JSON value and nothing else: no text around it, no code fence."
     if schema != ANY_OBJECT:
         words += f" It must be valid under this JSON schema: {schema.decode()}"
     if wrong is not None:
         words = f"Your last answer was thrown away: {wrong}. " + words
-    said = SaidMessage("developer", (TextPart(words),))
+    said = HistoryMessage("developer", (TextPart(words),))
     return msgspec.structs.replace(turn, history=(*turn.history, said), output_schema=None)
 
 
@@ -104,7 +104,7 @@ class OutputCheck:
                 out.append(event)
             else:
                 self._held.append(event)
-                if self._as_it_comes and isinstance(event, TextDelta | TextWhole) and event.text.strip():
+                if self._as_it_comes and isinstance(event, TextDelta | FullText) and event.text.strip():
                     self._as_it_comes = event.text.lstrip().startswith("{")
                     if self._as_it_comes:
                         self._shown, self._held = self._held, []
@@ -115,22 +115,22 @@ class OutputCheck:
         """What stays, whatever becomes of the text: calls that this server has run, and what the model said raw."""
         if type(event) is RawItem:
             return True
-        if type(event) is ItemStarted and isinstance(event.item, OURS):
+        if type(event) is ItemStarted and isinstance(event.item, SERVER_ITEMS):
             self._ours.add(event.item.id)
             return True
         return getattr(event, "id", None) in self._ours
 
-    def judged(self, verdicts: Sequence[Verdict]) -> list[Event]:
+    def with_verdicts(self, verdicts: Sequence[Verdict]) -> list[Event]:
         """The verdicts on `checks`: what may pass now."""
         end, self._end = self._end, None
         assert end is not None
         self.checks = []
         return self._judged(end, verdicts)
 
-    def as_shown(self, said: tuple[SaidMessage, ...]) -> tuple[SaidMessage, ...]:
+    def as_shown(self, said: tuple[HistoryMessage, ...]) -> tuple[HistoryMessage, ...]:
         """The model's messages of this answer as the client got them."""
         text = self._rewritten.get(said_text(said).strip())
-        return said if text is None else (SaidMessage("assistant", (TextPart(text),)),)
+        return said if text is None else (HistoryMessage("assistant", (TextPart(text),)),)
 
     def _ended(self, event: TurnEnded) -> list[Event]:
         """An answer that was cut off, filtered or refused, and one that calls, is nothing to be checked."""
@@ -195,7 +195,7 @@ class OutputCheck:
     def _repaired(self) -> list[Event]:
         """The answer as the rules make it: they know what is said in the end, with all that is said twice, whole or
         anew."""
-        return Rules().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
+        return TurnRepair().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
 
     def _texts_of(self, event: TurnEnded) -> list[_Text]:
         """What the client would see: of each choice, its messages as they are joined. None of a refusal."""

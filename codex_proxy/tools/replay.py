@@ -19,18 +19,18 @@ from typing import Any
 import msgspec
 
 from codex_proxy.core.items import (
+    HistoryCall,
     HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
     ImagePart,
     Part,
-    PastCall,
-    PastOutput,
-    PastRaw,
-    SaidMessage,
+    RawHistoryItem,
     TextPart,
 )
 from codex_proxy.core.step_memory import StepMemory
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.broker import Broker
+from codex_proxy.tools.policy import ToolPolicy
 
 CUT_OFF = "No output: the call was cut off before it was answered. Make it again if you still need it."
 """Of a call that the agent would have answered by itself, behind one that it waits for."""
@@ -81,21 +81,21 @@ class _Identity(msgspec.Struct, frozen=True):
 
 
 def entries_of(
-    raw: Sequence[bytes], broker: Broker, identity: str, *, plain: bool = False
+    raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> dict[bytes, bytes]:
     """Keys and values that remember a turn which ended with calls. Arguments as of `remembered_turn`."""
-    value = msgspec.json.encode(remembered_turn(raw, broker, identity, plain=plain))
-    return {call_key(call): value for call in visible_calls(broker)}
+    value = msgspec.json.encode(remembered_turn(raw, policy, identity, plain=plain))
+    return {call_key(call): value for call in visible_calls(policy)}
 
 
 def remembered_turn(
-    raw: Sequence[bytes], broker: Broker, identity: str, *, plain: bool = False
+    raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> Remembered:
     """What is to be remembered of a turn. `raw`: the model's items; `identity`: of model and provider; `plain`: the
     agent has no tools of its own."""
     items = [msgspec.Raw(clean_item(each)) for each in raw]
-    hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in broker.hidden}
-    visible = [call.call_id for call in visible_calls(broker)]
+    hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in policy.hidden}
+    visible = [call.call_id for call in visible_calls(policy)]
     unanswered = _unanswered(items)
     cut_off: dict[str, str | list[dict[str, Any]]] = {
         id: _not_answered(call) if plain else CUT_OFF for id, call in unanswered.items() if id not in visible
@@ -110,7 +110,7 @@ def remembered_turn(
     )
 
 
-def call_key(call: PastCall) -> bytes:
+def call_key(call: HistoryCall) -> bytes:
     """What a visible call is remembered under."""
     digest = hashlib.sha256()
     for part in (call.kind, call.call_id, call.name, call.arguments):
@@ -131,19 +131,19 @@ def output_id(raw: bytes) -> str | None:
     return head.call_id if head.type in ("function_call_output", "custom_tool_call_output") else None
 
 
-def visible_calls(broker: Broker) -> tuple[PastCall, ...]:
+def visible_calls(policy: ToolPolicy) -> tuple[HistoryCall, ...]:
     """The calls that a turn ended with, as its client will echo them."""
-    return tuple(PastCall(ask.call_id, ask.name, ask.arguments, ask.kind) for ask in broker.visible)
+    return tuple(HistoryCall(ask.call_id, ask.name, ask.arguments, ask.kind) for ask in policy.visible)
 
 
-def said_by(raw: Iterable[bytes]) -> tuple[SaidMessage, ...]:
+def said_by(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
     """The assistant's messages among raw items."""
     messages = []
     for each in raw:
         head = msgspec.json.decode(each, type=_Head)
         if head.type == "message" and head.role == "assistant":
             text = "".join(str(part.get("text") or "") for part in head.content or ())
-            messages.append(SaidMessage("assistant", (TextPart(text),)))
+            messages.append(HistoryMessage("assistant", (TextPart(text),)))
     return tuple(messages)
 
 
@@ -189,7 +189,7 @@ async def recalled_history(
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
     """The keys to look up for a history."""
-    return [call_key(item) for item in history if isinstance(item, PastCall) and not item.own]
+    return [call_key(item) for item in history if isinstance(item, HistoryCall) and not item.own]
 
 
 def said_text(items: Sequence[HistoryItem]) -> str:
@@ -197,7 +197,7 @@ def said_text(items: Sequence[HistoryItem]) -> str:
     texts = (
         "".join(part.text for part in item.parts if isinstance(part, TextPart))
         for item in items
-        if isinstance(item, SaidMessage) and item.role == "assistant"
+        if isinstance(item, HistoryMessage) and item.role == "assistant"
     )
     return "\n\n".join(text for text in texts if text)
 
@@ -218,7 +218,7 @@ def restored(
         if memory is None:
             out += history[start:end]
             continue
-        while index < len(history) and isinstance(history[index], PastOutput):
+        while index < len(history) and isinstance(history[index], HistoryOutput):
             index += 1
         out += _items_of(memory, model)
         out += _outputs_of(memory, history[end:index])
@@ -232,7 +232,7 @@ def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
     end = start
     called = False
     while end < len(history) and _is_the_models(history[end]):
-        if called and isinstance(history[end], SaidMessage):
+        if called and isinstance(history[end], HistoryMessage):
             break
         called = called or _is_for_client(history[end])
         end += 1
@@ -241,19 +241,19 @@ def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
 
 def _is_for_client(item: HistoryItem) -> bool:
     """A call that the turn ended with: the client answers it, and echoes it."""
-    return isinstance(item, PastCall) and not item.own
+    return isinstance(item, HistoryCall) and not item.own
 
 
 def _is_the_models(item: HistoryItem) -> bool:
     """What an echo is made of. An output among it is of a call that this server ran."""
-    if isinstance(item, SaidMessage):
+    if isinstance(item, HistoryMessage):
         return item.role == "assistant"
-    return item.own if isinstance(item, PastOutput) else True
+    return item.own if isinstance(item, HistoryOutput) else True
 
 
 def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]) -> Remembered | None:
     """What is remembered of an echo: all its calls must be of one turn, its text the same, its raw items known."""
-    calls = [item for item in echo if isinstance(item, PastCall) and not item.own]
+    calls = [item for item in echo if isinstance(item, HistoryCall) and not item.own]
     if not calls:
         return None
     memory = recalled.get(call_key(calls[0]))
@@ -261,7 +261,7 @@ def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]
         return None
     if any(recalled.get(call_key(call)) != memory for call in calls[1:]):
         return None
-    raw = [_identity(item.json) for item in echo if isinstance(item, PastRaw)]
+    raw = [_identity(item.json) for item in echo if isinstance(item, RawHistoryItem)]
     if raw:
         remembered = [_identity(item) for item in memory.items]
         if not all(any(_same(each, other) for other in remembered) for each in raw):
@@ -286,13 +286,13 @@ def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
     for raw in memory.items:
         if memory.model != model and _identity(raw).type == "reasoning":
             continue
-        out.append(PastRaw(bytes(raw)))
+        out.append(RawHistoryItem(bytes(raw)))
     return out
 
 
 def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[HistoryItem]:
     """The outputs of the last step in the model's order, ours and the client's; what is left over at the end."""
-    left = [item for item in given if isinstance(item, PastOutput)]
+    left = [item for item in given if isinstance(item, HistoryOutput)]
     out: list[HistoryItem] = []
     for call_id in memory.calls:
         answer = next((item for item in left if item.call_id == call_id), None)
@@ -300,7 +300,7 @@ def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[Histor
             left.remove(answer)
             out.append(answer)
         elif call_id in memory.hidden:
-            out.append(PastOutput(call_id, parts_of(memory.hidden[call_id])))
+            out.append(HistoryOutput(call_id, parts_of(memory.hidden[call_id])))
     return out + left
 
 

@@ -21,13 +21,13 @@ from codex_proxy.tools.checks import Check, Verdict
 from codex_proxy.tools.schema_work import schema_work
 from codex_proxy.tools.strict_schemas import without_nulls
 
-LONGEST_VALUE = 200
+MAX_VALUE = 200
 """Characters of an offending value that a message repeats: the model has to see what was wrong, not all of it."""
 
 LARGEST_SCHEMA = 128 * 1024
 """Bytes of a schema. OpenAI takes 120,000 characters of names."""
 
-LONGEST_TEXT = 1024 * 1024
+MAX_TEXT = 1024 * 1024
 """Characters of a text that is checked. The files that a model writes in a call are a tenth of it."""
 
 QUICK_SCHEMA = 16 * 1024
@@ -137,7 +137,7 @@ _known_work = lru_cache(maxsize=256)(schema_work)
 def verdict_on(check: Check) -> Verdict:
     """What comes of a check, made here and now."""
     text = check.text
-    if check.fitted and len(text) <= LONGEST_TEXT:
+    if check.fitted and len(text) <= MAX_TEXT:
         text = without_nulls(check.schema, text)
     return Verdict(violation(check.schema, text), rewritten=None if text == check.text else text)
 
@@ -147,8 +147,8 @@ def violation(schema: bytes, text: str) -> str | None:
 
     A text that is too long to be checked is wrong as well, and so is one that the schema cannot be applied to.
     """
-    if len(text) > LONGEST_TEXT:
-        return f"it is longer than {LONGEST_TEXT:,} characters"
+    if len(text) > MAX_TEXT:
+        return f"it is longer than {MAX_TEXT:,} characters"
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
@@ -174,7 +174,7 @@ def _path(parts: Any) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "…"
+    return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "…"
 
 
 # --- patterns that the engine does not read -------------------------------------------------------

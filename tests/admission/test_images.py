@@ -18,12 +18,12 @@ from codex_proxy.admission.images import SETTING, ImageFetcher, ImageLimits, inl
 from codex_proxy.core.addresses import is_public
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import (
+    HistoryCall,
     HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
     ImagePart,
-    PastCall,
-    PastOutput,
-    PastRaw,
-    SaidMessage,
+    RawHistoryItem,
     TextPart,
 )
 from codex_proxy.core.turn import Turn
@@ -578,30 +578,30 @@ def turn(*history: HistoryItem) -> Turn:
     return Turn(model="m", history=history)
 
 
-def showing(*urls: str) -> SaidMessage:
-    return SaidMessage("user", (TextPart("Look:"), *(ImagePart(url, "high") for url in urls)))
+def showing(*urls: str) -> HistoryMessage:
+    return HistoryMessage("user", (TextPart("Look:"), *(ImagePart(url, "high") for url in urls)))
 
 
 async def test_images_of_messages_and_outputs_are_replaced_in_place(serve: Serve, fetcher: Fetch) -> None:
     host = await serve(png)
-    call, raw = PastCall("c", "look", "{}"), PastRaw(b'{"type":"reasoning"}')
+    call, raw = HistoryCall("c", "look", "{}"), RawHistoryItem(b'{"type":"reasoning"}')
     kept = ImagePart(data_url(IMAGES["image/gif"], "image/gif"))
     asked = turn(
         showing(host.url("/a")),
         raw,
         call,
-        PastOutput("c", (kept, ImagePart(host.url("/b")), TextPart("https://example.com/is-text"))),
+        HistoryOutput("c", (kept, ImagePart(host.url("/b")), TextPart("https://example.com/is-text"))),
     )
     assert await inline_images(asked, fetcher(host.entry)) == turn(
-        SaidMessage("user", (TextPart("Look:"), ImagePart(data_url(PNG), "high"))),
+        HistoryMessage("user", (TextPart("Look:"), ImagePart(data_url(PNG), "high"))),
         raw,
         call,
-        PastOutput("c", (kept, ImagePart(data_url(PNG)), TextPart("https://example.com/is-text"))),
+        HistoryOutput("c", (kept, ImagePart(data_url(PNG)), TextPart("https://example.com/is-text"))),
     )
 
 
 async def test_a_turn_without_addresses_stays_as_it_is() -> None:
-    asked = turn(showing(data_url(PNG)), PastCall("c", "look", "{}"))
+    asked = turn(showing(data_url(PNG)), HistoryCall("c", "look", "{}"))
     assert await inline_images(asked, None) is asked
 
 

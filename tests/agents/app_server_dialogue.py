@@ -10,20 +10,20 @@ import msgspec
 from codex_proxy.agents.base import Reply, Step, ToolReply
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_app_server.messages import decode
-from codex_proxy.core.events import Event, Stop, ToolAsked, TurnEnded
-from codex_proxy.core.items import HistoryItem, PastOutput, SaidMessage, TextPart, Tool
+from codex_proxy.core.events import Event, Stop, ToolCallRequested, TurnEnded
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart, Tool
 from codex_proxy.core.turn import Turn
 
 THREAD, TURN = "T", "U"
-HISTORY = (SaidMessage("developer", (TextPart("Be brief."),)), SaidMessage("user", (TextPart("Hi"),)))
+HISTORY = (HistoryMessage("developer", (TextPart("Be brief."),)), HistoryMessage("user", (TextPart("Hi"),)))
 WEATHER = Tool("get_weather", "w", msgspec.Raw(b'{"type":"object"}'))
-ASK_1 = ToolAsked("call_1", "call_1", "get_weather", "{}", "fc_1")
+ASK_1 = ToolCallRequested("call_1", "call_1", "get_weather", "{}", "fc_1")
 SUNNY = ToolReply((TextPart("sunny"),))
 
 
-def output(n: int, text: str = "sunny") -> PastOutput:
+def output(n: int, text: str = "sunny") -> HistoryOutput:
     """The client's answer to call `n`."""
-    return PastOutput(f"call_{n}", (TextPart(text),))
+    return HistoryOutput(f"call_{n}", (TextPart(text),))
 
 
 def said(id: int, text: str = "sunny", *, success: bool = True) -> dict[str, Any]:

@@ -19,11 +19,11 @@ import msgspec
 from codex_proxy.agents.base import Decision, Ended, Step
 from codex_proxy.agents.codex_app_server.connection import Connection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
-from codex_proxy.core.events import ApprovalAsked, Event, InputAsked, TurnEnded
-from codex_proxy.core.items import PastOutput, SaidMessage, TextPart, Tool
-from codex_proxy.core.rules import Rules
+from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, TurnEnded
+from codex_proxy.core.items import HistoryMessage, HistoryOutput, TextPart, Tool
+from codex_proxy.core.rules import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.broker import Broker
+from codex_proxy.tools.policy import ToolPolicy
 
 FOLDER = Path(__file__).parent.parent / "golden" / "recordings" / "app-server"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
@@ -62,7 +62,7 @@ def recorded_turn(lines: Sequence[Line], nth: int) -> Turn:
         for tool in params.get("dynamicTools", ())
     )
     model_mode = not programs and ("dynamicTools" in params or params.get("baseInstructions") == "")
-    history = (SaidMessage("user", (TextPart("go"),)),)
+    history = (HistoryMessage("user", (TextPart("go"),)),)
     return Turn(model="mock-model", history=history, mode="model" if model_mode else "agent", tools=tools)
 
 
@@ -72,7 +72,7 @@ class Played:
 
     connection: Connection
     turn: AppServerTurn
-    broker: Broker
+    broker: ToolPolicy
     asks_for: Turn
     comes_back: bool = False
     """The client brings the outputs of its calls while the agent still waits for them."""
@@ -80,7 +80,7 @@ class Played:
     """What was told last of the account's limits."""
     earlier: list[list[Event]] = field(default_factory=list)
     """The logs of the turns before the last one, where it does."""
-    rules: Rules = field(default_factory=Rules)
+    rules: TurnRepair = field(default_factory=TurnRepair)
     closed: bool = False
     """The turn is over and not kept: our side has said that it wants no more."""
     events: list[Event] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Played:
         self.log += self.rules.feed(self.broker.feed(step.events).events)
         self.written(self.connection.send(1, step.writes))
         for event in step.events:
-            if isinstance(event, ApprovalAsked | InputAsked):
+            if isinstance(event, ApprovalRequested | InputRequested):
                 self.stepped(self.turn.answer(event.ask_id, Decision()))
         if not self.rules.ended or self.closed:
             return
@@ -114,10 +114,10 @@ class Played:
 
     def proceeds(self) -> None:
         """The client's next turn: the outputs that the agent waits for."""
-        outputs = tuple(PastOutput(ask.call_id, (TextPart("sunny"),)) for ask in self.broker.visible)
+        outputs = tuple(HistoryOutput(ask.call_id, (TextPart("sunny"),)) for ask in self.broker.visible)
         self.asks_for = msgspec.structs.replace(self.asks_for, history=self.asks_for.history + outputs)
         self.earlier.append(self.log)
-        self.log, self.rules, self.broker = [], Rules(), Broker(self.asks_for)
+        self.log, self.rules, self.broker = [], TurnRepair(), ToolPolicy(self.asks_for)
         self.stepped(self.turn.resume(self.asks_for, outputs))
 
     def hears(self, data: bytes) -> None:
@@ -155,7 +155,7 @@ def begun(turn: Turn, *, comes_back: bool = False) -> Played:
     """Our side, with the connection open and the turn begun."""
     connection = Connection("test", "0")
     lane = connection.open_lane()
-    played = Played(connection, AppServerTurn(lane), Broker(turn), turn, comes_back)
+    played = Played(connection, AppServerTurn(lane), ToolPolicy(turn), turn, comes_back)
     played.written(connection.open())
     played.stepped(played.turn.begin(turn))
     return played

@@ -12,12 +12,12 @@ from codex_proxy.agents.base import Ended
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryMessage,
+    HistoryOutput,
     ImagePart,
     Message,
-    PastCall,
-    PastOutput,
-    PastRaw,
-    SaidMessage,
+    RawHistoryItem,
     TextPart,
 )
 from codex_proxy.core.turn import Turn
@@ -25,15 +25,15 @@ from codex_proxy.core.turn import Turn
 ROOT = Path(__file__).parents[2]
 RECORDINGS = sorted((ROOT / "tests/golden/recordings/proto").glob("*.jsonl"))
 FAKE = (sys.executable, "-m", "fake_proto")
-ASKED = SaidMessage("user", (TextPart("go"),))
+ASKED = HistoryMessage("user", (TextPart("go"),))
 HISTORY = (
-    SaidMessage("developer", (TextPart("Be brief."),)),
-    SaidMessage("user", (TextPart("What is it?"), ImagePart("data:a"))),
-    PastRaw(b'{"type":"reasoning"}'),
-    PastCall("call_1", "look", '{"x":1}'),
-    PastOutput("call_1", (TextPart("a cat"), ImagePart("data:b"))),
-    SaidMessage("assistant", (TextPart("A cat."),)),
-    SaidMessage("user", (TextPart("Sure?"),)),
+    HistoryMessage("developer", (TextPart("Be brief."),)),
+    HistoryMessage("user", (TextPart("What is it?"), ImagePart("data:a"))),
+    RawHistoryItem(b'{"type":"reasoning"}'),
+    HistoryCall("call_1", "look", '{"x":1}'),
+    HistoryOutput("call_1", (TextPart("a cat"), ImagePart("data:b"))),
+    HistoryMessage("assistant", (TextPart("A cat."),)),
+    HistoryMessage("user", (TextPart("Sure?"),)),
 )
 
 
@@ -73,9 +73,9 @@ def well_formed(events: list[ev.Event]) -> None:
                 live.add(item.id)
             case ev.ItemEnded(item_id):
                 live.remove(item_id)
-            case ev.TextDelta() | ev.TextWhole() | ev.ReasoningDelta() | ev.ReasoningWhole():
+            case ev.TextDelta() | ev.FullText() | ev.ReasoningDelta() | ev.FullReasoning():
                 assert event.id in live
-            case ev.ArgumentsDelta() | ev.ArgumentsWhole() | ev.OutputDelta():
+            case ev.ArgumentsDelta() | ev.FullArguments() | ev.OutputDelta():
                 assert event.id in live
             case _:
                 pass
@@ -93,7 +93,7 @@ def messages(events: list[ev.Event]) -> list[str]:
     for event in events:
         if isinstance(event, ev.TextDelta):
             texts[event.id] += event.text
-    wholes = {event.id: event.text for event in events if isinstance(event, ev.TextWhole)}
+    wholes = {event.id: event.text for event in events if isinstance(event, ev.FullText)}
     return list((texts | wholes).values())
 
 

@@ -17,7 +17,7 @@ from tests.agents.app_server_dialogue import Dialogue
 def test_usage_is_the_sum_of_the_model_calls_of_the_turn() -> None:
     talk = Dialogue().start()
     talk.completes()
-    assert talk.completes()[0] == ev.UsageSeen(ev.Usage(20, 8, 4, 2), "provider")
+    assert talk.completes()[0] == ev.UsageReported(ev.Usage(20, 8, 4, 2), "provider")
 
 
 def test_the_agents_own_count_confirms_the_providers_once() -> None:
@@ -26,7 +26,10 @@ def test_the_agents_own_count_confirms_the_providers_once() -> None:
     total = {"inputTokens": 10, "cachedInputTokens": 4, "outputTokens": 2, "reasoningOutputTokens": 1}
     confirmed = talk.tells("thread/tokenUsage/updated", tokenUsage={"total": total})
     usage = ev.Usage(10, 4, 2, 1)
-    assert [counted, *confirmed] == [ev.UsageSeen(usage, "provider"), ev.UsageSeen(usage, "token_count")]
+    assert [counted, *confirmed] == [
+        ev.UsageReported(usage, "provider"),
+        ev.UsageReported(usage, "token_count"),
+    ]
     assert talk.tells("thread/tokenUsage/updated", tokenUsage={"total": total}) == []
 
 
@@ -35,7 +38,7 @@ def test_a_model_call_that_broke_off_is_counted_by_the_threads_own_sum() -> None
     talk.completes()
     total = {"inputTokens": 30, "outputTokens": 2}
     assert talk.tells("thread/tokenUsage/updated", tokenUsage={"total": total}) == [
-        ev.UsageSeen(ev.Usage(30, 0, 2, 0))
+        ev.UsageReported(ev.Usage(30, 0, 2, 0))
     ]
     assert talk.tells("thread/tokenUsage/updated", tokenUsage={"total": {"inputTokens": 0}}) == []
 
@@ -52,19 +55,19 @@ INPUT = "item/tool/requestUserInput"
     ("method", "params", "asked", "yes", "no"),
     [
         (
-            *(COMMAND, {"command": ["ls", "-l\n"]}, ev.ApprovalAsked(f"{COMMAND}:4", "command", "ls -l")),
+            *(COMMAND, {"command": ["ls", "-l\n"]}, ev.ApprovalRequested(f"{COMMAND}:4", "command", "ls -l")),
             *({"decision": "accept"}, {"decision": "decline"}),
         ),
         (
-            *(CHANGE, {"itemId": "x"}, ev.ApprovalAsked(f"{CHANGE}:4", "file_change", "")),
+            *(CHANGE, {"itemId": "x"}, ev.ApprovalRequested(f"{CHANGE}:4", "file_change", "")),
             *({"decision": "accept"}, {"decision": "decline"}),
         ),
         (
-            *(ELICIT, {"message": "May it?"}, ev.ApprovalAsked(f"{ELICIT}:4", "mcp", "May it?")),
+            *(ELICIT, {"message": "May it?"}, ev.ApprovalRequested(f"{ELICIT}:4", "mcp", "May it?")),
             {"action": "accept", "content": None, "_meta": None},
             {"action": "decline", "content": None, "_meta": None},
         ),
-        (INPUT, {"questions": []}, ev.InputAsked(f"{INPUT}:4", ""), {"answers": {}}, {"answers": {}}),
+        (INPUT, {"questions": []}, ev.InputRequested(f"{INPUT}:4", ""), {"answers": {}}, {"answers": {}}),
     ],
 )
 def test_a_question_of_the_agent_is_answered_as_it_is_decided(
@@ -80,7 +83,7 @@ def test_a_question_of_the_agent_is_answered_as_it_is_decided(
 def test_a_request_that_nobody_knows_is_refused_at_once_and_noticed() -> None:
     talk = Dialogue().start()
     assert talk.asks(9, "item/permissions/requestApproval") == [
-        ev.Noticed("unknown_request", "item/permissions/requestApproval")
+        ev.Notice("unknown_request", "item/permissions/requestApproval")
     ]
     assert talk.sent[-1] == {"id": 9, "error": {"code": -32601, "message": "unsupported"}}
 

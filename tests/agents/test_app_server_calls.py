@@ -17,7 +17,7 @@ from tests.agents.app_server_dialogue import ASK_1, SUNNY, THREAD, TURN, Dialogu
 
 def asks(events: list[Event]) -> list[str]:
     """The calls that are asked of us."""
-    return [event.ask_id for event in events if isinstance(event, ev.ToolAsked)]
+    return [event.ask_id for event in events if isinstance(event, ev.ToolCallRequested)]
 
 
 # --- the client's tools ---------------------------------------------------------------------------
@@ -32,9 +32,9 @@ def test_the_calls_of_a_response_are_asked_for_together_when_it_is_over() -> Non
     events = talk.completes()
     assert [event.type for event in events if isinstance(event, ev.RawItem)] == ["function_call"] * 2
     assert [event for event in events if not isinstance(event, ev.RawItem)] == [
-        ev.UsageSeen(ev.Usage(10, 4, 2, 1), "provider"),
-        ev.ToolAsked("call_1", "call_1", "get_weather", exact, "fc_1"),
-        ev.ToolAsked("call_2", "call_2", "get_weather", "{}", "fc_2"),
+        ev.UsageReported(ev.Usage(10, 4, 2, 1), "provider"),
+        ev.ToolCallRequested("call_1", "call_1", "get_weather", exact, "fc_1"),
+        ev.ToolCallRequested("call_2", "call_2", "get_weather", "{}", "fc_2"),
         ev.StepCompleted(ev.Usage(10, 4, 2, 1)),
     ]
     assert talk.asked[3:] == [], "the agent waits; it is not stopped"
@@ -69,7 +69,7 @@ def test_two_requests_for_one_call_get_the_same_answer() -> None:
 def test_calls_are_asked_for_before_the_end_of_the_step() -> None:
     events = Dialogue().start().step(1, 2)
     kinds = [type(event) for event in events]
-    assert kinds[-3:] == [ev.ToolAsked, ev.ToolAsked, ev.StepCompleted]
+    assert kinds[-3:] == [ev.ToolCallRequested, ev.ToolCallRequested, ev.StepCompleted]
 
 
 def test_outputs_of_the_step_before_stay_when_a_response_is_tried_again() -> None:
@@ -126,12 +126,12 @@ def test_calls_are_asked_for_though_nobody_counted_tokens(usage: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "noticed"),
     [
-        ({"name": "exec_command"}, ev.Noticed("unoffered_call", "exec_command")),
-        ({"arguments": '{"city": '}, ev.Noticed("unreadable_arguments", "get_weather")),
+        ({"name": "exec_command"}, ev.Notice("unoffered_call", "exec_command")),
+        ({"arguments": '{"city": '}, ev.Notice("unreadable_arguments", "get_weather")),
     ],
 )
 def test_a_call_that_the_agent_answers_itself_is_noticed_with_its_response(
-    call: dict[str, Any], noticed: ev.Noticed
+    call: dict[str, Any], noticed: ev.Notice
 ) -> None:
     talk = Dialogue().start()
     assert talk.calls(1, **call) == []
@@ -141,7 +141,7 @@ def test_a_call_that_the_agent_answers_itself_is_noticed_with_its_response(
 def test_an_agent_that_works_may_call_its_own_tools_without_notice() -> None:
     talk = Dialogue(mode="agent").start()
     talk.calls(1, name="exec_command")
-    assert not [event for event in talk.completes() if isinstance(event, ev.Noticed | ev.ToolAsked)]
+    assert not [event for event in talk.completes() if isinstance(event, ev.Notice | ev.ToolCallRequested)]
 
 
 @pytest.mark.parametrize(
@@ -150,14 +150,14 @@ def test_an_agent_that_works_may_call_its_own_tools_without_notice() -> None:
 def test_arguments_that_the_agent_reads_are_asked_for_as_they_are(arguments: str) -> None:
     talk = Dialogue().start()
     talk.calls(1, arguments)
-    [ask] = [event for event in talk.completes() if isinstance(event, ev.ToolAsked)]
+    [ask] = [event for event in talk.completes() if isinstance(event, ev.ToolCallRequested)]
     assert ask.arguments == arguments
 
 
 def test_a_custom_tool_is_called_with_its_own_text() -> None:
     talk = Dialogue(tools=(Tool("patch", kind="custom"),)).start()
     talk.calls(1, '{"input": "*** Begin"}', name="patch")
-    [ask] = [event for event in talk.completes() if isinstance(event, ev.ToolAsked)]
+    [ask] = [event for event in talk.completes() if isinstance(event, ev.ToolCallRequested)]
     assert (ask.name, ask.kind, ask.arguments) == ("patch", "custom", "*** Begin")
 
 
@@ -165,7 +165,7 @@ def test_a_custom_tool_is_called_with_its_own_text() -> None:
 def test_a_custom_call_without_its_string_keeps_what_the_model_wrote(arguments: str) -> None:
     talk = Dialogue(tools=(Tool("patch", kind="custom"),)).start()
     talk.calls(1, arguments, name="patch")
-    [ask] = [event for event in talk.completes() if isinstance(event, ev.ToolAsked)]
+    [ask] = [event for event in talk.completes() if isinstance(event, ev.ToolCallRequested)]
     assert ask.arguments == arguments
 
 
@@ -178,7 +178,7 @@ def test_a_name_that_the_agent_does_not_take_is_another_one_to_it_and_the_client
     assert offered == agent_name(name) != name
     talk.start()
     talk.calls(1, name=offered)
-    [ask] = [event for event in talk.completes() if isinstance(event, ev.ToolAsked)]
+    [ask] = [event for event in talk.completes() if isinstance(event, ev.ToolCallRequested)]
     assert ask.name == name
 
 
@@ -206,14 +206,14 @@ def test_a_raw_item_that_nobody_could_read_again_is_noticed_and_not_kept(
     talk = Dialogue(mode="agent").start()
     item = {"type": type, "id": "x_1", "role": "assistant", "call_id": "c", **field}
     assert talk.tells("rawResponseItem/completed", item=item) == [
-        ev.Noticed("unreadable_message", "rawResponseItem/completed")
+        ev.Notice("unreadable_message", "rawResponseItem/completed")
     ]
     assert not [event for event in talk.completes() if isinstance(event, ev.RawItem)]
 
 
 def test_a_call_without_an_id_cannot_be_asked_for_and_is_noticed() -> None:
     talk = Dialogue().start()
-    assert talk.calls(1, call_id=None) == [ev.Noticed("unreadable_message", "rawResponseItem/completed")]
+    assert talk.calls(1, call_id=None) == [ev.Notice("unreadable_message", "rawResponseItem/completed")]
     assert asks(talk.completes()) == []
 
 
@@ -225,7 +225,7 @@ def test_a_call_out_of_a_program_of_the_models_is_asked_for_when_the_agent_wants
     talk.calls(0, type="custom_tool_call", call_id="call_0", name="exec", input="await tools.get_weather()")
     talk.completes()
     events = talk.wants_output(1, id=4, callId="exec-1", arguments={"city": "Paris"})
-    ask = ev.ToolAsked("exec-1", "exec-1", "get_weather", '{"city": "Paris"}', "exec-1")
+    ask = ev.ToolCallRequested("exec-1", "exec-1", "get_weather", '{"city": "Paris"}', "exec-1")
     assert events == [ask, ev.StepCompleted(None)]
     assert talk.turn.can_resume
     assert talk.replies("exec-1", SUNNY) == said(4)
@@ -254,13 +254,13 @@ def test_several_calls_of_a_program_that_come_in_one_read_are_asked_for_together
         {"id": n, "method": "item/tool/call", "params": call | {"callId": f"exec-{n}"}} for n in (1, 2)
     ]
     events = talk.says(*requests)
-    assert [type(event) for event in events] == [ev.ToolAsked, ev.ToolAsked, ev.StepCompleted]
+    assert [type(event) for event in events] == [ev.ToolCallRequested, ev.ToolCallRequested, ev.StepCompleted]
 
 
 @pytest.mark.parametrize("params", [{"tool": "another"}, {"tool": None}, {"callId": None}, {"callId": ""}])
 def test_a_call_of_nothing_that_was_offered_is_refused_at_once(params: dict[str, Any]) -> None:
     talk = Dialogue().start()
-    assert talk.wants_output(1, **params) == [ev.Noticed("unknown_request", "item/tool/call")]
+    assert talk.wants_output(1, **params) == [ev.Notice("unknown_request", "item/tool/call")]
     assert talk.sent[-1] == {"id": 1, "error": {"code": -32601, "message": "unsupported"}}
 
 

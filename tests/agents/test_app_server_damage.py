@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from codex_proxy.core.events import RawItem, Stop, TurnEnded
 from codex_proxy.runs.model_items import ModelItem
-from codex_proxy.tools.broker import Broker
+from codex_proxy.tools.policy import ToolPolicy
 from codex_proxy.tools.replay import entries_of, said_by
 from tests.agents.app_server_outcomes import COMES_BACK
 from tests.agents.app_server_replayer import (
@@ -51,7 +51,7 @@ def survives(name: str, lines: list[Line], *, comes_back: bool = False) -> Playe
     return played
 
 
-def can_be_remembered(raw: list[bytes], broker: Broker) -> None:
+def can_be_remembered(raw: list[bytes], broker: ToolPolicy) -> None:
     """What is read of raw items once the turn is over: for the tool loop, for kept threads, for the store."""
     entries_of(raw, broker, "agent/model")
     said_by(raw)

@@ -19,7 +19,7 @@ def replay(name: str, nth: int = 0) -> Played:
 
 
 def spent_in(log: list[ev.Event]) -> Tokens | None:
-    usages = [event.usage for event in log if isinstance(event, ev.UsageSeen)]
+    usages = [event.usage for event in log if isinstance(event, ev.UsageReported)]
     return (usages[-1].input, usages[-1].cached, usages[-1].output, usages[-1].reasoning) if usages else None
 
 
@@ -55,7 +55,7 @@ def test_after_a_recording_the_agent_has_forgotten_the_turn(name: str, nth: int)
 
 @pytest.mark.parametrize(("name", "nth"), OUTCOMES)
 def test_a_recording_says_nothing_that_the_dialect_could_not_read(name: str, nth: int) -> None:
-    noted = {event.code for event in replay(name, nth).log if isinstance(event, ev.Noticed)}
+    noted = {event.code for event in replay(name, nth).log if isinstance(event, ev.Notice)}
     assert noted <= {"agent_retry", "history_compacted"}
 
 

@@ -83,8 +83,8 @@ def test_a_turn_that_may_call_nothing_offers_nothing_and_asks_for_nothing() -> N
     wanted = Turn(model="m", history=HISTORY, mode="model", tools=(WEATHER,), tool_choice="none")
     talk = Dialogue(tools=may_be_called(wanted), tool_choice="none").start()
     assert talk.sent[0]["params"]["dynamicTools"] == []
-    assert not [event for event in talk.step(1) if isinstance(event, ev.ToolAsked)]
-    assert ev.Noticed("unoffered_call", "get_weather") in talk.events
+    assert not [event for event in talk.step(1) if isinstance(event, ev.ToolCallRequested)]
+    assert ev.Notice("unoffered_call", "get_weather") in talk.events
 
 
 @pytest.mark.parametrize(

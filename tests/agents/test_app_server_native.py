@@ -18,20 +18,20 @@ from codex_proxy.agents.codex_app_server.native import (
     turn_settings,
 )
 from codex_proxy.core.items import (
+    HistoryCall,
     HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
     ImagePart,
-    PastCall,
-    PastOutput,
-    PastRaw,
+    RawHistoryItem,
     Role,
-    SaidMessage,
     TextPart,
     Tool,
 )
 from codex_proxy.core.turn import Mode, Turn
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
-USER = SaidMessage("user", (TextPart("Hello"),))
+USER = HistoryMessage("user", (TextPart("Hello"),))
 
 
 def native(*items: HistoryItem, first: int = 0) -> list[Any]:
@@ -48,7 +48,7 @@ def bare(*items: HistoryItem) -> list[Any]:
     ("role", "text_type"), [("developer", "input_text"), ("user", "input_text"), ("assistant", "output_text")]
 )
 def test_each_role_says_its_text_in_its_own_type_of_part(role: Role, text_type: str) -> None:
-    assert bare(SaidMessage(role, (TextPart("a"), TextPart("b")))) == [
+    assert bare(HistoryMessage(role, (TextPart("a"), TextPart("b")))) == [
         {
             "type": "message",
             "role": role,
@@ -58,11 +58,11 @@ def test_each_role_says_its_text_in_its_own_type_of_part(role: Role, text_type: 
 
 
 def test_a_message_without_parts_is_left_out_since_the_agent_would_refuse_them_all() -> None:
-    assert native(SaidMessage("assistant", ()), USER) == native(USER, first=1)
+    assert native(HistoryMessage("assistant", ()), USER) == native(USER, first=1)
 
 
 def test_ids_and_phases_of_messages_are_kept() -> None:
-    [message] = native(SaidMessage("assistant", (TextPart("a"),), phase="commentary", id="msg_1"))
+    [message] = native(HistoryMessage("assistant", (TextPart("a"),), phase="commentary", id="msg_1"))
     assert (message["id"], message["phase"]) == ("msg_1", "commentary")
 
 
@@ -73,13 +73,13 @@ def test_ids_and_phases_of_messages_are_kept() -> None:
 def test_an_image_of_low_detail_is_sent_as_auto_since_the_agent_would_drop_it(
     detail: str | None, sent: str
 ) -> None:
-    [message] = native(SaidMessage("user", (TextPart("see"), ImagePart(PIXEL, detail))))
+    [message] = native(HistoryMessage("user", (TextPart("see"), ImagePart(PIXEL, detail))))
     assert message["content"][1] == {"type": "input_image", "image_url": PIXEL, "detail": sent}
 
 
 def test_a_call_keeps_its_exact_arguments_and_its_output_follows() -> None:
-    call = PastCall("call_1", "get_weather", '{"z":1.0, "a":1e3}')
-    assert bare(call, PastOutput("call_1", (TextPart("sunny"),))) == [
+    call = HistoryCall("call_1", "get_weather", '{"z":1.0, "a":1e3}')
+    assert bare(call, HistoryOutput("call_1", (TextPart("sunny"),))) == [
         {
             "type": "function_call",
             "call_id": "call_1",
@@ -92,19 +92,21 @@ def test_a_call_keeps_its_exact_arguments_and_its_output_follows() -> None:
 
 def test_a_custom_call_travels_as_a_function_with_one_string() -> None:
     [call, output] = bare(
-        PastCall("call_1", "patch", 'say "hi"\n', "custom"), PastOutput("call_1", (TextPart("ok"),), "custom")
+        HistoryCall("call_1", "patch", 'say "hi"\n', "custom"),
+        HistoryOutput("call_1", (TextPart("ok"),), "custom"),
     )
     assert (call["type"], json.loads(call["arguments"])) == ("function_call", {"input": 'say "hi"\n'})
     assert output == {"type": "function_call_output", "call_id": "call_1", "output": "ok"}
 
 
 def test_an_output_of_nothing_is_an_empty_text() -> None:
-    assert native(PastOutput("call_1", ()))[0]["output"] == ""
+    assert native(HistoryOutput("call_1", ()))[0]["output"] == ""
 
 
 def test_an_output_of_several_parts_or_an_image_is_a_list() -> None:
     [two, image] = native(
-        PastOutput("call_1", (TextPart("a"), TextPart("b"))), PastOutput("call_2", (ImagePart(PIXEL, "low"),))
+        HistoryOutput("call_1", (TextPart("a"), TextPart("b"))),
+        HistoryOutput("call_2", (ImagePart(PIXEL, "low"),)),
     )
     assert two["output"] == [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
     assert image["output"] == [{"type": "input_image", "image_url": PIXEL, "detail": "auto"}]
@@ -112,15 +114,15 @@ def test_an_output_of_several_parts_or_an_image_is_a_list() -> None:
 
 def test_what_the_model_said_before_goes_back_untouched() -> None:
     reasoning = b'{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"x"}'
-    assert native(PastRaw(reasoning)) == [json.loads(reasoning)]
+    assert native(RawHistoryItem(reasoning)) == [json.loads(reasoning)]
 
 
 # --- ids ------------------------------------------------------------------------------------------
 
-CALL = PastCall("call_1", "get_weather", "{}")
-OUTPUT = PastOutput("call_1", (TextPart("sunny"),))
-ANSWER = SaidMessage("assistant", (TextPart("It is sunny."),))
-REASONING = PastRaw(b'{"type":"reasoning","id":"rs_1","summary":[]}')
+CALL = HistoryCall("call_1", "get_weather", "{}")
+OUTPUT = HistoryOutput("call_1", (TextPart("sunny"),))
+ANSWER = HistoryMessage("assistant", (TextPart("It is sunny."),))
+REASONING = RawHistoryItem(b'{"type":"reasoning","id":"rs_1","summary":[]}')
 TALK = (USER, REASONING, CALL, OUTPUT, ANSWER, USER)
 
 
@@ -144,27 +146,27 @@ def test_ids_are_the_same_when_only_what_is_new_is_injected() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        SaidMessage("user", (TextPart("Hello!"),)),
-        SaidMessage("developer", (TextPart("Hello"),)),
-        SaidMessage("user", (TextPart("Hello"), ImagePart(PIXEL))),
+        HistoryMessage("user", (TextPart("Hello!"),)),
+        HistoryMessage("developer", (TextPart("Hello"),)),
+        HistoryMessage("user", (TextPart("Hello"), ImagePart(PIXEL))),
     ],
 )
-def test_another_content_has_another_id(other: SaidMessage) -> None:
+def test_another_content_has_another_id(other: HistoryMessage) -> None:
     assert native(other)[0]["id"] != native(USER)[0]["id"]
 
 
 @pytest.mark.parametrize(
     ("item", "kept"),
     [
-        (SaidMessage("assistant", (TextPart("a"),), id="msg_1"), True),
-        (SaidMessage("assistant", (TextPart("a"),), id="item_1"), False),
-        (SaidMessage("assistant", (TextPart("a"),), id="msg_" + "1" * 61), False),
-        (PastCall("call_1", "f", "{}", id="fc_1"), True),
-        (PastCall("call_1", "f", "x", "custom", id="ctc_1"), False),
+        (HistoryMessage("assistant", (TextPart("a"),), id="msg_1"), True),
+        (HistoryMessage("assistant", (TextPart("a"),), id="item_1"), False),
+        (HistoryMessage("assistant", (TextPart("a"),), id="msg_" + "1" * 61), False),
+        (HistoryCall("call_1", "f", "{}", id="fc_1"), True),
+        (HistoryCall("call_1", "f", "x", "custom", id="ctc_1"), False),
     ],
 )
 def test_an_id_of_the_clients_is_kept_where_the_provider_takes_it_for_an_item_of_that_type(
-    item: SaidMessage | PastCall, kept: bool
+    item: HistoryMessage | HistoryCall, kept: bool
 ) -> None:
     [sent] = native(item)
     without = native(msgspec.structs.replace(item, id=None))
@@ -180,13 +182,13 @@ def split(mode: Mode, *history: HistoryItem) -> tuple[list[Any], list[dict[str, 
 
 
 def test_a_plain_model_gets_all_as_items_and_starts_on_nothing() -> None:
-    rules = SaidMessage("developer", (TextPart("Be brief."),))
+    rules = HistoryMessage("developer", (TextPart("Be brief."),))
     assert split("model", rules, USER) == (native(rules, USER), [])
 
 
 def test_an_agent_gets_the_newest_message_as_a_person_would_type_it() -> None:
-    before = SaidMessage("assistant", (TextPart("Hm?"),))
-    said = SaidMessage("user", (TextPart("See"), ImagePart(PIXEL, "low")))
+    before = HistoryMessage("assistant", (TextPart("Hm?"),))
+    said = HistoryMessage("user", (TextPart("See"), ImagePart(PIXEL, "low")))
     assert split("agent", USER, before, said) == (
         native(USER, before),
         [{"type": "text", "text": "See", "text_elements": []}, {"type": "image", "url": PIXEL}],
@@ -196,10 +198,10 @@ def test_an_agent_gets_the_newest_message_as_a_person_would_type_it() -> None:
 @pytest.mark.parametrize(
     "last",
     [
-        PastOutput("call_1", (TextPart("sunny"),)),
-        SaidMessage("assistant", (TextPart("I was"),)),
-        SaidMessage("user", ()),
-        SaidMessage("user", (TextPart("x" * MAX_TURN_INPUT), TextPart("y"))),
+        HistoryOutput("call_1", (TextPart("sunny"),)),
+        HistoryMessage("assistant", (TextPart("I was"),)),
+        HistoryMessage("user", ()),
+        HistoryMessage("user", (TextPart("x" * MAX_TURN_INPUT), TextPart("y"))),
     ],
     ids=["an output", "the assistant", "nothing", "more than the agent takes"],
 )
@@ -208,7 +210,7 @@ def test_an_agent_starts_on_nothing_where_the_last_item_cannot_be_typed(last: Hi
 
 
 def test_a_long_message_that_the_agent_takes_is_typed() -> None:
-    injected, given = split("agent", SaidMessage("user", (TextPart("x" * MAX_TURN_INPUT),)))
+    injected, given = split("agent", HistoryMessage("user", (TextPart("x" * MAX_TURN_INPUT),)))
     assert injected == []
     assert len(given) == 1
 
@@ -264,7 +266,7 @@ def test_a_function_without_a_schema_takes_any_object() -> None:
 def test_a_name_that_the_agent_does_not_take_is_changed_in_the_offer_and_in_the_history_alike() -> None:
     offered = dynamic_tool(Tool("mcp__files"))["name"]
     assert offered != "mcp__files"
-    assert native(PastCall("call_1", "mcp__files", "{}"))[0]["name"] == offered
+    assert native(HistoryCall("call_1", "mcp__files", "{}"))[0]["name"] == offered
 
 
 def test_a_custom_tool_is_a_function_of_one_string() -> None:

@@ -24,7 +24,7 @@ SPENT = ev.Usage(10, 4, 2, 1)
 
 
 def usages(events: list[Event]) -> list[ev.Usage]:
-    return [event.usage for event in events if isinstance(event, ev.UsageSeen)]
+    return [event.usage for event in events if isinstance(event, ev.UsageReported)]
 
 
 @pytest.mark.parametrize("requested", [True, False])

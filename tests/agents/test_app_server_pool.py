@@ -29,7 +29,7 @@ class PaperChild:
     def write(self, data: bytes) -> None:
         """Nobody reads."""
 
-    def forget_words(self) -> None:
+    def clear_stderr(self) -> None:
         """It has said nothing."""
 
 

@@ -9,7 +9,7 @@ import structlog
 
 from codex_proxy.agents.codex_app_server.pool import MEMORY_SECONDS
 from codex_proxy.agents.codex_app_server.process import ThreadTransport
-from codex_proxy.agents.codex_app_server.restarts import FIRST_PAUSE, LONGEST_PAUSE, LOOP, STEADY_SECONDS
+from codex_proxy.agents.codex_app_server.restarts import FIRST_PAUSE, LOOP, MAX_PAUSE, STEADY_SECONDS
 from codex_proxy.core.faults import Fault, FaultKind
 from tests.agents.test_app_server_pool import NO_START, FakeProcess, Yard
 from tests.runs.virtual import settled, virtual
@@ -73,7 +73,7 @@ async def test_processes_that_keep_ending_are_started_after_pauses_that_grow_up_
         while not yard.pool.processes:
             await asyncio.sleep(0.1)
         pauses.append(round(loop.time() - began, 1))
-    assert pauses == pytest.approx([0, 1, 2, 4, 8, 16, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE], abs=0.3)
+    assert pauses == pytest.approx([0, 1, 2, 4, 8, 16, MAX_PAUSE, MAX_PAUSE, MAX_PAUSE], abs=0.3)
     assert yard.pool.restarts == 9
     await yard.close()
 
@@ -189,7 +189,7 @@ async def test_starts_that_fail_are_tried_again_without_being_asked_for() -> Non
     assert caught.value.failure.kind is FaultKind.SPAWN_FAILED
     assert (caught.value.failure.retry_after or 0) > 0
     yard.fault = None
-    await asyncio.sleep(LONGEST_PAUSE)
+    await asyncio.sleep(MAX_PAUSE)
     assert yard.pool.trouble() is None
     await yard.close()
 

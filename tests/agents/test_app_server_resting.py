@@ -9,7 +9,7 @@ import pytest
 from codex_proxy.agents.base import NOTHING, Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event, Stop, TurnEnded
-from codex_proxy.core.items import HistoryItem, PastCall, PastRaw, SaidMessage, TextPart
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, RawHistoryItem, TextPart
 from tests.agents.app_server_dialogue import (
     HISTORY,
     SUNNY,
@@ -23,7 +23,7 @@ from tests.agents.app_server_dialogue import (
 )
 
 SECOND = "U2"
-AGAIN = SaidMessage("user", (TextPart("And now?"),))
+AGAIN = HistoryMessage("user", (TextPart("And now?"),))
 SPENT = ev.Usage(10, 4, 2, 1)
 """What every response of a dialogue costs."""
 LOST = "The agent has lost this conversation. Send the request again."
@@ -36,7 +36,7 @@ def second_turn(talk: Dialogue) -> Dialogue:
 
 
 def usages(events: list[Event]) -> list[ev.Usage]:
-    return [event.usage for event in events if isinstance(event, ev.UsageSeen)]
+    return [event.usage for event in events if isinstance(event, ev.UsageReported)]
 
 
 # --- what rests -----------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_a_second_turn_ends_and_rests_as_the_first() -> None:
     talk.ends(id=SECOND)
     assert talk.events[said_before:] == [
         ev.TextDelta("msg_2", "Yes"),
-        ev.UsageSeen(SPENT, "provider"),
+        ev.UsageReported(SPENT, "provider"),
         ev.StepCompleted(SPENT),
         TurnEnded(Stop.STOP),
     ]
@@ -258,7 +258,7 @@ def test_an_idle_thread_that_is_given_up_is_forgotten_without_an_event() -> None
 # --- too late -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fresh", [AGAIN, output(1), PastRaw(b"{}"), PastCall("c", "f", "{}")])
+@pytest.mark.parametrize("fresh", [AGAIN, output(1), RawHistoryItem(b"{}"), HistoryCall("c", "f", "{}")])
 @pytest.mark.parametrize("make", [idle, parked])
 def test_a_turn_on_a_thread_whose_child_is_gone_fails_at_once(
     make: Callable[[], Dialogue], fresh: HistoryItem

@@ -20,7 +20,7 @@ from codex_proxy.agents.child_transport import ChildTransport
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.lines import Chunks, LineFramer
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.items import SaidMessage, TextPart
+from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, SpawnError
 from codex_proxy.process.descendants import children_of, since_boot
@@ -264,7 +264,7 @@ async def test_a_stray_is_what_is_older_than_every_turn_and_not_the_agent_itself
     reader = Reader()
     lane.attach(reader)
     assert process.pid is not None
-    said = SaidMessage("user", (TextPart("[[fake:text misbehave=grandchild]]"),))
+    said = HistoryMessage("user", (TextPart("[[fake:text misbehave=grandchild]]"),))
     turn = Turn(model="m", history=(said,), mode="model")
     lane.send(lane.dialect.begin(turn).writes)
 

@@ -126,7 +126,7 @@ def test_a_recording_means_what_it_shows(name: str) -> None:
     well_formed(events)
     end = the_end(events)
     assert (end.stop, end.failure and end.failure.kind, messages(events)) == MEANINGS[name]
-    assert not any(isinstance(event, ev.Noticed) and event.code != "agent_warning" for event in events)
+    assert not any(isinstance(event, ev.Notice) and event.code != "agent_warning" for event in events)
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
@@ -162,14 +162,18 @@ def test_any_recording_may_break_off_anywhere(name: str, where: float) -> None:
 def test_usage_is_the_sum_of_the_turns_model_calls() -> None:
     events = run(*ALL["usage_multistep"])
     call = ev.Usage(1000, 300, 50, 5)
-    assert [e.usage for e in events if isinstance(e, ev.UsageSeen)] == [call, call + call, call + call + call]
+    assert [e.usage for e in events if isinstance(e, ev.UsageReported)] == [
+        call,
+        call + call,
+        call + call + call,
+    ]
     assert [e.usage for e in events if isinstance(e, ev.StepCompleted)] == [call, call, call]
 
 
 def test_a_later_turn_of_a_session_counts_only_its_own_tokens() -> None:
     third = [line.replace(b'{"id":"3"', b'{"id":"1"') for line in ALL["two_turns"][0] if b'"id":"3"' in line]
     events = run(third)
-    assert [e.usage for e in events if isinstance(e, ev.UsageSeen)] == [ev.Usage(100, 40, 20, 5)]
+    assert [e.usage for e in events if isinstance(e, ev.UsageReported)] == [ev.Usage(100, 40, 20, 5)]
 
 
 def test_a_first_count_after_the_text_is_new_by_what_the_last_call_took() -> None:
@@ -177,18 +181,20 @@ def test_a_first_count_after_the_text_is_new_by_what_the_last_call_took() -> Non
     last = {"input_tokens": 100, "output_tokens": 10}
     info = {"total_token_usage": total, "last_token_usage": last}
     events = run([event_line("agent_message", message="x"), event_line("token_count", info=info)])
-    assert [e.usage for e in events if isinstance(e, ev.UsageSeen)] == [ev.Usage(100, 0, 10, 0)]
+    assert [e.usage for e in events if isinstance(e, ev.UsageReported)] == [ev.Usage(100, 0, 10, 0)]
 
 
 def test_a_step_without_usage_ends_all_the_same() -> None:
     events = run(*ALL["usage_missing"])
-    assert [e for e in events if isinstance(e, ev.StepCompleted | ev.UsageSeen)] == [ev.StepCompleted(None)]
+    assert [e for e in events if isinstance(e, ev.StepCompleted | ev.UsageReported)] == [
+        ev.StepCompleted(None)
+    ]
 
 
 def test_rate_limits_are_told_once_and_only_where_there_are_some() -> None:
-    told = [e for e in run(*ALL["rate_limits"]) if isinstance(e, ev.RateLimits)]
+    told = [e for e in run(*ALL["rate_limits"]) if isinstance(e, ev.AccountLimitsReported)]
     assert [json.loads(e.json)["primary"]["used_percent"] for e in told] == [42.5]
-    assert not any(isinstance(e, ev.RateLimits) for e in run(*ALL["text"]))
+    assert not any(isinstance(e, ev.AccountLimitsReported) for e in run(*ALL["text"]))
 
 
 def test_reasoning_comes_in_the_parts_that_the_child_broke_it_into() -> None:
@@ -200,7 +206,7 @@ def test_reasoning_comes_in_the_parts_that_the_child_broke_it_into() -> None:
             parts[key] = parts.get(key, "") + event.text
     summary = {("summary", i): f"**Head{i}**\n\nthink{i}.0 think{i}.1 " for i in (0, 1)}
     assert parts == summary | {("raw", 0): "raw0 raw1 "}
-    wholes = {(e.kind, e.part): e.text for e in events if isinstance(e, ev.ReasoningWhole)}
+    wholes = {(e.kind, e.part): e.text for e in events if isinstance(e, ev.FullReasoning)}
     assert wholes == summary
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.lines import LineFramer
 from codex_proxy.core.events import Stop, TurnEnded
-from codex_proxy.core.rules import Rules
+from codex_proxy.core.rules import TurnRepair
 from tests.agents.damage import broken, changed_line, in_pieces, moved
 from tests.agents.proto_child import ALL, begun, well_formed
 from tests.core.well_formed import violations
@@ -23,7 +23,7 @@ GONE = Ended(signal=9, stderr_tail="Killed")
 
 def survives(pieces: Sequence[bytes], *, leaves_after: int | None = None) -> list[TurnEnded]:
     """Plays what came out of the pipe, piece by piece, then the child dies: what a run would see of it."""
-    dialect, framer, rules = begun(extended=True), LineFramer(), Rules()
+    dialect, framer, rules = begun(extended=True), LineFramer(), TurnRepair()
     events, log = [], []
     reads = [framer.feed(piece) for piece in pieces]
     rest = framer.close()

@@ -89,7 +89,7 @@ def test_an_error_that_only_cut_the_answer_is_no_failure() -> None:
 
 def test_an_error_of_the_session_does_not_fail_the_turn() -> None:
     events = run([event_line("error", "", message="MCP client failed"), event_line("task_complete")])
-    assert events[0] == ev.Noticed("agent_warning", "MCP client failed")
+    assert events[0] == ev.Notice("agent_warning", "MCP client failed")
     assert the_end(events).stop == "stop"
 
 
@@ -137,7 +137,7 @@ def test_a_delta_that_comes_under_a_later_name_too_is_said_once() -> None:
 def test_the_oldest_count_stands_at_the_top_level() -> None:
     line = flat_line("token_count", input_tokens=10, cached_input_tokens=4, output_tokens=2, total_tokens=12)
     events = run([flat_line("agent_message", message="x"), line, flat_line("task_complete")])
-    assert ev.UsageSeen(ev.Usage(10, 4, 2, 0)) in events
+    assert ev.UsageReported(ev.Usage(10, 4, 2, 0)) in events
 
 
 def test_a_text_that_is_told_only_at_the_end_is_a_message() -> None:
@@ -148,7 +148,7 @@ def test_unknown_events_are_ignored_and_lines_that_are_none_are_noticed() -> Non
     unknown = [event_line("event_of_a_later_version", delta=[1]), b"", b"  "]
     assert begun().receive(unknown) == NOTHING
     garbage = [b"not json", b"\xff\xfe{}", b"[1]", b'"x"', b"[" * 100_000, b'{"id":']
-    assert [e.code for e in begun().receive(garbage).events if isinstance(e, ev.Noticed)] == ["bad_line"] * 6
+    assert [e.code for e in begun().receive(garbage).events if isinstance(e, ev.Notice)] == ["bad_line"] * 6
 
 
 def test_a_damaged_end_still_ends_and_other_damage_is_noticed() -> None:
@@ -156,8 +156,8 @@ def test_a_damaged_end_still_ends_and_other_damage_is_noticed() -> None:
     end = event_line("task_complete", finish_reason=7)
     events = run([delta, end])
     assert events[:2] == [
-        ev.Noticed("bad_event", "agent_message_delta"),
-        ev.Noticed("bad_event", "task_complete"),
+        ev.Notice("bad_event", "agent_message_delta"),
+        ev.Notice("bad_event", "task_complete"),
     ]
     assert the_end(events).stop == "stop"
 

@@ -17,7 +17,7 @@ from codex_proxy.agents.codex_proto.launch import proto_argv
 from codex_proxy.core import events as ev
 from codex_proxy.core.faults import FaultKind as K
 from codex_proxy.core.items import (
-    SaidMessage,
+    HistoryMessage,
     TextPart,
     Tool,
     ToolCall,
@@ -52,7 +52,7 @@ def calls_of(events: list[ev.Event]) -> list[tuple[str, str, str, int | None]]:
     for event in events:
         if isinstance(event, ev.ArgumentsDelta):
             texts[event.id] += event.text
-    wholes = {e.id: e.text for e in events if isinstance(e, ev.ArgumentsWhole)}
+    wholes = {e.id: e.text for e in events if isinstance(e, ev.FullArguments)}
     texts |= wholes
     return [(call.call_id, call.name, texts[key], call.choice) for key, call in calls.items()]
 
@@ -195,7 +195,7 @@ def fake_child() -> Iterator[subprocess.Popen[bytes]]:
 def played(scenario: str) -> list[ev.Event]:
     """One scenario through the dialect; every approval is refused."""
     dialect = CodexProto(extended=True)
-    prompt = SaidMessage("user", (TextPart(f"[[fake:{scenario}]] go"),))
+    prompt = HistoryMessage("user", (TextPart(f"[[fake:{scenario}]] go"),))
     tool = Tool("get_weather", parameters=msgspec.Raw(b"{}"))
     events: list[ev.Event] = []
     with fake_child() as child:
@@ -209,7 +209,7 @@ def played(scenario: str) -> list[ev.Event]:
             line = child.stdout.readline()
             step = dialect.receive([line]) if line else dialect.eof(Ended())
             events += step.events
-            asked = [event for event in step.events if isinstance(event, ev.ApprovalAsked)]
+            asked = [event for event in step.events if isinstance(event, ev.ApprovalRequested)]
             answers = [dialect.answer(event.ask_id, Decision()).writes for event in asked]
             writes = step.writes + b"".join(answers)
     return events
@@ -222,4 +222,4 @@ def test_a_scenario_of_the_fake_agent_ends_as_it_promises(scenario: str) -> None
     end = the_end(events)
     default = ("tool_calls", None) if scenario.startswith("tool_call") else ("stop", None)
     assert (end.stop, end.failure and end.failure.kind) == FAKE_ENDS.get(scenario, default)
-    assert not any(isinstance(event, ev.Noticed) for event in events)
+    assert not any(isinstance(event, ev.Notice) for event in events)

@@ -14,8 +14,8 @@ from codex_proxy.agents.codex_proto.launch import proto_argv
 from codex_proxy.agents.codex_proto.submissions import is_flattened
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import (
+    HistoryMessage,
     ImagePart,
-    SaidMessage,
     TextPart,
     Tool,
 )
@@ -42,7 +42,7 @@ def test_a_turn_is_written_at_once_with_all_that_a_user_turn_takes() -> None:
     parts = (TextPart("look"), ImagePart("data:image/png;base64,AA"))
     turn = Turn(
         model="gpt-5",
-        history=(SaidMessage("user", parts),),
+        history=(HistoryMessage("user", parts),),
         effort="xhigh",
         output_schema=schema,
         workdir="/w",
@@ -100,7 +100,7 @@ def test_a_history_becomes_one_labelled_transcript_with_its_images_behind_it() -
 def test_only_a_single_user_message_goes_in_unflattened() -> None:
     assert not is_flattened(Turn(model="", history=(ASKED,)))
     assert is_flattened(Turn(model="", history=(ASKED, ASKED)))
-    assert is_flattened(Turn(model="", history=(SaidMessage("developer", (TextPart("x"),)),)))
+    assert is_flattened(Turn(model="", history=(HistoryMessage("developer", (TextPart("x"),)),)))
 
 
 def test_the_fake_agent_gets_roles_tools_and_choices_beside_the_turn() -> None:
@@ -133,18 +133,18 @@ def test_an_approval_is_asked_and_answered_by_the_events_id(
 ) -> None:
     dialect = begun()
     events = [event for line in ALL[name][0][:4] for event in dialect.receive([line]).events]
-    (asked,) = (event for event in events if isinstance(event, ev.ApprovalAsked))
+    (asked,) = (event for event in events if isinstance(event, ev.ApprovalRequested))
     assert asked.text == text
     step = dialect.answer(asked.ask_id, Decision(approve=approve))
     assert ops(step.writes) == [{"type": op_type, "id": "1", "decision": decision}]
-    assert step.events == [ev.AskClosed(asked.ask_id)]
+    assert step.events == [ev.RequestClosed(asked.ask_id)]
     assert dialect.answer(asked.ask_id, Decision(approve=approve)) == NOTHING
 
 
 def test_what_is_no_decision_is_a_no() -> None:
     dialect = begun()
     (asked,) = dialect.receive([event_line("exec_approval_request", call_id="c", command="ls")]).events
-    assert isinstance(asked, ev.ApprovalAsked)
+    assert isinstance(asked, ev.ApprovalRequested)
     (op,) = ops(dialect.answer(asked.ask_id, ToolReply((TextPart("yes"),))).writes)
     assert op["decision"] == "denied"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from codex_proxy.agents.failures import (
     CLEAR_KINDS,
-    LONGEST_MESSAGE,
+    MAX_MESSAGE,
     VAGUE_KINDS,
     cleaned,
     failure_from_text,
@@ -214,7 +214,7 @@ def test_a_huge_text_becomes_a_short_message_soon(letter: str) -> None:
     text = letter * 10_000_000
 
     def read() -> None:
-        assert len(failure_from_text(text).message) <= LONGEST_MESSAGE + 100
+        assert len(failure_from_text(text).message) <= MAX_MESSAGE + 100
 
     assert_cpu_time_below(4, read)  # 0.5 s on an idle machine; what is quadratic in the text takes eight
 

@@ -9,7 +9,7 @@ from codex_proxy.agents.newest_limits import NewestLimits
 
 
 def told(limits: NewestLimits, **snapshot: Any) -> None:
-    limits.heard(json.dumps(snapshot).encode())
+    limits.update(json.dumps(snapshot).encode())
 
 
 def window(percent: int) -> dict[str, int]:

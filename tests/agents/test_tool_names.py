@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.codex_app_server.tool_names import (
-    LONGEST,
+    MAX_CHARS,
     OURS,
     RESERVED_PREFIX,
     SWALLOWED,
@@ -37,7 +37,7 @@ def test_every_name_is_one_that_the_agent_takes_and_passes_on(name: str) -> None
     assert TAKEN.match(given_name)
     assert given_name not in SWALLOWED
     assert not given_name.startswith(RESERVED_PREFIX)
-    assert given_name == name or len(given_name) <= LONGEST
+    assert given_name == name or len(given_name) <= MAX_CHARS
 
 
 @given(st.sets(NASTY, max_size=20))

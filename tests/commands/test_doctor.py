@@ -161,7 +161,7 @@ async def test_a_codex_that_hangs_does_not_hang_it(tmp_path: Path, monkeypatch: 
 
 
 async def test_the_whole_of_it_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_module, "LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(doctor_module, "MAX_SECONDS", 0.2)
     program = codex(tmp_path)
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     flags = {"port": 0, "codex_bin": str(program), "workdir": tmp_path, "state_dir": tmp_path / "s"}

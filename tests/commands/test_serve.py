@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 
-from codex_proxy.collector import COLLECT_AFTER, spare_the_collector
+from codex_proxy.garbage_collection import COLLECT_AFTER, tune_gc
 
 
 def test_the_collector_looks_seldom_and_not_at_what_was_there_before_the_first_request() -> None:
     before = gc.get_threshold()
     try:
-        spare_the_collector()
+        tune_gc()
         assert gc.get_threshold()[0] == COLLECT_AFTER
         assert gc.get_freeze_count() > 0
         assert gc.isenabled()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from codex_proxy.tools.broker import DEFERRED
+from codex_proxy.tools.policy import DEFERRED
 from scripts.generate_chat_transcripts import includes_usage
 from scripts.generate_tool_transcripts import OUTPUT, WAYS, Way, echo_of, played, transcripts
 from scripts.golden import DYNAMIC_ID, MANIFEST, TIMESTAMP, digest, write_all

@@ -9,9 +9,9 @@ import pytest
 from codex_proxy.core.attempts import (
     FORGIVEN_SECONDS,
     FREE,
-    LONGEST_SECONDS,
+    MAX_ADDRESSES,
     MAX_KNOWN,
-    MOST_ADDRESSES,
+    MAX_SECONDS,
     FailedAttempts,
     TooManyWaitError,
 )
@@ -36,7 +36,7 @@ def test_the_first_ones_wait_for_nothing_then_each_waits_longer_and_none_for_eve
     delays = one_after_another(FailedAttempts(clock), clock, 100)
     assert delays[:FREE] == [0.0] * FREE
     assert delays[FREE : FREE + 4] == [0.25, 0.5, 1.0, 2.0]
-    assert delays[-1] == max(delays) == LONGEST_SECONDS
+    assert delays[-1] == max(delays) == MAX_SECONDS
 
 
 def test_many_at_once_are_answered_one_after_the_other() -> None:
@@ -117,9 +117,9 @@ def test_any_number_of_addresses_takes_bounded_memory_and_those_that_go_on_are_r
     clock = Hands()
     attempts = FailedAttempts(clock)
     one_after_another(attempts, clock, 10)
-    for number in range(3 * MOST_ADDRESSES):
+    for number in range(3 * MAX_ADDRESSES):
         attempts.delay(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
         if number % 1000 == 0:
             clock.now += attempts.delay(ADDRESS)
-    assert len(attempts) == MOST_ADDRESSES
+    assert len(attempts) == MAX_ADDRESSES
     assert attempts.delay(ADDRESS) > 0

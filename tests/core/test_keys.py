@@ -8,7 +8,7 @@ import pytest
 import tomli_w
 
 from codex_proxy.core.keys import (
-    MOST_KEYS,
+    MAX_KEYS,
     Key,
     KeysError,
     KeySet,
@@ -75,7 +75,7 @@ def test_a_file_without_keys_has_none(text: str) -> None:
         (text_of(local={}), "'local'"),
         (text_of(**{"A B": {}}), "'A B'"),
         (text_of(a={"sha256": DIGEST}, b={"sha256": DIGEST}), "same key"),
-        (text_of(**{f"k{number}": {} for number in range(MOST_KEYS + 1)}), str(MOST_KEYS)),
+        (text_of(**{f"k{number}": {} for number in range(MAX_KEYS + 1)}), str(MAX_KEYS)),
     ],
 )
 def test_a_file_with_something_wrong_in_it_is_refused_with_the_place(text: str, said: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.core.rate import MOST_BUCKETS, RateLimits, RunningRequests
+from codex_proxy.core.rate import MAX_BUCKETS, RateLimits, RunningRequests
 
 
 class Hands:
@@ -85,7 +85,7 @@ def test_a_limit_that_is_raised_gives_back_nothing_that_was_used_up() -> None:
 def test_keys_that_are_not_used_any_more_take_no_memory() -> None:
     clock = Hands()
     limits = RateLimits(clock)
-    for number in range(MOST_BUCKETS):
+    for number in range(MAX_BUCKETS):
         limits.take(f"old {number}", 1)
     clock.now += 120
     limits.take("new", 1)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.core import events as ev
-from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TextWhole, TurnEnded
+from codex_proxy.core.events import Event, FullText, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
 from codex_proxy.core.items import Message, ToolCall
-from codex_proxy.core.rules import Rules
+from codex_proxy.core.rules import TurnRepair
 from tests.core.strategies import EVENT_LISTS, EVENTS, UNENDED_LISTS
 from tests.core.well_formed import arguments, open_items, texts, violations
 
@@ -20,7 +20,7 @@ END = TurnEnded(Stop.STOP)
 
 
 def repaired(*events: Event) -> list[Event]:
-    return Rules().feed(events)
+    return TurnRepair().feed(events)
 
 
 @given(EVENT_LISTS)
@@ -30,7 +30,7 @@ def test_any_sequence_of_events_is_repaired_into_a_well_formed_turn(events: list
 
 @given(EVENT_LISTS)
 def test_the_log_is_well_formed_after_every_single_event(events: list[Event]) -> None:
-    rules = Rules()
+    rules = TurnRepair()
     log: list[Event] = []
     for event in events:
         log += rules.feed([event])
@@ -41,14 +41,14 @@ def test_the_log_is_well_formed_after_every_single_event(events: list[Event]) ->
 def test_any_batching_of_the_same_events_gives_the_same_log(events: list[Event], cuts: list[int]) -> None:
     events = [*events, END]
     places = sorted({0, len(events), *(cut % len(events) for cut in cuts)})
-    rules = Rules()
+    rules = TurnRepair()
     batched = [each for a, b in pairwise(places) for each in rules.feed(events[a:b])]
     assert batched == repaired(*events)
 
 
 @given(EVENT_LISTS, st.lists(EVENTS))
 def test_nothing_comes_out_after_the_end(events: list[Event], late: list[Event]) -> None:
-    rules = Rules()
+    rules = TurnRepair()
     rules.feed([*events, END])
     assert rules.ended
     assert rules.feed(late) == []
@@ -56,7 +56,7 @@ def test_nothing_comes_out_after_the_end(events: list[Event], late: list[Event])
 
 @given(UNENDED_LISTS, st.sampled_from([Stop.LENGTH, Stop.INTERRUPTED, Stop.FAILED]))
 def test_the_end_closes_all_that_is_open_in_order_of_opening(events: list[Event], stop: Stop) -> None:
-    rules = Rules()
+    rules = TurnRepair()
     log = rules.feed([ev.TurnStarted(), *events])
     if rules.ended:  # by a retry that could not be repaired
         return
@@ -85,25 +85,25 @@ CUTS = st.lists(st.integers(0, 12), max_size=4)
 @given(TEXT, CUTS, st.integers(0, 5))
 def test_a_text_that_comes_in_deltas_and_whole_is_said_once(text: str, cuts: list[int], kept: int) -> None:
     deltas = cut_up(text, cuts)[:kept]
-    log = repaired(ItemStarted(Message("m")), *deltas, TextWhole("m", text), ItemEnded("m"), END)
+    log = repaired(ItemStarted(Message("m")), *deltas, FullText("m", text), ItemEnded("m"), END)
     assert texts(log) == {"m": text}
 
 
 @given(TEXT, CUTS, st.integers(1, 5))
 def test_deltas_after_the_whole_text_do_not_say_it_again(text: str, cuts: list[int], kept: int) -> None:
-    log = repaired(ItemStarted(Message("m")), TextWhole("m", text), *cut_up(text, cuts)[:kept], END)
+    log = repaired(ItemStarted(Message("m")), FullText("m", text), *cut_up(text, cuts)[:kept], END)
     assert texts(log) == {"m": text}
 
 
 @given(TEXT, TEXT)
 def test_a_revised_final_text_never_unsays_what_was_said(said: str, revised: str) -> None:
-    log = repaired(ItemStarted(Message("m")), TextDelta("m", said), TextWhole("m", revised), END)
+    log = repaired(ItemStarted(Message("m")), TextDelta("m", said), FullText("m", revised), END)
     assert texts(log)["m"].startswith(said)
     if revised.startswith(said):
         assert texts(log)["m"] == revised
     else:
         assert texts(log)["m"] == said
-        assert any(isinstance(event, ev.Noticed) and event.code == "revised_text" for event in log)
+        assert any(isinstance(event, ev.Notice) and event.code == "revised_text" for event in log)
 
 
 @given(TEXT, CUTS, st.integers(0, 5), CUTS, st.booleans())
@@ -117,7 +117,7 @@ def test_an_answer_that_is_repeated_after_a_retry_goes_on_in_the_same_item(
     ]
     log = repaired(
         *(ItemStarted(Message("m")), *first, ev.Retrying("once more")),
-        *(ItemStarted(Message(id)), *second, TextWhole(id, text), ItemEnded(id), END),
+        *(ItemStarted(Message(id)), *second, FullText(id, text), ItemEnded(id), END),
     )
     assert texts(log) == {"m": text}
     assert log[-1] == END
@@ -154,7 +154,7 @@ def test_a_log_begins_with_the_start_even_if_the_child_never_said_it() -> None:
 
 
 def test_notes_and_rate_limits_may_come_before_the_start() -> None:
-    notes: list[Event] = [ev.Noticed("slow_start"), ev.RateLimits(b"{}")]
+    notes: list[Event] = [ev.Notice("slow_start"), ev.AccountLimitsReported(b"{}")]
     assert repaired(*notes, ev.TurnStarted("t", "m")) == [*notes, ev.TurnStarted("t", "m")]
 
 
@@ -195,7 +195,7 @@ def test_arguments_in_pieces_and_whole_are_said_once() -> None:
     call = ToolCall("c", "call_1", "get_weather")
     pieces = (
         ev.ArgumentsDelta("c", '{"ci'),
-        ev.ArgumentsWhole("c", '{"city": 1}'),
+        ev.FullArguments("c", '{"city": 1}'),
         ev.ArgumentsDelta("c", '"'),
     )
     assert arguments(repaired(ItemStarted(call), *pieces, ItemEnded("c"), END)) == {
@@ -205,13 +205,13 @@ def test_arguments_in_pieces_and_whole_are_said_once() -> None:
 
 def test_a_piece_of_a_call_that_nobody_started_is_noticed_and_dropped() -> None:
     log = repaired(ev.ArgumentsDelta("c", "{}"), END)
-    assert log[1:] == [ev.Noticed("stray_delta", "ToolCall"), END]
+    assert log[1:] == [ev.Notice("stray_delta", "ToolCall"), END]
 
 
 def test_a_retry_before_anything_was_said_is_silent() -> None:
     log = repaired(ev.TurnStarted(), ev.Retrying("429"), TextDelta("m", "Hi"), END)
     assert log == [
-        *(ev.TurnStarted(), ev.Noticed("agent_retry", "429")),
+        *(ev.TurnStarted(), ev.Notice("agent_retry", "429")),
         *(ItemStarted(Message("m")), TextDelta("m", "Hi"), ItemEnded("m"), END),
     ]
 
@@ -285,8 +285,8 @@ def test_the_end_of_an_interrupted_retry_is_still_an_interruption() -> None:
 BAD_LOGS: dict[str, list[Event]] = {
     "something comes before the start": [ItemStarted(Message("m"))],
     "2 starts": [ev.TurnStarted(), ev.TurnStarted()],
-    "something comes after the end": [ev.TurnStarted(), END, ev.Noticed("late")],
-    "TextWhole in a log": [ev.TurnStarted(), TextWhole("m", "x")],
+    "something comes after the end": [ev.TurnStarted(), END, ev.Notice("late")],
+    "FullText in a log": [ev.TurnStarted(), FullText("m", "x")],
     "m is opened twice": [
         ev.TurnStarted(),
         ItemStarted(Message("m")),
@@ -335,7 +335,7 @@ def test_the_late_end_of_a_broken_message_does_not_keep_the_next_try_from_going_
 def test_a_whole_text_that_revises_what_was_repeated_is_not_mixed_with_it() -> None:
     log = repaired(
         *(TextDelta("a", "abcdef"), ev.Retrying("again"), TextDelta("b", "abc")),
-        *(TextWhole("b", "xyzdef!"), ItemEnded("b"), END),
+        *(FullText("b", "xyzdef!"), ItemEnded("b"), END),
     )
     assert texts(log) == {"a": "abcdef"}
     assert failure_kind(log) == "upstream_disconnected"
@@ -347,4 +347,4 @@ def test_a_late_delta_after_a_repeated_step_is_noticed_and_no_fault() -> None:
         *(ev.StepCompleted(), TextDelta("b", " More."), END),
     )
     assert texts(log) == {"a": "One."}
-    assert log[-2:] == [ev.Noticed("late_delta", "Message"), END]
+    assert log[-2:] == [ev.Notice("late_delta", "Message"), END]

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from codex_proxy.core.events import (
+    AccountLimitsReported,
     ArgumentsDelta,
-    ArgumentsWhole,
     Event,
+    FullArguments,
+    FullReasoning,
+    FullText,
     ItemEnded,
     ItemStarted,
-    Noticed,
+    Notice,
     OutputDelta,
-    RateLimits,
     ReasoningDelta,
-    ReasoningWhole,
     RefusalDelta,
     Retrying,
     Stop,
     TextDelta,
-    TextWhole,
     TurnEnded,
     TurnStarted,
 )
@@ -34,8 +34,8 @@ HOMES: dict[type, type] = {
 }
 """Which delta may stand in which item."""
 
-NEVER = (TextWhole, ReasoningWhole, ArgumentsWhole, Retrying)
-BEFORE_THE_START = (Noticed, RateLimits)
+NEVER = (FullText, FullReasoning, FullArguments, Retrying)
+BEFORE_THE_START = (Notice, AccountLimitsReported)
 
 
 def violations(events: Sequence[Event], *, ended: bool = True) -> list[str]:

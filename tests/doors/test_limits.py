@@ -12,10 +12,10 @@ import pytest
 from aiohttp import WSCloseCode, WSMsgType
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.http.middleware.heads import LONGEST_LINE, MOST_HEADER_BYTES, MOST_HEADERS
+from codex_proxy.http.middleware.heads import MAX_HEADER_BYTES, MAX_HEADERS, MAX_LINE
 from codex_proxy.http.middleware.pace import REQUEST_LIMITS
 from codex_proxy.http.websocket import MAX_WAITING
-from codex_proxy.surfaces.body import DEPTH, MOST_BRACKETS, MOST_ITEMS, MOST_VALUES, decoded
+from codex_proxy.surfaces.body import DEPTH, MAX_BRACKETS, MAX_ITEMS, MAX_VALUES, decoded
 from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE
 
@@ -98,8 +98,8 @@ async def test_a_connection_takes_any_number_of_turns_one_after_the_other(tight:
 
 @pytest.mark.parametrize("path", PATHS[:2])
 async def test_long_conversations_are_within_the_limits_that_nobody_has_set(proxy: Proxy, path: str) -> None:
-    assert (await proxy.send("POST", path, body_of(path, MOST_ITEMS // 10))).status == 200
-    assert told(await proxy.send("POST", path, body_of(path, MOST_ITEMS + 1)))[0] == 400
+    assert (await proxy.send("POST", path, body_of(path, MAX_ITEMS // 10))).status == 200
+    assert told(await proxy.send("POST", path, body_of(path, MAX_ITEMS + 1)))[0] == 400
 
 
 @pytest.mark.parametrize(("path", "tool"), [(CHAT, WEATHER), (RESPONSES, TOOL)])
@@ -121,19 +121,19 @@ async def test_a_body_that_is_nested_too_deep_is_refused(proxy: Proxy, path: str
 async def test_a_body_of_too_many_values_is_refused_whichever_they_are(
     proxy: Proxy, path: str, filler: Any
 ) -> None:
-    body = {**body_of(path, 1), "unknown": [filler] * MOST_VALUES}
+    body = {**body_of(path, 1), "unknown": [filler] * MAX_VALUES}
     assert told(await proxy.send("POST", path, body)) == (413, "request_too_large", "unknown")
-    parts = {"unknown": [[filler] * 1000] * (MOST_VALUES // 1000)}
+    parts = {"unknown": [[filler] * 1000] * (MAX_VALUES // 1000)}
     assert told(await proxy.send("POST", path, {**body_of(path, 1), **parts}))[0] == 413
 
 
 @pytest.mark.parametrize("one", [b"[]", b"{}"])
 def test_a_body_that_would_take_long_to_decode_is_not_decoded(one: bytes) -> None:
     with pytest.raises(Fault) as fault:
-        decoded(b'{"messages":[' + b",".join([one] * (MOST_BRACKETS + 1)) + b"]}")
+        decoded(b'{"messages":[' + b",".join([one] * (MAX_BRACKETS + 1)) + b"]}")
     assert fault.value.failure.kind is FaultKind.REQUEST_TOO_LARGE
     assert fault.value.failure.param is None  # which field it is, only decoding tells
-    assert decoded(b'{"text":"' + b"[" * (MOST_BRACKETS // 2) + b'"}')
+    assert decoded(b'{"text":"' + b"[" * (MAX_BRACKETS // 2) + b'"}')
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -153,14 +153,14 @@ async def with_headers(proxy: Proxy, headers: list[tuple[str, str]]) -> Answer:
 
 
 async def test_headers_that_are_too_many_or_too_large_are_refused(proxy: Proxy) -> None:
-    few = [(f"X-{number}", "x") for number in range(MOST_HEADERS // 2)]
+    few = [(f"X-{number}", "x") for number in range(MAX_HEADERS // 2)]
     assert (await with_headers(proxy, few)).status == 200
-    assert (await with_headers(proxy, [("Cookie", "x" * (MOST_HEADER_BYTES // 2))])).status == 200
+    assert (await with_headers(proxy, [("Cookie", "x" * (MAX_HEADER_BYTES // 2))])).status == 200
     for headers in (
-        [(f"X-{number}", "x") for number in range(MOST_HEADERS)],
-        [("Cookie", "x" * MOST_HEADER_BYTES)],
-        [(f"X-{number}", "x" * 1000) for number in range(MOST_HEADER_BYTES // 1000 + 1)],
-        [("Cookie", "x" * (LONGEST_LINE + 1))],
+        [(f"X-{number}", "x") for number in range(MAX_HEADERS)],
+        [("Cookie", "x" * MAX_HEADER_BYTES)],
+        [(f"X-{number}", "x" * 1000) for number in range(MAX_HEADER_BYTES // 1000 + 1)],
+        [("Cookie", "x" * (MAX_LINE + 1))],
     ):
         answer = await with_headers(proxy, headers)
         assert told(answer) == (431, "headers_too_large", None)

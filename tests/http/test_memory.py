@@ -20,8 +20,8 @@ from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.items import SaidMessage
-from codex_proxy.core.rules import Rules
+from codex_proxy.core.items import HistoryMessage
+from codex_proxy.core.rules import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Child
 from codex_proxy.responses.answer import Answer
@@ -35,16 +35,26 @@ from codex_proxy.surfaces.chat.render import ChatRenderer
 from codex_proxy.surfaces.responses.parse import ParsedResponse
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.tools.attempt import Attempt
-from codex_proxy.tools.broker import Broker
+from codex_proxy.tools.policy import ToolPolicy
 from tests.http.serving import WEATHER, Proxy, fake_proxy, until, user
 from tests.pictures import PNG
 
 OF_A_REQUEST = (
-    *(web.Request, ParsedChat, ParsedResponse, PreparedResponse, Context, Turn, SaidMessage, Attempt, Broker),
+    *(
+        web.Request,
+        ParsedChat,
+        ParsedResponse,
+        PreparedResponse,
+        Context,
+        Turn,
+        HistoryMessage,
+        Attempt,
+        ToolPolicy,
+    ),
     *(
         Run,
         EventLog,
-        Rules,
+        TurnRepair,
         AgentSession,
         ChildTransport,
         CodexProto,
@@ -227,7 +237,7 @@ async def test_a_thread_that_is_kept_keeps_nothing_of_what_was_said_on_it(tmp_pa
         await ask()
         await proxy.settled()
         with without_collector():
-            before = there()["SaidMessage"]
+            before = there()["HistoryMessage"]
             await ask()
             await until(lambda: len(proxy.server.manager.kept) == 4)
-            await until(lambda: there()["SaidMessage"] == before)
+            await until(lambda: there()["HistoryMessage"] == before)

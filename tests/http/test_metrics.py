@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from codex_proxy.core.events import OutputDelta, TextDelta, TurnEnded, Usage, UsageSeen
+from codex_proxy.core.events import OutputDelta, TextDelta, TurnEnded, Usage, UsageReported
 from codex_proxy.http.observed import TALLY, Observed, Tally
 from tests.http.serving import Hands, Proxy, fake_agent, fake_proxy, proxy_of, until, user
 from tests.waiting import hold_up_the_loop, polled
@@ -240,9 +240,14 @@ async def test_the_dashboard_and_the_document_name_the_metrics_that_there_are(me
 
 def test_a_tally_counts_deltas_and_keeps_the_newest_usage() -> None:
     tally = Tally()
-    tally.see([TextDelta("a", "x"), TextDelta("a", "y"), UsageSeen(Usage(1, 0, 1, 0))])
+    tally.see([TextDelta("a", "x"), TextDelta("a", "y"), UsageReported(Usage(1, 0, 1, 0))])
     tally.see(
-        [OutputDelta("b", "z"), UsageSeen(Usage(2, 0, 2, 0)), UsageSeen(Usage(3, 0, 3, 0)), TurnEnded("stop")]
+        [
+            OutputDelta("b", "z"),
+            UsageReported(Usage(2, 0, 2, 0)),
+            UsageReported(Usage(3, 0, 3, 0)),
+            TurnEnded("stop"),
+        ]
     )
     assert tally.deltas == 3
     assert tally.usage == Usage(3, 0, 3, 0)

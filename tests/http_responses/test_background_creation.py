@@ -18,7 +18,7 @@ from tests.http.serving import Proxy, until
 from tests.http_responses.asking import ask, said, serving
 from tests.http_responses.leaving import CancelledAt
 
-MOST_WAITS = 40
+MAX_WAITS = 40
 """A creation waits less often."""
 
 
@@ -46,7 +46,7 @@ async def test_a_client_that_leaves_at_any_moment_of_the_creation_leaves_nothing
     monkeypatch.setattr("codex_proxy.http.responses.create.create_in_background", create_and_leave)
     answers = 0
     while not left or left[-1].reached:
-        assert len(left) < MOST_WAITS
+        assert len(left) < MAX_WAITS
         try:
             await ask(proxy, said("Hello."), background=True, stream=stream)
             answers += 1

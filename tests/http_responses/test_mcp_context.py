@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, PastRaw, SaidMessage
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, RawHistoryItem
 from codex_proxy.responses.context import Context, ContextItem, context_item, turn_with
 from codex_proxy.responses.stored_output import stored_output
 from codex_proxy.runs.model_items import ModelItem
@@ -114,15 +114,15 @@ def brief(history: Sequence[HistoryItem]) -> list[str]:
     """Each item in a word; what came from the model itself is marked."""
     out = []
     for item in history:
-        if isinstance(item, PastRaw):
+        if isinstance(item, RawHistoryItem):
             raw = json.loads(item.json)
             kind = {"function_call": "call", "function_call_output": "output"}.get(raw["type"], raw["type"])
             out.append(f"{kind} {raw['call_id']}*" if "call_id" in raw else f"{kind}*")
-        elif isinstance(item, PastCall):
+        elif isinstance(item, HistoryCall):
             out.append(f"call {item.call_id}")
-        elif isinstance(item, PastOutput):
+        elif isinstance(item, HistoryOutput):
             out.append(f"output {item.call_id}" + (" to run" if item.approved_by else ""))
-        elif isinstance(item, SaidMessage):
+        elif isinstance(item, HistoryMessage):
             out.append(item.role)
     return out
 

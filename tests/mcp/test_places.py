@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.mcp.places import SETTING, AllowedPlaces
+from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from codex_proxy.mcp.places import SETTING, AllowedPlaces
     ],
 )
 def test_an_entry_permits_itself_and_what_is_below_it(entry: str, url: str) -> None:
-    assert AllowedPlaces((entry,)).permits(url)
+    assert AllowedUrls((entry,)).permits(url)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_an_entry_permits_itself_and_what_is_below_it(entry: str, url: str) -> N
     ],
 )
 def test_nothing_else_is_permitted(url: str) -> None:
-    assert not AllowedPlaces(("https://example.com/mcp",)).permits(url)
+    assert not AllowedUrls(("https://example.com/mcp",)).permits(url)
 
 
 def test_an_empty_list_permits_nothing() -> None:
-    assert not AllowedPlaces(()).permits("https://example.com/")
+    assert not AllowedUrls(()).permits("https://example.com/")
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_an_empty_list_permits_nothing() -> None:
 )
 def test_an_entry_that_is_no_address_is_refused_with_the_name_of_the_setting(entry: str) -> None:
     with pytest.raises(ValueError, match=SETTING):
-        AllowedPlaces((entry,))
+        AllowedUrls((entry,))

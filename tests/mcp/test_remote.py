@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.mcp.allowed_urls import SETTING
 from codex_proxy.mcp.config import HttpServer
-from codex_proxy.mcp.places import SETTING
 from codex_proxy.mcp.remote import NamedServer, RemoteServers
 from codex_proxy.mcp.servers import McpServers
 from codex_proxy.mcp.values import McpFaultKind, McpLimits, McpListing

@@ -25,7 +25,7 @@ from tests.waiting import eventually
 living_on = partial(pytest_asyncio.fixture, loop_scope="session")
 """A fixture in the event loop of all tests here."""
 
-MOST = 4
+MAX_COUNT = 4
 """Proxies at a time; each has two processes of the agent."""
 
 WAYS = ("kept", "replayed", pytest.param("restarted", marks=pytest.mark.exhaustive))
@@ -66,7 +66,7 @@ class Proxies:
         """The proxy with these settings."""
         key = frozenset(settings.items())
         if key not in self._running:
-            if len(self._running) == MOST:
+            if len(self._running) == MAX_COUNT:
                 await self._end(next(iter(self._running)))
             self._running[key] = await self._start(settings)
         self._running.move_to_end(key)

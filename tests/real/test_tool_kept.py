@@ -16,7 +16,7 @@ from codex_proxy.agents.base import Ended
 from codex_proxy.agents.codex_app_server.messages import Message, request
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import PastCall, PastOutput, SaidMessage, TextPart, Tool
+from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, TextPart, Tool
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.run import Run
 from tests.process.children import gone
@@ -225,7 +225,7 @@ async def test_one_thread_too_many_ends_the_one_that_was_kept_longest(
 
 
 def turn_of(prompt: str, *more: Any) -> Turn:
-    history = (SaidMessage("user", (TextPart(prompt),)), *more)
+    history = (HistoryMessage("user", (TextPart(prompt),)), *more)
     function = WEATHER["function"]
     tool = Tool(function["name"], parameters=msgspec.Raw(msgspec.json.encode(function["parameters"])))
     return Turn(model=MODEL, history=history, mode="model", tools=(tool,))
@@ -248,8 +248,8 @@ async def test_nobody_but_their_owner_gets_a_kept_thread_or_a_remembered_step(
     manager = proxy.server.manager
     end = await ended(await manager.start(turn_of(prompt), "ada"))
     assert end.stop == Stop.TOOL_CALLS
-    called = PastCall("call_0_1", "get_weather", '{"city": "Paris"}')
-    go_on = turn_of(prompt, called, PastOutput("call_0_1", (TextPart("sunny"),)))
+    called = HistoryCall("call_0_1", "get_weather", '{"city": "Paris"}')
+    go_on = turn_of(prompt, called, HistoryOutput("call_0_1", (TextPart("sunny"),)))
     await ended(await manager.start(go_on, "bob"))
     assert len(manager.kept) == 2  # Ada's, parked, and Bob's own
     await ended(await manager.start(go_on, "ada"))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from codex_proxy.core.events import Event, Noticed
+from codex_proxy.core.events import Event, Notice
 from codex_proxy.runs.event_log import LOW_WATER, EventLog
 from tests.runs.virtual import settled, virtual
 
 
 def note(number: int) -> Event:
-    return Noticed(str(number))
+    return Notice(str(number))
 
 
 def numbers(events: list[Event]) -> list[int]:
-    return [int(event.code) for event in events if isinstance(event, Noticed)]
+    return [int(event.code) for event in events if isinstance(event, Notice)]
 
 
 def test_two_readers_see_the_same_each_in_its_own_time() -> None:

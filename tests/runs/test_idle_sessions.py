@@ -10,27 +10,27 @@ import pytest
 
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.session import AgentSession
-from codex_proxy.core.events import ApprovalAsked, Event, InputAsked, TextDelta
+from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, TextDelta
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, SaidMessage, TextPart, Tool
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, TextPart, Tool
 from codex_proxy.core.turn import NamedTools, Turn
 from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutputs, thread_key
-from codex_proxy.tools.broker import Answered
 from codex_proxy.tools.fingerprint import prints_of
+from codex_proxy.tools.policy import HiddenOutput
 from tests.runs.actors import TURN, WordDialect, WordTransport
 from tests.runs.virtual import settled, virtual
 
 KEY = b"key"
-CALLS = (PastCall("a", "f", "{}"), PastCall("b", "f", "{}"))
+CALLS = (HistoryCall("a", "f", "{}"), HistoryCall("b", "f", "{}"))
 PARKED = PendingOutputs(frozenset({"a", "b"}))
 
 
-def said(text: str, role: Any = "user") -> SaidMessage:
-    return SaidMessage(role, (TextPart(text),))
+def said(text: str, role: Any = "user") -> HistoryMessage:
+    return HistoryMessage(role, (TextPart(text),))
 
 
-def output(call_id: str, text: str = "out") -> PastOutput:
-    return PastOutput(call_id, (TextPart(text),))
+def output(call_id: str, text: str = "out") -> HistoryOutput:
+    return HistoryOutput(call_id, (TextPart(text),))
 
 
 SEEN: tuple[HistoryItem, ...] = (said("hi"), said("hello", "assistant"))
@@ -100,7 +100,7 @@ async def test_a_history_that_goes_on_gets_the_thread_and_what_is_new_to_it() ->
         (said("hi"), said("other", "assistant"), said("now?")),
         (said("ho"), *SEEN[1:], said("now?")),
         (said("before"), *SEEN, said("now?")),
-        (*SEEN, PastCall("x", "f", "{}"), output("x")),
+        (*SEEN, HistoryCall("x", "f", "{}"), output("x")),
         (),
     ],
     ids=["nothing new", "shorter", "another answer", "another question", "longer before", "calls", "empty"],
@@ -152,7 +152,7 @@ async def test_a_parked_thread_takes_exactly_the_outputs_that_it_waits_for(
     fresh: list[HistoryItem], fits: bool
 ) -> None:
     threads = kept_threads()
-    hidden = (Answered("c", output("c", "ours")),)
+    hidden = (HiddenOutput("c", output("c", "ours")),)
     put(threads, ASKED, msgspec.structs.replace(PARKED, hidden=hidden))
     hit = threads.take(KEY, (*ASKED, *fresh))
     assert (hit is not None) is fits
@@ -274,8 +274,10 @@ async def test_a_fault_of_ours_loses_the_thread_and_gives_its_lane_up() -> None:
 
 
 @virtual
-@pytest.mark.parametrize("ask", [ApprovalAsked("q", "command", "rm"), InputAsked("q", "?")])
-async def test_a_question_of_a_resting_agent_is_declined_at_once(ask: ApprovalAsked | InputAsked) -> None:
+@pytest.mark.parametrize("ask", [ApprovalRequested("q", "command", "rm"), InputRequested("q", "?")])
+async def test_a_question_of_a_resting_agent_is_declined_at_once(
+    ask: ApprovalRequested | InputRequested,
+) -> None:
     threads = kept_threads()
     resting = put(threads)
     resting.transport.say(ask)

@@ -8,26 +8,30 @@ from collections.abc import Callable
 import pytest
 
 from codex_proxy.agents.base import Ended
-from codex_proxy.core.events import ItemStarted, RawItem, Stop, TextDelta, TurnEnded, Usage, UsageSeen
+from codex_proxy.core.events import ItemStarted, RawItem, Stop, TextDelta, TurnEnded, Usage, UsageReported
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.items import Message, SaidMessage, TextPart
+from codex_proxy.core.items import HistoryMessage, Message, TextPart
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
-from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.run import Run
+from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import WordTransport, end_of, read, text_of
 from tests.runs.test_run_tools import GOOD, ToolAgent, go_on, managed, output, spent, step, words
 from tests.runs.virtual import settled, virtual
 
-HI = SaidMessage("user", (TextPart("hi"),))
+HI = HistoryMessage("user", (TextPart("hi"),))
 AGAIN = Turn(
     model="m",
-    history=(HI, SaidMessage("assistant", (TextPart("Hello."),)), SaidMessage("user", (TextPart("And?"),))),
+    history=(
+        HI,
+        HistoryMessage("assistant", (TextPart("Hello."),)),
+        HistoryMessage("user", (TextPart("And?"),)),
+    ),
     mode="model",
 )
 
 
-async def taken_up_again() -> tuple[RunManager, ToolAgent, Run]:
+async def taken_up_again() -> tuple[RunScheduler, ToolAgent, Run]:
     """A second request of a conversation, which goes on on the thread of the first."""
     manager, agent = managed()
     await manager.start(Turn(model="m", history=(HI,), mode="model"))
@@ -55,7 +59,7 @@ async def test_the_whole_history_is_told_to_a_new_thread_and_the_client_sees_one
     goes: Callable[[WordTransport], None],
 ) -> None:
     manager, agent, run = await taken_up_again()
-    agent.transports[0].say(RawItem("reasoning", b"{}"), UsageSeen(Usage(input=3)))
+    agent.transports[0].say(RawItem("reasoning", b"{}"), UsageReported(Usage(input=3)))
     goes(agent.transports[0])
     await settled()
     assert agent.transports[0].released == [True]
@@ -144,7 +148,7 @@ async def test_a_process_that_has_heard_of_a_new_turn_is_not_given_a_successor_t
 @virtual
 async def test_a_child_of_ones_own_is_not_started_again() -> None:
     agent = ToolAgent(exclusive=True)
-    manager = RunManager(agent, RunLimits(), Deadlines())
+    manager = RunScheduler(agent, RunLimits(), Deadlines())
     run = await manager.start(AGAIN)
     dies(agent.transports[0])
     await settled()

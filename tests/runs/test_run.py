@@ -10,22 +10,22 @@ import pytest
 
 from codex_proxy.agents.base import Ended
 from codex_proxy.core.events import (
-    ApprovalAsked,
-    InputAsked,
+    ApprovalRequested,
+    FullText,
+    InputRequested,
     Retrying,
     Stop,
     TextDelta,
-    TextWhole,
     TurnEnded,
     TurnStarted,
     Usage,
-    UsageSeen,
+    UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER
-from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.run import Run
+from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import DONE, TURN, WordAgent, WordDialect, WordTransport, end_of, read, said, text_of
 from tests.runs.virtual import settled, virtual
 
@@ -35,7 +35,7 @@ async def begun(
 ) -> tuple[Run, WordTransport, WordDialect]:
     """A run that has begun, the lane it has and the dialect it drives."""
     agent = agent or WordAgent()
-    manager = RunManager(agent, RunLimits(), deadlines or Deadlines())
+    manager = RunScheduler(agent, RunLimits(), deadlines or Deadlines())
     run = await manager.start(msgspec.structs.replace(TURN, **turn))
     return run, agent.transports[-1], agent.dialects[-1]
 
@@ -120,7 +120,7 @@ async def test_what_the_rules_refuse_ends_the_turn_and_stops_the_agent() -> None
     """The agent unsays what was streamed: the turn has failed, whatever the agent goes on to say."""
     run, lane, _ = await begun()
     lane.say(*said("One thing."))
-    lane.say(Retrying("again"), TextWhole("a", "Quite another."), DONE)
+    lane.say(Retrying("again"), FullText("a", "Quite another."), DONE)
     assert end_of(run).stop == Stop.FAILED
     assert text_of(read(run)) == "One thing."
     await settled()
@@ -144,7 +144,7 @@ async def test_a_fault_of_ours_in_the_middle_ends_this_turn_and_gives_the_lane_u
 @virtual
 async def test_questions_of_the_agent_are_declined_at_once() -> None:
     _, lane, dialect = await begun()
-    lane.say(ApprovalAsked("q1", "command", "rm -rf /"), InputAsked("q2", "?"))
+    lane.say(ApprovalRequested("q1", "command", "rm -rf /"), InputRequested("q2", "?"))
     assert dialect.calls[-2:] == ["answer q1", "answer q2"]
     assert lane.sent[-2:] == [b"answer q1", b"answer q2"]
     lane.say(DONE)
@@ -185,7 +185,7 @@ async def test_a_limit_that_is_hit_in_the_last_words_ends_the_turn_once(
 ) -> None:
     """The agent's own end is in the same read of the pipe."""
     run, lane, _ = await begun(**limit)
-    lane.say(*said("12345END9"), UsageSeen(Usage(1, 0, 1)), DONE)
+    lane.say(*said("12345END9"), UsageReported(Usage(1, 0, 1)), DONE)
     assert end_of(run).stop == stop
     await settled()
     assert lane.released == [True]

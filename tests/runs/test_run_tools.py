@@ -15,24 +15,24 @@ from codex_proxy.core.events import (
     Event,
     ItemEnded,
     ItemStarted,
-    Noticed,
+    Notice,
     RawItem,
     StepCompleted,
     Stop,
     TextDelta,
-    ToolAsked,
+    ToolCallRequested,
     TurnEnded,
     Usage,
-    UsageSeen,
+    UsageReported,
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import (
+    HistoryCall,
     HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
     Message,
-    PastCall,
-    PastOutput,
-    PastRaw,
-    SaidMessage,
+    RawHistoryItem,
     TextPart,
     Tool,
     ToolCall,
@@ -40,8 +40,8 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
-from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.run import Run
+from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.tools.checks import Check, StrictForm, Verdict
 from codex_proxy.workers.schema_checks import STOPPING, SchemaChecks
 from tests.runs.actors import WordAgent, WordDialect, WordTransport, end_of, read, text_of
@@ -49,7 +49,7 @@ from tests.runs.virtual import settled, virtual
 
 SCHEMA = msgspec.Raw(b'{"type":"object","properties":{"x":{"type":"string"}},"required":["x"]}')
 TOOL = Tool("f", parameters=SCHEMA, strict=True)
-USER = SaidMessage("user", (TextPart("hi"),))
+USER = HistoryMessage("user", (TextPart("hi"),))
 ASKING = Turn(model="m", history=(USER,), mode="model", tools=(TOOL,))
 GOOD, BAD = '{"x": "1"}', "{}"
 
@@ -74,7 +74,7 @@ class ToolDialect(WordDialect):
 
     def receive(self, lines: Sequence[Any]) -> Step:
         self.can_resume = any(
-            isinstance(line, ToolAsked) or (isinstance(line, TurnEnded) and line.stop == Stop.STOP)
+            isinstance(line, ToolCallRequested) or (isinstance(line, TurnEnded) and line.stop == Stop.STOP)
             for line in lines
         )
         return super().receive(lines)
@@ -102,10 +102,10 @@ class ToolAgent(WordAgent):
         return dialect
 
 
-def managed(kept: int = 8) -> tuple[RunManager, ToolAgent]:
+def managed(kept: int = 8) -> tuple[RunScheduler, ToolAgent]:
     agent = ToolAgent()
     limits = RunLimits(running=4, waiting=4, wait=30.0)
-    return RunManager(agent, limits, Deadlines(), kept=IdleLimits(kept)), agent
+    return RunScheduler(agent, limits, Deadlines(), kept=IdleLimits(kept)), agent
 
 
 def raw_call(id: str, arguments: str) -> RawItem:
@@ -116,15 +116,15 @@ def raw_call(id: str, arguments: str) -> RawItem:
 def step(*calls: tuple[str, str], spent: int = 10) -> list[Event]:
     """A step of the model that makes these calls, and has cost so much since the turn began."""
     raws = [raw_call(id, arguments) for id, arguments in calls]
-    asks = [ToolAsked(id, id, "f", arguments) for id, arguments in calls]
-    return [*raws, UsageSeen(Usage(input=spent)), *asks, StepCompleted()]
+    asks = [ToolCallRequested(id, id, "f", arguments) for id, arguments in calls]
+    return [*raws, UsageReported(Usage(input=spent)), *asks, StepCompleted()]
 
 
 def words(text: str, spent: int = 10) -> list[Event]:
     message: list[Event] = [ItemStarted(Message("m")), TextDelta("m", text), ItemEnded("m")]
     item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
     raw = RawItem("message", msgspec.json.encode(item))
-    return [*message, raw, UsageSeen(Usage(input=spent)), StepCompleted(), TurnEnded(Stop.STOP)]
+    return [*message, raw, UsageReported(Usage(input=spent)), StepCompleted(), TurnEnded(Stop.STOP)]
 
 
 def calls_in(run: Run) -> list[str]:
@@ -134,16 +134,16 @@ def calls_in(run: Run) -> list[str]:
 
 
 def spent(run: Run) -> int:
-    return [event.usage.input for event in read(run) if isinstance(event, UsageSeen)][-1]
+    return [event.usage.input for event in read(run) if isinstance(event, UsageReported)][-1]
 
 
-def output(id: str) -> PastOutput:
-    return PastOutput(id, (TextPart(f"output {id}"),))
+def output(id: str) -> HistoryOutput:
+    return HistoryOutput(id, (TextPart(f"output {id}"),))
 
 
 def go_on(*ids: str, arguments: str = GOOD) -> Turn:
     """The client's next request, with the outputs of these calls."""
-    calls = [PastCall(id, "f", arguments) for id in ids]
+    calls = [HistoryCall(id, "f", arguments) for id in ids]
     return msgspec.structs.replace(ASKING, history=(USER, *calls, *(output(id) for id in ids)))
 
 
@@ -203,7 +203,7 @@ async def test_a_model_that_never_learns_fails_the_turn_and_its_thread_is_not_ke
     manager, agent = managed()
     run = await manager.start(ASKING)
     for _ in range(3):
-        agent.transports[0].say(Noticed("unoffered_call", "g"), StepCompleted())
+        agent.transports[0].say(Notice("unoffered_call", "g"), StepCompleted())
     await settled()
     failure = end_of(run).failure
     assert failure is not None
@@ -243,7 +243,7 @@ async def test_words_that_were_thrown_away_are_not_remembered() -> None:
     await manager.start(go_on("a"))
     assert agent.last.began is not None
     _, call, given = agent.last.began.history
-    assert isinstance(call, PastRaw)
+    assert isinstance(call, RawHistoryItem)
     assert given == output("a")
     await manager.close()
 
@@ -376,7 +376,7 @@ SLOW_TOOL = msgspec.structs.replace(ASKING, tools=(Tool("f", parameters=LARGE, s
 SLOW_ANSWER = msgspec.structs.replace(ASKING, tools=(), output_schema=LARGE)
 
 
-def checked() -> tuple[RunManager, ToolAgent, HeldChecks]:
+def checked() -> tuple[RunScheduler, ToolAgent, HeldChecks]:
     manager, agent = managed()
     manager.checks = checks = HeldChecks()
     return manager, agent, checks
@@ -497,7 +497,7 @@ async def test_a_server_that_stops_waits_for_turns_and_for_no_check() -> None:
 @virtual
 async def test_an_agent_is_not_late_while_its_call_is_checked() -> None:
     agent, checks = ToolAgent(), HeldChecks()
-    manager = RunManager(agent, RunLimits(), Deadlines(first=1000, idle=5, total=1000))
+    manager = RunScheduler(agent, RunLimits(), Deadlines(first=1000, idle=5, total=1000))
     manager.checks = checks
     run = await manager.start(SLOW_TOOL)
     agent.transports[0].say(*step(("a", GOOD)))
@@ -588,7 +588,7 @@ async def test_a_thread_whose_answer_was_rewritten_goes_on_with_what_the_client_
     await manager.start(OPTIONAL_ANSWER)
     agent.transports[0].say(*words('{"x": "1", "y": null}'))
     await settled()
-    echo = SaidMessage("assistant", (TextPart('{"x":"1"}'),))
+    echo = HistoryMessage("assistant", (TextPart('{"x":"1"}'),))
     again = msgspec.structs.replace(OPTIONAL_ANSWER, history=(USER, echo, USER))
     await manager.start(again)
     assert len(agent.transports) == 1
@@ -605,7 +605,7 @@ async def test_a_second_try_is_told_the_schema_that_the_provider_has() -> None:
     assert agent.last.began is not None
     assert agent.last.began.output_schema == OPTIONAL_FITTED
     told = agent.last.began.history[-1]
-    assert isinstance(told, SaidMessage)
+    assert isinstance(told, HistoryMessage)
     assert bytes(OPTIONAL_FITTED).decode() in str(told.parts[0])
     agent.transports[1].say(*words('{"y":null,"x":"1"}'))
     await settled()

@@ -6,8 +6,8 @@ from codex_proxy.core.events import Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.event_log import CUT_WATER
-from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.run import Run
+from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import DONE, TURN, WordAgent, end_of, said, text_of
 from tests.runs.virtual import settled, virtual
 
@@ -24,7 +24,7 @@ def held(run: Run) -> int:
 @virtual
 async def test_one_stalled_client_among_a_hundred_is_cut_and_the_others_never_wait() -> None:
     agent = WordAgent()
-    manager = RunManager(agent, RunLimits(running=CLIENTS), Deadlines())
+    manager = RunScheduler(agent, RunLimits(running=CLIENTS), Deadlines())
     runs = [await manager.start(TURN) for _ in range(CLIENTS)]
     cursors = [run.log.cursor() for run in runs]
     stalled, reading = runs[0], list(zip(runs, cursors, strict=True))[1:]

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from codex_proxy.commands.banner import banner
-from codex_proxy.http.middleware.contents import LONGEST, masked
+from codex_proxy.http.middleware.contents import MAX_CHARS, masked
 from tests.cpu_time import assert_cpu_time_below
 from tests.http.serving import Proxy, fake_proxy, user
 
@@ -128,4 +128,4 @@ def test_no_text_keeps_the_mask_busy(text: str) -> None:
 def test_images_are_left_out_and_long_texts_are_cut() -> None:
     picture = "data:image/png;base64," + "iVBORw0KGgo" * 1000
     assert masked(f'{{"url": "{picture}"}}') == '{"url": "data:image/png;base64,..."}'
-    assert masked("x " * LONGEST).endswith(f"... ({LONGEST} more)")
+    assert masked("x " * MAX_CHARS).endswith(f"... ({MAX_CHARS} more)")

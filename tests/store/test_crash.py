@@ -24,7 +24,7 @@ from codex_proxy.store.sqlite.opening import connect
 from tests.store.stored import OWNER, Hands, context_ids, conversation_ids
 from tests.waiting import PATIENCE
 
-LONGEST_LIFE = 0.04
+MAX_LIFE = 0.04
 """Seconds from the fork: from before the file is opened until long after the first commits, as a rule."""
 
 _NURSERY = """
@@ -142,7 +142,7 @@ def test_every_acknowledged_write_survives_many_kills(nursery: Nursery, path: Pa
     chance = random.Random(5)
     for life in range(kills):
         # On a busy machine time alone may pass before anything is written.
-        nursery.one_life(chance.uniform(0, LONGEST_LIFE), writes=life % 2)
+        nursery.one_life(chance.uniform(0, MAX_LIFE), writes=life % 2)
     assert len(nursery.acknowledged) >= kills // 2
     connection = connect(str(path), 0.0)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -15,7 +15,7 @@ import pytest
 
 from codex_proxy.store.base import Append, StoreConflict, StoreUnavailable
 from codex_proxy.store.sqlite import SqliteStore
-from codex_proxy.store.sqlite.faults import told
+from codex_proxy.store.sqlite.faults import as_store_error
 from codex_proxy.store.sqlite.opening import connect
 from tests.store.conftest import Opened
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, turn
@@ -170,7 +170,7 @@ async def test_damage_that_is_met_while_reading_is_told_by_name(
 def test_every_fault_of_the_world_is_told_with_the_file_and_what_to_do(code: str) -> None:
     error = sqlite3.OperationalError("x")
     error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
-    said = told(error, "/here/store.db")
+    said = as_store_error(error, "/here/store.db")
     assert said is not None
     assert str(said).startswith("the store /here/store.db ")
 
@@ -179,8 +179,8 @@ def test_every_fault_of_the_world_is_told_with_the_file_and_what_to_do(code: str
 def test_a_mistake_of_ours_is_no_fault_of_the_world(code: str) -> None:
     error = sqlite3.OperationalError("x")
     error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
-    assert told(error, "/here/store.db") is None
-    assert told(sqlite3.ProgrammingError("closed"), "/here/store.db") is None
+    assert as_store_error(error, "/here/store.db") is None
+    assert as_store_error(sqlite3.ProgrammingError("closed"), "/here/store.db") is None
 
 
 # --- many at once -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from codex_proxy.store.base import Retention, Store
 from codex_proxy.store.ram_usage import RamUsage
 from codex_proxy.store.sqlite import SqliteStore
-from codex_proxy.store.usage import HOUR, MOST, Figures, UsageEntry, UsageLedger, UsageQuery, UsageSum
+from codex_proxy.store.usage import HOUR, MAX_FIGURE, Figures, UsageEntry, UsageLedger, UsageQuery, UsageSum
 from tests.store.conftest import Make
 from tests.store.stored import OTHER, OWNER, Hands
 
@@ -89,9 +89,9 @@ async def test_of_everybody_each_owner_is_told_apart(ledger: UsageLedger) -> Non
 
 
 async def test_sums_of_the_largest_figures_are_still_exact(ledger: UsageLedger) -> None:
-    huge = Figures(turns=1, input=MOST, output=MOST)
+    huge = Figures(turns=1, input=MAX_FIGURE, output=MAX_FIGURE)
     await ledger.add_usage([spent(hour, huge) for hour in range(48)])
-    assert [each.figures.input for each in await ledger.usage(asked(width=DAY))] == [24 * MOST] * 2
+    assert [each.figures.input for each in await ledger.usage(asked(width=DAY))] == [24 * MAX_FIGURE] * 2
 
 
 async def test_usage_is_there_after_the_store_was_opened_anew(path: Path, clock: Hands) -> None:

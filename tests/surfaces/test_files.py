@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.core.items import HistoryItem, PastOutput, SaidMessage, TextPart
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart
 from tests.pictures import PNG
 from tests.surfaces.chat import asking as chat
 from tests.surfaces.responses import asking as responses
@@ -54,7 +54,7 @@ def refusals(**file: Any) -> list[tuple[str | None, str | None, str]]:
 )
 def test_a_file_of_text_reaches_the_model_as_text_with_its_name(data: str) -> None:
     for history in histories(file_data=data, filename="notes.md"):
-        assert history == (SaidMessage("user", (TextPart("Read."), TextPart(SHOWN))),)
+        assert history == (HistoryMessage("user", (TextPart("Read."), TextPart(SHOWN))),)
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ def test_a_file_of_text_reaches_the_model_as_text_with_its_name(data: str) -> No
 def test_a_name_is_never_more_than_a_name(name: str | None, shown: str) -> None:
     for history in histories(file_data=written(b"a"), filename=name):
         assert history == (
-            SaidMessage("user", (TextPart("Read."), TextPart(f'<file name="{shown}">\na\n</file>'))),
+            HistoryMessage("user", (TextPart("Read."), TextPart(f'<file name="{shown}">\na\n</file>'))),
         )
 
 
 def test_a_file_in_the_output_of_a_tool_is_text_too() -> None:
     part = {"type": "input_file", "file_data": written(NOTES.encode()), "filename": "notes.md"}
     (_, output) = responses.history(responses.call(), responses.output(text=[part]))
-    assert isinstance(output, PastOutput)
+    assert isinstance(output, HistoryOutput)
     assert output.parts == (TextPart(SHOWN),)
 
 

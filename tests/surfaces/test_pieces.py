@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from codex_proxy.core.events import Event, TextDelta
 from codex_proxy.surfaces.base import json_lines, json_text
-from codex_proxy.surfaces.pieces import Pieces, pieces_together
+from codex_proxy.surfaces.text_runs import TextRun, pieces_together
 from tests.core.strategies import EVENT_LISTS
 
 ANY_TEXT = st.text(st.characters(codec=None) | st.sampled_from('\n\r\u2028"\\\ud83d\ude00'))
 
 
-def apart(events: list[Event | Pieces]) -> list[Event]:
-    """Pieces as the deltas that they were."""
+def apart(events: list[Event | TextRun]) -> list[Event]:
+    """TextRun as the deltas that they were."""
     out: list[Event] = []
     for event in events:
-        out += [TextDelta(event.id, t) for t in event.texts] if isinstance(event, Pieces) else [event]
+        out += [TextDelta(event.id, t) for t in event.texts] if isinstance(event, TextRun) else [event]
     return out
 
 
@@ -32,7 +32,7 @@ def test_pieces_are_the_deltas_that_they_were_in_their_places(events: list[Event
 def test_no_run_is_cut_in_two(events: list[Event]) -> None:
     together = list(pieces_together(events))
     assert not any(isinstance(event, TextDelta) for event in together)
-    ids = [event.id if isinstance(event, Pieces) else None for event in together]
+    ids = [event.id if isinstance(event, TextRun) else None for event in together]
     assert all(a is None or a != b for a, b in pairwise(ids))
 
 

@@ -13,7 +13,7 @@ from codex_proxy.core.events import (
     TurnEnded,
     TurnStarted,
     Usage,
-    UsageSeen,
+    UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Message, ToolCall
@@ -58,14 +58,14 @@ def test_the_common_turn_ends_when_the_last_one_has_with_a_reason_for_each() -> 
 
 def test_the_prompt_counts_once_and_the_answers_are_summed() -> None:
     samples = Samples(2)
-    samples.feed(0, [UsageSeen(Usage(10, 4, 3, 1)), TurnEnded("stop")])
+    samples.feed(0, [UsageReported(Usage(10, 4, 3, 1)), TurnEnded("stop")])
     events = samples.feed(1, [StepCompleted(Usage(10, 4, 5, 2)), TurnEnded("stop")])
-    assert events[0] == UsageSeen(Usage(10, 4, 8, 3), "token_count")
+    assert events[0] == UsageReported(Usage(10, 4, 8, 3), "token_count")
 
 
 def test_where_one_turn_told_no_usage_none_is_told_so_that_the_whole_is_estimated() -> None:
     samples = Samples(2)
-    samples.feed(0, [UsageSeen(Usage(10, 0, 3, 0)), TurnEnded("stop")])
+    samples.feed(0, [UsageReported(Usage(10, 0, 3, 0)), TurnEnded("stop")])
     assert [type(event) for event in samples.feed(1, [TurnEnded("stop")])] == [TurnEnded]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.core.items import SaidMessage, TextPart, Tool
+from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.turn import NamedTools, ToolChoice, Turn
-from codex_proxy.tools.choice import may_be_called, must_call, told
+from codex_proxy.tools.choice import may_be_called, must_call, with_tool_choice
 
 A, B, C = Tool("a"), Tool("b"), Tool("c", kind="custom")
-QUESTION = SaidMessage("user", (TextPart("Well?"),))
+QUESTION = HistoryMessage("user", (TextPart("Well?"),))
 
 
 def turn(choice: ToolChoice, *tools: Tool) -> Turn:
@@ -22,7 +22,7 @@ def words(asked: Turn) -> str | None:
     if len(asked.history) == 1:
         return None
     (said,) = asked.history[1:]
-    assert isinstance(said, SaidMessage)
+    assert isinstance(said, HistoryMessage)
     assert said.role == "developer"
     (part,) = said.parts
     assert isinstance(part, TextPart)
@@ -31,35 +31,35 @@ def words(asked: Turn) -> str | None:
 
 def test_auto_changes_nothing() -> None:
     asked = turn("auto", A, B)
-    assert told(asked) is asked
+    assert with_tool_choice(asked) is asked
 
 
 def test_none_offers_nothing_and_says_nothing() -> None:
-    given = told(turn("none", A, B))
+    given = with_tool_choice(turn("none", A, B))
     assert given.tools == ()
     assert words(given) is None
 
 
 def test_required_offers_all_and_says_that_one_must_be_called() -> None:
-    given = told(turn("required", A, B, C))
+    given = with_tool_choice(turn("required", A, B, C))
     assert given.tools == (A, B, C)
     assert words(given) == "Call one of these tools now: `a`, `b`, `c`. Do not answer with text."
 
 
 def test_a_named_tool_is_the_only_one_offered_and_must_be_called() -> None:
-    given = told(turn(NamedTools(("b",), required=True), A, B, C))
+    given = with_tool_choice(turn(NamedTools(("b",), required=True), A, B, C))
     assert given.tools == (B,)
     assert words(given) == "Call the tool `b` now. Do not answer with text."
 
 
 def test_allowed_tools_are_the_only_ones_offered_in_the_clients_order() -> None:
-    given = told(turn(NamedTools(("c", "a")), A, B, C))
+    given = with_tool_choice(turn(NamedTools(("c", "a")), A, B, C))
     assert given.tools == (A, C)
     assert words(given) is None
 
 
 def test_the_second_time_a_model_hears_that_it_did_not_listen() -> None:
-    said = words(told(turn("required", A), again=True))
+    said = words(with_tool_choice(turn("required", A), again=True))
     assert said == (
         "Your last answer had no tool call, and was thrown away. Call the tool `a` now. Do not answer with text."
     )
@@ -67,7 +67,7 @@ def test_the_second_time_a_model_hears_that_it_did_not_listen() -> None:
 
 def test_the_turn_as_asked_is_left_as_it_is() -> None:
     asked = turn(NamedTools(("b",), required=True), A, B)
-    told(asked)
+    with_tool_choice(asked)
     assert asked.tools == (A, B)
     assert asked.history == (QUESTION,)
 

@@ -10,23 +10,23 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from codex_proxy.core.items import (
+    HistoryCall,
     HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
     ImagePart,
-    PastCall,
-    PastOutput,
-    PastRaw,
-    SaidMessage,
+    RawHistoryItem,
     TextPart,
 )
 from codex_proxy.tools.fingerprint import Prints, fresh_after, prints_of
 from codex_proxy.tools.replay import said_text
 from tests.tools.histories import ASKING, HISTORIES, ITEMS, OUTPUTS, RAW
 
-QUESTION = SaidMessage("user", (TextPart("Well?"),))
-MORE = SaidMessage("user", (TextPart("And?"),))
-ANSWER = SaidMessage("assistant", (TextPart("So."),))
-CALL, OUTPUT = PastCall("a", "f", "{}"), PastOutput("a", (TextPart("done"),))
-RAW_ITEM = PastRaw(b'{"type":"reasoning"}')
+QUESTION = HistoryMessage("user", (TextPart("Well?"),))
+MORE = HistoryMessage("user", (TextPart("And?"),))
+ANSWER = HistoryMessage("assistant", (TextPart("So."),))
+CALL, OUTPUT = HistoryCall("a", "f", "{}"), HistoryOutput("a", (TextPart("done"),))
+RAW_ITEM = RawHistoryItem(b'{"type":"reasoning"}')
 
 
 def fresh_items(seen: Prints, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...] | None:
@@ -42,15 +42,15 @@ def plain(history: Sequence[HistoryItem]) -> list[object]:
     out: list[object] = []
     spoken: list[HistoryItem] = []
     for item in [*history, None]:
-        if isinstance(item, PastRaw):
+        if isinstance(item, RawHistoryItem):
             continue
-        if isinstance(item, SaidMessage) and item.role == "assistant":
+        if isinstance(item, HistoryMessage) and item.role == "assistant":
             spoken.append(item)
             continue
         if said_text(spoken):
             out.append(said_text(spoken))
         spoken = []
-        if isinstance(item, SaidMessage):
+        if isinstance(item, HistoryMessage):
             parts = [
                 ("i", p.url, p.detail or "") if isinstance(p, ImagePart) else ("t", p.text)
                 for p in item.parts
@@ -76,11 +76,11 @@ def test_outputs_are_new_to_a_thread_that_waits_for_them() -> None:
         [QUESTION],
         [QUESTION, ANSWER],
         [MORE, ANSWER, MORE],
-        [QUESTION, SaidMessage("assistant", (TextPart("So!"),)), MORE],
+        [QUESTION, HistoryMessage("assistant", (TextPart("So!"),)), MORE],
         [QUESTION, ANSWER, ANSWER, MORE],
         [QUESTION, CALL, ANSWER, MORE],
         [ANSWER, QUESTION, MORE],
-        [SaidMessage("developer", QUESTION.parts), ANSWER, MORE],
+        [HistoryMessage("developer", QUESTION.parts), ANSWER, MORE],
     ],
 )
 def test_a_history_that_does_not_go_on_from_there_is_not_taken(history: list[HistoryItem]) -> None:
@@ -94,46 +94,48 @@ def test_nothing_goes_on_from_nothing() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        PastCall("b", "f", "{}"),
-        PastCall("a", "g", "{}"),
-        PastCall("a", "f", '{"x":1}'),
-        PastCall("a", "f", "{}", "custom"),
+        HistoryCall("b", "f", "{}"),
+        HistoryCall("a", "g", "{}"),
+        HistoryCall("a", "f", '{"x":1}'),
+        HistoryCall("a", "f", "{}", "custom"),
     ],
 )
-def test_every_field_of_a_call_counts(other: PastCall) -> None:
+def test_every_field_of_a_call_counts(other: HistoryCall) -> None:
     assert seen([CALL]) != seen([other])
-    assert seen([CALL]) == seen([PastCall("a", "f", "{}", id="fc_1")])
+    assert seen([CALL]) == seen([HistoryCall("a", "f", "{}", id="fc_1")])
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        PastOutput("b", OUTPUT.parts),
-        PastOutput("a", (TextPart("else"),)),
-        PastOutput("a", (TextPart("do"), TextPart("ne"))),
-        PastOutput("a", (ImagePart("done"),)),
-        PastOutput("a", ()),
-        PastOutput("a", OUTPUT.parts, "custom"),
+        HistoryOutput("b", OUTPUT.parts),
+        HistoryOutput("a", (TextPart("else"),)),
+        HistoryOutput("a", (TextPart("do"), TextPart("ne"))),
+        HistoryOutput("a", (ImagePart("done"),)),
+        HistoryOutput("a", ()),
+        HistoryOutput("a", OUTPUT.parts, "custom"),
     ],
 )
-def test_every_field_of_an_output_counts(other: PastOutput) -> None:
+def test_every_field_of_an_output_counts(other: HistoryOutput) -> None:
     assert seen([OUTPUT]) != seen([other])
 
 
 def test_the_detail_of_an_image_counts() -> None:
-    assert seen([PastOutput("a", (ImagePart("u", "high"),))]) != seen([PastOutput("a", (ImagePart("u"),))])
+    assert seen([HistoryOutput("a", (ImagePart("u", "high"),))]) != seen(
+        [HistoryOutput("a", (ImagePart("u"),))]
+    )
 
 
 def test_consecutive_messages_of_the_assistant_are_one() -> None:
-    two = [SaidMessage("assistant", (TextPart("One."),)), SaidMessage("assistant", (TextPart("Two."),))]
-    one = [SaidMessage("assistant", (TextPart("One.\n\nTwo."),))]
+    two = [HistoryMessage("assistant", (TextPart("One."),)), HistoryMessage("assistant", (TextPart("Two."),))]
+    one = [HistoryMessage("assistant", (TextPart("One.\n\nTwo."),))]
     assert seen(two) == seen(one)
     assert fresh_items(seen(two), [*one, MORE]) == (MORE,)
     assert fresh_items(seen(one), [two[0], RAW_ITEM, two[1], MORE]) == (MORE,)
 
 
 def test_a_message_of_the_assistant_that_says_nothing_does_not_count() -> None:
-    empty = SaidMessage("assistant", (TextPart(""),))
+    empty = HistoryMessage("assistant", (TextPart(""),))
     assert fresh_items(seen([QUESTION, CALL]), [QUESTION, empty, CALL, OUTPUT]) == (OUTPUT,)
 
 
@@ -167,7 +169,7 @@ def test_a_history_is_taken_exactly_if_it_begins_with_what_was_seen(
 
 @given(HISTORIES, HISTORIES, st.lists(st.tuples(st.integers(0, 20), RAW)))
 def test_raw_items_never_matter(
-    before: list[HistoryItem], history: list[HistoryItem], added: list[tuple[int, PastRaw]]
+    before: list[HistoryItem], history: list[HistoryItem], added: list[tuple[int, RawHistoryItem]]
 ) -> None:
     littered = list(history)
     for place, item in added:

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.core import events as ev
-from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TextWhole, TurnEnded
+from codex_proxy.core.events import Event, FullText, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import Message, Reasoning, SaidMessage, TextPart, ToolCall
-from codex_proxy.core.rules import Rules
+from codex_proxy.core.items import HistoryMessage, Message, Reasoning, TextPart, ToolCall
+from codex_proxy.core.rules import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import Verdict
-from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, told_of_schema
+from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, with_schema_words
 from tests.core.strategies import UNENDED_LISTS
 from tests.core.well_formed import texts, violations
 
@@ -87,12 +87,10 @@ def test_no_text_at_all_is_wrong() -> None:
     assert not passes(ItemStarted(Message("m")), ItemEnded("m"))
 
 
-@pytest.mark.parametrize(
-    "tail", [[TextWhole("m", RIGHT)], [TextDelta("m", RIGHT[4:]), TextWhole("m", RIGHT)]]
-)
+@pytest.mark.parametrize("tail", [[FullText("m", RIGHT)], [TextDelta("m", RIGHT[4:]), FullText("m", RIGHT)]])
 def test_a_text_that_is_also_told_whole_counts_once(tail: list[Event]) -> None:
     assert passes(ItemStarted(Message("m")), TextDelta("m", RIGHT[:4]), *tail)
-    assert passes(ItemStarted(Message("m")), TextWhole("m", RIGHT), TextDelta("m", RIGHT))
+    assert passes(ItemStarted(Message("m")), FullText("m", RIGHT), TextDelta("m", RIGHT))
 
 
 def test_a_text_that_the_agent_repeats_counts_once() -> None:
@@ -103,7 +101,7 @@ def test_a_text_that_the_agent_repeats_counts_once() -> None:
 def test_a_repetition_that_says_something_else_is_left_to_the_rules() -> None:
     again: list[Event] = [ev.Retrying("again"), ItemStarted(Message("n")), TextDelta("n", "else")]
     check = OutputCheck(SCHEMA)
-    log = Rules().feed(check.feed([ItemStarted(Message("m")), TextDelta("m", RIGHT[:4]), *again, END]))
+    log = TurnRepair().feed(check.feed([ItemStarted(Message("m")), TextDelta("m", RIGHT[:4]), *again, END]))
     assert check.wrong is None
     assert isinstance(log[-1], TurnEnded)
     assert log[-1].failure is not None
@@ -151,9 +149,9 @@ def test_text_stays_before_the_calls_that_follow_it() -> None:
 def test_questions_and_costs_are_not_held() -> None:
     now: list[Event] = [
         ev.TurnStarted("t", "m"),
-        ev.ApprovalAsked("q", "command", "rm"),
-        ev.UsageSeen(ev.Usage(1, 0, 1, 0)),
-        ev.Noticed("note"),
+        ev.ApprovalRequested("q", "command", "rm"),
+        ev.UsageReported(ev.Usage(1, 0, 1, 0)),
+        ev.Notice("note"),
     ]
     assert OutputCheck(SCHEMA).feed([*says(RIGHT), *now]) == now
 
@@ -177,7 +175,7 @@ def test_any_batching_of_the_same_events_gives_the_same(story: list[Event], cuts
 def test_an_answer_is_let_through_whole_or_not_at_all(story: list[Event], stop: Stop) -> None:
     check = OutputCheck(b"true")
     out = check.feed([*story, TurnEnded(stop)])
-    log, plain = Rules().feed(out), Rules().feed([*story, TurnEnded(stop)])
+    log, plain = TurnRepair().feed(out), TurnRepair().feed([*story, TurnEnded(stop)])
     if check.wrong is None:
         assert violations(log) == []
         assert texts(log) == texts(plain)
@@ -231,13 +229,13 @@ def fitted() -> OutputCheck:
 
 def logged(check: OutputCheck, story: list[Event]) -> list[Event]:
     """What the client sees."""
-    return Rules().feed(check.feed(story))
+    return TurnRepair().feed(check.feed(story))
 
 
 def test_nulls_for_absent_properties_are_taken_out_and_the_text_is_said_once() -> None:
     check = fitted()
     assert check.feed([ItemStarted(Message("m")), TextDelta("m", WITH_NULL[:9])]) == []
-    out = check.feed([TextDelta("m", WITH_NULL[9:]), TextWhole("m", WITH_NULL), ItemEnded("m"), END])
+    out = check.feed([TextDelta("m", WITH_NULL[9:]), FullText("m", WITH_NULL), ItemEnded("m"), END])
     assert out == [*says(RIGHT), END]
     assert check.wrong is None
 
@@ -278,15 +276,15 @@ def test_a_text_that_takes_long_to_check_is_rewritten_by_whoever_checks_it() -> 
     long = WITH_NULL + " " * 500_000 + "\n"
     assert check.feed([*says(long + "]"), END]) == []
     assert [(each.fitted, len(each.text)) for each in check.checks] == [(True, len(long) + 1)]
-    assert check.judged([Verdict(rewritten=RIGHT)]) == [*says(RIGHT), END]
+    assert check.with_verdicts([Verdict(rewritten=RIGHT)]) == [*says(RIGHT), END]
 
 
 def test_what_the_client_will_echo_is_known() -> None:
     check = fitted()
-    said = (SaidMessage("assistant", (TextPart(WITH_NULL),)),)
+    said = (HistoryMessage("assistant", (TextPart(WITH_NULL),)),)
     assert check.as_shown(said) == said
     check.feed([*says(WITH_NULL), END])
-    assert check.as_shown(said) == (SaidMessage("assistant", (TextPart(RIGHT),)),)
+    assert check.as_shown(said) == (HistoryMessage("assistant", (TextPart(RIGHT),)),)
 
 
 # --- what the model is told ----------------------------------------------------------------------
@@ -294,27 +292,27 @@ def test_what_the_client_will_echo_is_known() -> None:
 
 def words(turn: Turn) -> str:
     (said,) = turn.history[1:]
-    assert isinstance(said, SaidMessage)
+    assert isinstance(said, HistoryMessage)
     assert said.role == "developer"
     return "".join(part.text for part in said.parts if isinstance(part, TextPart))
 
 
 ASKED = Turn(
-    model="m", history=(SaidMessage("user", (TextPart("Where?"),)),), output_schema=msgspec.Raw(SCHEMA)
+    model="m", history=(HistoryMessage("user", (TextPart("Where?"),)),), output_schema=msgspec.Raw(SCHEMA)
 )
 
 
 def test_a_model_is_told_the_schema_behind_the_conversation() -> None:
-    told = told_of_schema(ASKED, SCHEMA)
+    told = with_schema_words(ASKED, SCHEMA)
     assert told.history[:1] == ASKED.history
     assert SCHEMA.decode() in words(told)
     assert told.output_schema is None
 
 
 def test_a_model_is_told_what_was_wrong() -> None:
-    assert "it is not valid JSON" in words(told_of_schema(ASKED, SCHEMA, wrong="it is not valid JSON"))
-    assert "thrown away" not in words(told_of_schema(ASKED, SCHEMA))
+    assert "it is not valid JSON" in words(with_schema_words(ASKED, SCHEMA, wrong="it is not valid JSON"))
+    assert "thrown away" not in words(with_schema_words(ASKED, SCHEMA))
 
 
 def test_for_any_object_no_schema_is_told() -> None:
-    assert "schema" not in words(told_of_schema(ASKED, ANY_OBJECT))
+    assert "schema" not in words(with_schema_words(ASKED, ANY_OBJECT))

@@ -10,13 +10,13 @@ from codex_proxy.core.events import (
     StepCompleted,
     Stop,
     TextDelta,
-    ToolAsked,
+    ToolCallRequested,
     TurnEnded,
 )
 from codex_proxy.core.items import McpApproval, McpCall, McpOrigin, TextPart, Tool, ToolCall
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.broker import DEFERRED, ENOUGH, NEVER_STOPPED, Broker, Brokered
-from codex_proxy.tools.own_calls import ToolOutput
+from codex_proxy.tools.policy import DEFERRED, ENOUGH, NEVER_STOPPED, PolicyResult, ToolPolicy
+from codex_proxy.tools.server_calls import ToolOutput
 
 OURS = Tool("desk__find", mcp=McpOrigin("desk", "find"))
 ASKS = Tool("desk__send", mcp=McpOrigin("desk", "send", asks=True))
@@ -28,12 +28,12 @@ def turn(**more: object) -> Turn:
     return Turn(model="m", history=(), tools=(OURS, ASKS, THEIRS), **more)  # type: ignore[arg-type]
 
 
-def ask(number: int, name: str = "desk__find") -> ToolAsked:
-    return ToolAsked(f"ask{number}", f"call{number}", name, "{}")
+def ask(number: int, name: str = "desk__find") -> ToolCallRequested:
+    return ToolCallRequested(f"ask{number}", f"call{number}", name, "{}")
 
 
-def step(broker: Broker, *asks: ToolAsked) -> Brokered:
-    return broker.feed([*asks, StepCompleted()])
+def step(policy: ToolPolicy, *asks: ToolCallRequested) -> PolicyResult:
+    return policy.feed([*asks, StepCompleted()])
 
 
 def items(events: list[Event]) -> list[type]:
@@ -41,76 +41,76 @@ def items(events: list[Event]) -> list[type]:
 
 
 def test_a_call_of_ours_is_told_and_run_and_its_output_is_given_when_it_is_there() -> None:
-    broker = Broker(turn())
-    done = step(broker, ask(1))
+    policy = ToolPolicy(turn())
+    done = step(policy, ask(1))
     assert items(done.events) == [McpCall]
     assert [call.ask.ask_id for call in done.calls] == ["ask1"]
     assert done.answers == []
-    ended = broker.ran("ask1", FOUND)
+    ended = policy.tool_finished("ask1", FOUND)
     assert ended.events == [OutputDelta("call1", "found"), ItemEnded("call1")]
     assert [(each.ask_id, each.output.parts) for each in ended.answers] == [("ask1", FOUND.parts)]
 
 
 def test_a_call_that_failed_ends_as_failed_with_what_went_wrong() -> None:
-    broker = Broker(turn())
-    step(broker, ask(1))
-    events = broker.ran("ask1", ToolOutput((TextPart("no"),), "no", failed=True)).events
+    policy = ToolPolicy(turn())
+    step(policy, ask(1))
+    events = policy.tool_finished("ask1", ToolOutput((TextPart("no"),), "no", failed=True)).events
     assert events == [OutputDelta("call1", "no"), ItemEnded("call1", "failed")]
 
 
 def test_the_client_hears_of_its_calls_when_ours_of_the_step_have_run() -> None:
-    broker = Broker(turn())
-    done = step(broker, ask(1), ask(2, "get_weather"), ask(3))
+    policy = ToolPolicy(turn())
+    done = step(policy, ask(1), ask(2, "get_weather"), ask(3))
     assert items(done.events) == [McpCall, McpCall]
-    assert items(broker.ran("ask3", FOUND).events) == []
-    last = broker.ran("ask1", FOUND)
+    assert items(policy.tool_finished("ask3", FOUND).events) == []
+    last = policy.tool_finished("ask1", FOUND)
     assert items(last.events) == [ToolCall]
     assert last.events[-1] == TurnEnded(Stop.TOOL_CALLS, "token_count")
-    assert [each.ask_id for each in broker.visible] == ["ask2"]
-    assert {each.ask_id for each in broker.hidden} == {"ask1", "ask3"}
+    assert [each.ask_id for each in policy.visible] == ["ask2"]
+    assert {each.ask_id for each in policy.hidden} == {"ask1", "ask3"}
 
 
 def test_a_call_that_needs_approval_ends_the_turn_and_is_not_run() -> None:
-    broker = Broker(turn())
-    done = step(broker, ask(1, "desk__send"))
+    policy = ToolPolicy(turn())
+    done = step(policy, ask(1, "desk__send"))
     assert done.calls == []
     assert items(done.events) == [McpApproval]
     assert done.events[-1] == TurnEnded(Stop.TOOL_CALLS, "token_count")
-    assert [each.call_id for each in broker.visible] == ["call1"]
+    assert [each.call_id for each in policy.visible] == ["call1"]
 
 
 def test_one_call_at_a_time_counts_ours_too() -> None:
-    broker = Broker(turn(parallel_tool_calls=False))
-    done = step(broker, ask(1), ask(2, "get_weather"))
+    policy = ToolPolicy(turn(parallel_tool_calls=False))
+    done = step(policy, ask(1), ask(2, "get_weather"))
     assert [call.ask.ask_id for call in done.calls] == ["ask1"]
     assert [(each.ask_id, each.output.parts) for each in done.answers] == [("ask2", (TextPart(DEFERRED),))]
 
 
 def test_calls_beyond_the_limit_are_not_made_and_the_model_is_told() -> None:
-    broker = Broker(turn(own_calls=1))
-    done = step(broker, ask(1), ask(2))
+    policy = ToolPolicy(turn(max_server_calls=1))
+    done = step(policy, ask(1), ask(2))
     assert [call.ask.ask_id for call in done.calls] == ["ask1"]
     assert [(each.ask_id, each.output.parts) for each in done.answers] == [("ask2", (TextPart(ENOUGH),))]
 
 
 def test_a_model_that_goes_on_calling_beyond_the_limit_fails_the_turn() -> None:
-    broker = Broker(turn(own_steps=0))
-    assert step(broker, ask(1)).events == [StepCompleted()]
-    assert step(broker, ask(2)).events == [StepCompleted()]
-    assert step(broker, ask(3)).events[-1] == TurnEnded(Stop.FAILED, "provider", NEVER_STOPPED)
+    policy = ToolPolicy(turn(max_server_steps=0))
+    assert step(policy, ask(1)).events == [StepCompleted()]
+    assert step(policy, ask(2)).events == [StepCompleted()]
+    assert step(policy, ask(3)).events[-1] == TurnEnded(Stop.FAILED, "provider", NEVER_STOPPED)
 
 
 def test_a_call_of_ours_is_the_call_that_is_required() -> None:
-    broker = Broker(turn(tool_choice="required"))
-    step(broker, ask(1))
-    broker.ran("ask1", FOUND)
-    said = broker.feed([TextDelta("m", "Found it."), TurnEnded(Stop.STOP)])
+    policy = ToolPolicy(turn(tool_choice="required"))
+    step(policy, ask(1))
+    policy.tool_finished("ask1", FOUND)
+    said = policy.feed([TextDelta("m", "Found it."), TurnEnded(Stop.STOP)])
     assert said.events == [TextDelta("m", "Found it."), TurnEnded(Stop.STOP)]
     assert not said.again
 
 
 def test_an_output_that_comes_after_the_end_is_nobody_s() -> None:
-    broker = Broker(turn())
-    step(broker, ask(1))
-    broker.feed([TurnEnded(Stop.INTERRUPTED)])
-    assert broker.ran("ask1", FOUND) == Brokered([], [])
+    policy = ToolPolicy(turn())
+    step(policy, ask(1))
+    policy.feed([TurnEnded(Stop.INTERRUPTED)])
+    assert policy.tool_finished("ask1", FOUND) == PolicyResult([], [])

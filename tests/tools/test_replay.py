@@ -11,32 +11,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, PastRaw, SaidMessage, TextPart
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    RawHistoryItem,
+    TextPart,
+)
 from codex_proxy.tools.replay import Remembered, call_key, keys_of, restored, said_text
 from tests.tools.histories import CALLS, HISTORIES, WORDS
 
-QUESTION = SaidMessage("user", (TextPart("Well?"),))
-MORE = SaidMessage("user", (TextPart("And?"),))
+QUESTION = HistoryMessage("user", (TextPart("Well?"),))
+MORE = HistoryMessage("user", (TextPart("And?"),))
 
 
-def said(text: str) -> SaidMessage:
-    return SaidMessage("assistant", (TextPart(text),))
+def said(text: str) -> HistoryMessage:
+    return HistoryMessage("assistant", (TextPart(text),))
 
 
-def call(call_id: str, arguments: str = "{}", name: str = "f") -> PastCall:
-    return PastCall(call_id, name, arguments)
+def call(call_id: str, arguments: str = "{}", name: str = "f") -> HistoryCall:
+    return HistoryCall(call_id, name, arguments)
 
 
-def output(call_id: str, text: str = "done") -> PastOutput:
-    return PastOutput(call_id, (TextPart(text),))
+def output(call_id: str, text: str = "done") -> HistoryOutput:
+    return HistoryOutput(call_id, (TextPart(text),))
 
 
 def raw(type: str, **more: Any) -> msgspec.Raw:
     return msgspec.Raw(json.dumps({"type": type, **more}).encode())
 
 
-def past(item: msgspec.Raw) -> PastRaw:
-    return PastRaw(bytes(item))
+def past(item: msgspec.Raw) -> RawHistoryItem:
+    return RawHistoryItem(bytes(item))
 
 
 THOUGHT = raw("reasoning", id="rs_1", encrypted_content="secret", status="completed")
@@ -49,7 +56,7 @@ ITEMS = [
 BACK = [past(item) for item in ITEMS]
 
 
-def remembered(*visible: PastCall, **more: Any) -> dict[bytes, Remembered]:
+def remembered(*visible: HistoryCall, **more: Any) -> dict[bytes, Remembered]:
     ids = [each.call_id for each in visible]
     fields = {"items": ITEMS, "hidden": {}, "calls": ids, "visible": ids, "said": "Hm.", "model": "m"} | more
     return {call_key(each): Remembered(**fields) for each in visible}
@@ -147,7 +154,7 @@ def test_reasoning_is_dropped_when_the_model_changed() -> None:
         [said("Something else."), call("a"), call("b")],
         [call("a", '{"x":1}'), call("b")],
         [call("a", name="g"), call("b")],
-        [PastCall("a", "f", "{}", "custom"), call("b")],
+        [HistoryCall("a", "f", "{}", "custom"), call("b")],
         [call("a")],
         [call("b")],
         [call("b"), call("a")],
@@ -220,7 +227,7 @@ def test_reasoning_that_was_not_remembered_makes_the_echo_serve(own: msgspec.Raw
 
 
 @given(st.lists(CALLS, unique=True), st.sampled_from(["function", "custom"]))
-def test_every_call_has_its_own_key(calls: list[PastCall], kind: str) -> None:
+def test_every_call_has_its_own_key(calls: list[HistoryCall], kind: str) -> None:
     assert len({call_key(each) for each in calls}) == len(calls)
     for each in calls:
         other = msgspec.structs.replace(each, kind=kind, id="item")
@@ -228,13 +235,13 @@ def test_every_call_has_its_own_key(calls: list[PastCall], kind: str) -> None:
 
 
 def test_the_fields_of_a_key_do_not_run_into_each_other() -> None:
-    assert call_key(PastCall("a", "bc", "d")) != call_key(PastCall("ab", "c", "d"))
-    assert call_key(PastCall("a", "b", "\ud800")) != call_key(PastCall("a", "b", "?"))
+    assert call_key(HistoryCall("a", "bc", "d")) != call_key(HistoryCall("ab", "c", "d"))
+    assert call_key(HistoryCall("a", "b", "\ud800")) != call_key(HistoryCall("a", "b", "?"))
 
 
 @given(HISTORIES)
 def test_there_is_a_key_for_every_call(history: list[HistoryItem]) -> None:
-    assert keys_of(history) == [call_key(item) for item in history if isinstance(item, PastCall)]
+    assert keys_of(history) == [call_key(item) for item in history if isinstance(item, HistoryCall)]
 
 
 @given(st.lists(WORDS))
@@ -274,14 +281,14 @@ def test_nothing_that_the_client_said_is_lost_or_moved(
     after = put_back(history, recalled, model)
 
     def questions(items: Sequence[HistoryItem]) -> list[HistoryItem]:
-        return [item for item in items if isinstance(item, SaidMessage) and item.role != "assistant"]
+        return [item for item in items if isinstance(item, HistoryMessage) and item.role != "assistant"]
 
     assert questions(after) == questions(history)
     left = list(after)
     for item in history:
-        if isinstance(item, PastOutput):
+        if isinstance(item, HistoryOutput):
             left.remove(item)  # raises where it is lost
-    ours = [item for item in left if isinstance(item, PastOutput)]
+    ours = [item for item in left if isinstance(item, HistoryOutput)]
     assert all(item.call_id in ("h1", "h2") for item in ours)
 
 
@@ -291,13 +298,13 @@ def test_what_is_not_put_back_stays_in_its_order(
 ) -> None:
     """What the model said is either as the client echoes it, in its order, or replaced as a whole."""
     after = put_back(history, recalled)
-    kept = [item for item in after if isinstance(item, SaidMessage | PastCall)]
-    rest = iter([item for item in history if isinstance(item, SaidMessage | PastCall)])
+    kept = [item for item in after if isinstance(item, HistoryMessage | HistoryCall)]
+    rest = iter([item for item in history if isinstance(item, HistoryMessage | HistoryCall)])
     assert all(any(item is other for other in rest) for item in kept)
 
 
 @given(HISTORIES, memories())
 def test_no_memory_is_put_back_twice(history: list[HistoryItem], recalled: dict[bytes, Remembered]) -> None:
-    after = [item.json for item in put_back(history, recalled) if isinstance(item, PastRaw)]
+    after = [item.json for item in put_back(history, recalled) if isinstance(item, RawHistoryItem)]
     ours = [each for each in after if b'"turn"' in each]
     assert len(ours) == len(set(ours))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from codex_proxy.tools.schemas import (
     LARGEST_SCHEMA,
-    LONGEST_TEXT,
-    LONGEST_VALUE,
+    MAX_TEXT,
+    MAX_VALUE,
     QUICK_SCHEMA,
     NotASchemaError,
     check_schema,
@@ -201,9 +201,9 @@ def test_a_text_that_is_no_json_is_wrong(text: str) -> None:
 
 def test_a_message_repeats_only_the_beginning_of_what_was_wrong() -> None:
     said = str(wrong({"type": "number"}, "x" * 10_000))
-    assert len(said) < LONGEST_VALUE + 20
+    assert len(said) < MAX_VALUE + 20
     deep = str(wrong({"additionalProperties": False}, {"y" * 10_000: 1}))
-    assert len(deep) < LONGEST_VALUE + 20
+    assert len(deep) < MAX_VALUE + 20
 
 
 def test_what_was_checked_before_is_checked_anew() -> None:
@@ -343,8 +343,8 @@ def test_a_schema_that_refers_to_itself_without_end_holds_nothing_up() -> None:
 
 
 def test_a_text_that_is_too_long_is_not_checked() -> None:
-    assert violation(b"true", " " * LONGEST_TEXT + "1") == "it is longer than 1,048,576 characters"
-    assert violation(b"true", " " * (LONGEST_TEXT - 1) + "1") is None
+    assert violation(b"true", " " * MAX_TEXT + "1") == "it is longer than 1,048,576 characters"
+    assert violation(b"true", " " * (MAX_TEXT - 1) + "1") is None
 
 
 JSON = st.recursive(

@@ -8,12 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.core.events import StepCompleted, ToolAsked
-from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, PastRaw, SaidMessage, TextPart, Tool
+from codex_proxy.core.events import StepCompleted, ToolCallRequested
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    RawHistoryItem,
+    TextPart,
+    Tool,
+)
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.model_items import ModelItem
-from codex_proxy.tools.broker import DEFERRED, Broker
+from codex_proxy.tools.policy import DEFERRED, ToolPolicy
 from codex_proxy.tools.replay import (
     CUT_OFF,
     UNREADABLE,
@@ -48,33 +56,33 @@ def raw(*items: dict[str, Any]) -> list[bytes]:
     return [json.dumps(item).encode() for item in items]
 
 
-def broker_of(*ids: str, parallel: bool = True) -> Broker:
-    """A broker that has handed these calls on."""
-    broker = Broker(Turn(model="m", history=(), tools=(TOOL,), parallel_tool_calls=parallel))
-    broker.feed([*(ToolAsked(id, id, "f", "{}") for id in ids), StepCompleted()])
-    return broker
+def broker_of(*ids: str, parallel: bool = True) -> ToolPolicy:
+    """A policy that has handed these calls on."""
+    policy = ToolPolicy(Turn(model="m", history=(), tools=(TOOL,), parallel_tool_calls=parallel))
+    policy.feed([*(ToolCallRequested(id, id, "f", "{}") for id in ids), StepCompleted()])
+    return policy
 
 
 def echo(*ids: str, said: str = "Hm.") -> list[HistoryItem]:
     """The turn as its client sends it back, with outputs."""
-    words = [SaidMessage("assistant", (TextPart(said),))] if said else []
-    return [*words, *(PastCall(id, "f", "{}") for id in ids), *(output(id) for id in ids)]
+    words = [HistoryMessage("assistant", (TextPart(said),))] if said else []
+    return [*words, *(HistoryCall(id, "f", "{}") for id in ids), *(output(id) for id in ids)]
 
 
-def output(id: str) -> PastOutput:
-    return PastOutput(id, (TextPart(f"output {id}"),))
+def output(id: str) -> HistoryOutput:
+    return HistoryOutput(id, (TextPart(f"output {id}"),))
 
 
-USER = SaidMessage("user", (TextPart("hi"),))
+USER = HistoryMessage("user", (TextPart("hi"),))
 
 
 def ram() -> RamStepMemory:
     return RamStepMemory(LIMITS, lambda: 0.0)
 
 
-async def remembered(items: list[bytes], broker: Broker, *, plain: bool = False) -> RamStepMemory:
+async def remembered(items: list[bytes], policy: ToolPolicy, *, plain: bool = False) -> RamStepMemory:
     memory = ram()
-    await memory.remember("me", entries_of(items, broker, "words/m", plain=plain))
+    await memory.remember("me", entries_of(items, policy, "words/m", plain=plain))
     return memory
 
 
@@ -84,7 +92,7 @@ async def recall(
     """The history as the agent would get it: raw items as they are, and the others."""
     turn = Turn(model="m", history=tuple(history))
     found = await recalled_history(turn, owner, memory, identity)
-    return [json.loads(item.json) if isinstance(item, PastRaw) else item for item in found]
+    return [json.loads(item.json) if isinstance(item, RawHistoryItem) else item for item in found]
 
 
 async def test_an_echo_becomes_what_the_model_said() -> None:
@@ -108,10 +116,10 @@ async def test_text_that_the_client_left_out_comes_back_too() -> None:
     "history",
     [
         echo("a", said="I never said that."),
-        [PastCall("a", "f", '{"x": 1}'), output("a")],
-        [PastCall("a", "g", "{}"), output("a")],
-        [PastCall("a", "f", "{}", "custom"), output("a")],
-        [PastCall("z", "f", "{}"), output("z")],
+        [HistoryCall("a", "f", '{"x": 1}'), output("a")],
+        [HistoryCall("a", "g", "{}"), output("a")],
+        [HistoryCall("a", "f", "{}", "custom"), output("a")],
+        [HistoryCall("z", "f", "{}"), output("z")],
     ],
     ids=["other words", "other arguments", "another tool", "another kind", "another id"],
 )
@@ -135,7 +143,7 @@ async def test_another_model_gets_everything_but_the_reasoning() -> None:
 async def test_hidden_calls_have_the_outputs_that_we_gave() -> None:
     memory = await remembered(raw(called("a"), called("b")), broker_of("a", "b", parallel=False))
     found = await recall(memory, USER, *echo("a", said=""))
-    deferred = PastOutput("b", (TextPart(DEFERRED),))
+    deferred = HistoryOutput("b", (TextPart(DEFERRED),))
     assert found == [USER, called("a"), called("b"), output("a"), deferred]
 
 
@@ -163,7 +171,7 @@ async def test_calls_that_the_agent_has_not_answered_have_an_output_all_the_same
 ) -> None:
     memory = await remembered(raw(call, called("a")), broker_of("a"), plain=plain)
     found = await recall(memory, USER, *echo("a", said=""))
-    assert found == [USER, call, called("a"), PastOutput("x", (TextPart(words),)), output("a")]
+    assert found == [USER, call, called("a"), HistoryOutput("x", (TextPart(words),)), output("a")]
 
 
 async def test_each_turn_of_a_conversation_gets_its_own() -> None:
@@ -181,7 +189,7 @@ def test_what_the_agent_added_for_itself_is_not_remembered() -> None:
 def test_only_words_of_the_assistant_are_said() -> None:
     user = WORDS | {"role": "user"}
     assert said_by(raw(REASONING, user, WORDS, called("a"))) == (
-        SaidMessage("assistant", (TextPart("Hm."),)),
+        HistoryMessage("assistant", (TextPart("Hm."),)),
     )
 
 
@@ -198,7 +206,7 @@ def test_a_field_that_is_null_is_as_if_it_were_missing() -> None:
 
 
 def test_visible_calls_are_as_the_client_echoes_them() -> None:
-    assert visible_calls(broker_of("a", "b")) == (PastCall("a", "f", "{}"), PastCall("b", "f", "{}"))
+    assert visible_calls(broker_of("a", "b")) == (HistoryCall("a", "f", "{}"), HistoryCall("b", "f", "{}"))
 
 
 # --- in RAM ---------------------------------------------------------------------------------------

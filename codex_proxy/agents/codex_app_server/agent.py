@@ -125,7 +125,7 @@ class AppServerAgent:
 
     def _process(self) -> AppServerProcess:
         process = AppServerProcess(CLIENT_NAME, __version__)
-        process.on_limits = self.limits.heard
+        process.on_limits = self.limits.update
         return process
 
     @property

@@ -13,7 +13,7 @@ from codex_proxy.agents.codex_app_server.messages import UNREADABLE, Params
 from codex_proxy.agents.codex_app_server.replies import custom_input
 from codex_proxy.agents.codex_app_server.shapes import RawCall, RawHead, check_readable
 from codex_proxy.agents.codex_app_server.tool_names import ToolNames
-from codex_proxy.core.events import Event, Noticed, RawItem, ToolAsked
+from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
 
 REMEMBERED = frozenset(
@@ -45,7 +45,7 @@ class ModelItems:
         self._names = ToolNames(self._tools)
         self._plain = plain
         self._held: list[Event] = []
-        self._calls: list[ToolAsked] = []
+        self._calls: list[ToolCallRequested] = []
         self._under_way = False
         """A response has begun whose end has not come."""
         self._own: set[str] = set()
@@ -88,10 +88,10 @@ class ModelItems:
         """A call of the client's tool waits for an answer; the agent itself answers one that it cannot pass on."""
         if not self._names.offered(call.name):
             if self._plain:  # where the agent works, it has tools of its own
-                self._held.append(Noticed("unoffered_call", call.name))
+                self._held.append(Notice("unoffered_call", call.name))
             self._answered_by_agent(call)
         elif head.type == "function_call" and not _parses(call.arguments):
-            self._held.append(Noticed("unreadable_arguments", call.name))
+            self._held.append(Notice("unreadable_arguments", call.name))
             self._answered_by_agent(call)
         elif not self.knows(call.call_id):
             as_function = head.type == "function_call"
@@ -141,7 +141,7 @@ class ModelItems:
         self._under_way = False
         self._held = [held for held in self._held if isinstance(held, RawItem) and held.type in OUTPUTS]
 
-    def take(self) -> tuple[list[Event], list[ToolAsked]]:
+    def take(self) -> tuple[list[Event], list[ToolCallRequested]]:
         """The raw items, once it is sure that they stay, and the calls that wait for an answer."""
         held, self._held = self._held, []
         calls, self._calls = self._calls, []
@@ -151,13 +151,13 @@ class ModelItems:
 
     def _asked(
         self, call_id: str, name: str, text: str, item_id: str | None, *, as_function: bool
-    ) -> ToolAsked:
+    ) -> ToolCallRequested:
         """The ask of a whole call: the agent gives no pieces of it. A custom tool's travelled as a function's."""
         name = self._names.client_name(name)
         kind = self._tools[name].kind
         if kind == "custom" and as_function:
             text = custom_input(text)
-        return ToolAsked(call_id, call_id, name, text, item_id or call_id, kind)
+        return ToolCallRequested(call_id, call_id, name, text, item_id or call_id, kind)
 
 
 def _parses(arguments: str) -> bool:

@@ -27,7 +27,7 @@ from codex_proxy.agents.codex_app_server.messages import (
 MAX_IN_FLIGHT = 64
 """Requests without an answer: from about 400 on the agent loses some (64 is what was seen to be safe)."""
 
-LONGEST_LANE = 18
+MAX_LANE = 18
 """Digits of a lane's number: more are no number of ours, and `int` refuses thousands of them."""
 
 INITIALIZE, ACCOUNT, LIMITS = "0.1", "0.2", "0.3"
@@ -179,7 +179,7 @@ class Connection:
 
     def _answered(self, message: Message, writes: list[bytes]) -> int | None:
         head = message.id.partition(".")[0] if isinstance(message.id, str) else ""
-        if not (head.isascii() and head.isdigit() and len(head) <= LONGEST_LANE):
+        if not (head.isascii() and head.isdigit() and len(head) <= MAX_LANE):
             return None
         lane = int(head)
         if lane == 0:

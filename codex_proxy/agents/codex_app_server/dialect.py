@@ -45,7 +45,7 @@ from codex_proxy.agents.codex_app_server.shapes import (
 from codex_proxy.agents.failures import failure_from_exit
 from codex_proxy.core.events import (
     Event,
-    Noticed,
+    Notice,
     Retrying,
     StepCompleted,
     Stop,
@@ -53,10 +53,10 @@ from codex_proxy.core.events import (
     TurnEnded,
     TurnStarted,
     Usage,
-    UsageSeen,
+    UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryItem, PastOutput
+from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn, without_content
 
 GARBLED = Failure(
@@ -134,7 +134,7 @@ class AppServerTurn:
         else:
             self._model.outputs_given(self._pending.waiting)
             for item in fresh:
-                if isinstance(item, PastOutput):
+                if isinstance(item, HistoryOutput):
                     self._writes.append(self._pending.reply(item.call_id, ToolReply(item.parts)))
         return self._step()
 
@@ -153,7 +153,7 @@ class AppServerTurn:
                 if message.method == "turn/completed" and not self._over:
                     self._end(TurnEnded(Stop.FAILED, "provider", GARBLED), running=False)
                 elif not self._over:
-                    events.append(Noticed("unreadable_message", message.method or "answer"))
+                    events.append(Notice("unreadable_message", message.method or "answer"))
         return self._step()
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
@@ -314,7 +314,7 @@ class AppServerTurn:
             self._events.append(asked)
         else:
             self._writes.append(refusal(id))
-            self._events.append(Noticed("unknown_request", message.method or ""))
+            self._events.append(Notice("unknown_request", message.method or ""))
 
     def _expected(self, params: Params) -> bool:
         """Whether somebody will give, or has given, the output that the agent asks for."""
@@ -345,7 +345,7 @@ class AppServerTurn:
         usage = usage_of(params.usage)
         if usage is not None:
             self._tally.add(usage)
-            self._events.append(UsageSeen(self._tally.turn, "provider"))
+            self._events.append(UsageReported(self._tally.turn, "provider"))
         if self._model.response_over():
             self._step_over(usage)
 
@@ -359,7 +359,7 @@ class AppServerTurn:
         more = self._tally.told(msgspec.json.decode(params.token_usage, type=TokenUsage).total.usage())
         if more or (self._tally.by_provider and not self.can_resume):
             self._tally.by_provider = False
-            self._events.append(UsageSeen(self._tally.turn, "token_count"))
+            self._events.append(UsageReported(self._tally.turn, "token_count"))
 
     def _error(self, params: Params) -> None:
         if not params.will_retry:

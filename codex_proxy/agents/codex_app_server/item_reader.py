@@ -17,14 +17,14 @@ from codex_proxy.agents.codex_app_server.messages import UNREADABLE, Params
 from codex_proxy.core import items
 from codex_proxy.core.events import (
     Event,
+    FullReasoning,
+    FullText,
     ItemEnded,
     ItemStarted,
-    Noticed,
+    Notice,
     OutputDelta,
     ReasoningDelta,
-    ReasoningWhole,
     RefusalDelta,
-    TextWhole,
 )
 
 REFUSED = "The model refused to answer. The agent does not pass its words on."
@@ -80,7 +80,7 @@ class ItemReader:
         elif item.type == "reasoning":
             self._begin(item.id, items.Reasoning(item.id))
         elif item.type == "contextCompaction":
-            self.events.append(Noticed("history_compacted", "the agent shortened the history by itself"))
+            self.events.append(Notice("history_compacted", "the agent shortened the history by itself"))
         elif item.type not in LATE:
             activity = activity_of(item)
             if activity is not None:
@@ -99,7 +99,7 @@ class ItemReader:
                 self._begin(item.id, items.Message(item.id, phase=item.phase))
             if item.text:
                 self.heard.add(item.id)
-                self.events.append(TextWhole(item.id, item.text))
+                self.events.append(FullText(item.id, item.text))
         elif item.type == "reasoning":
             if not begun:
                 self._begin(item.id, items.Reasoning(item.id))
@@ -119,9 +119,9 @@ class ItemReader:
 
     def _reasoning_whole(self, item: ThreadItem) -> None:
         for part, text in enumerate(item.summary or ()):
-            self.events.append(ReasoningWhole(item.id, text, part))
+            self.events.append(FullReasoning(item.id, text, part))
         for part, text in enumerate(_texts(item.content)):
-            self.events.append(ReasoningWhole(item.id, text, part, "raw"))
+            self.events.append(FullReasoning(item.id, text, part, "raw"))
 
     def summary_delta(self, params: Params) -> None:
         if params.item_id and params.delta:

@@ -17,13 +17,13 @@ import msgspec
 from codex_proxy.agents.codex_app_server.launch import agent_thread_params, plain_thread_params
 from codex_proxy.agents.codex_app_server.tool_names import agent_name
 from codex_proxy.core.items import (
+    HistoryCall,
     HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
     ImagePart,
     Part,
-    PastCall,
-    PastOutput,
-    PastRaw,
-    SaidMessage,
+    RawHistoryItem,
     TextPart,
     Tool,
 )
@@ -33,7 +33,7 @@ MAX_TURN_INPUT = 1_000_000
 """Characters of text in `turn/start.input`: the agent refuses more than 1,048,576, but injects any size."""
 
 PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
-LONGEST_ID = 64
+MAX_ID = 64
 """Ids are the provider's; one of another type's prefix (a custom call's), or a longer one, it refuses."""
 
 
@@ -46,10 +46,10 @@ def native_history(history: Sequence[HistoryItem], *, first: int = 0) -> list[An
     """
     out: list[Any] = []
     for index, each in enumerate(history, first):
-        if isinstance(each, PastRaw):
+        if isinstance(each, RawHistoryItem):
             out.append(msgspec.Raw(each.json))
         elif (item := _native(each)) is not None:
-            given = None if isinstance(each, PastOutput) else each.id
+            given = None if isinstance(each, HistoryOutput) else each.id
             item["id"] = _kept_id(item["type"], given) or PREFIXES[item["type"]] + _digest(index, item)
             out.append(item)
     return out
@@ -57,7 +57,7 @@ def native_history(history: Sequence[HistoryItem], *, first: int = 0) -> list[An
 
 def _kept_id(type: str, id: str | None) -> str | None:
     """The id that the client gave, where the provider takes it for an item of this type."""
-    fits = id is not None and id.startswith(PREFIXES[type]) and len(id) <= LONGEST_ID
+    fits = id is not None and id.startswith(PREFIXES[type]) and len(id) <= MAX_ID
     return id if fits else None
 
 
@@ -66,10 +66,10 @@ def _digest(index: int, item: dict[str, Any]) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _native(item: SaidMessage | PastCall | PastOutput) -> dict[str, Any] | None:
-    if isinstance(item, SaidMessage):
+def _native(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any] | None:
+    if isinstance(item, HistoryMessage):
         return _message(item)
-    if isinstance(item, PastOutput):
+    if isinstance(item, HistoryOutput):
         return {"type": "function_call_output", "call_id": item.call_id, "output": _output(item.parts)}
     name = agent_name(item.name)
     call: dict[str, Any] = {"type": "function_call", "call_id": item.call_id, "name": name}
@@ -83,7 +83,7 @@ def custom_arguments(text: str) -> str:
     return msgspec.json.encode({"input": text}).decode()
 
 
-def _message(item: SaidMessage) -> dict[str, Any] | None:
+def _message(item: HistoryMessage) -> dict[str, Any] | None:
     text_type = "output_text" if item.role == "assistant" else "input_text"
     content = [_part(part, text_type) for part in item.parts]
     if not content:
@@ -120,7 +120,7 @@ def split_input(
     """
     if turn.mode == "agent" and history:
         last = history[-1]
-        if isinstance(last, SaidMessage) and last.role == "user" and last.parts:
+        if isinstance(last, HistoryMessage) and last.role == "user" and last.parts:
             size = sum(len(part.text) for part in last.parts if isinstance(part, TextPart))
             if size <= MAX_TURN_INPUT:
                 return native_history(history[:-1], first=first), [_input(part) for part in last.parts]

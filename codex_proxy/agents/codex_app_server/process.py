@@ -127,7 +127,7 @@ class AppServerProcess:
         """What the process says on stderr is told to a turn that was alone with it: else it may be another's."""
         self._shared = self.turns > 0
         if not self._shared and self._child is not None:
-            self._child.forget_words()
+            self._child.clear_stderr()
 
     @property
     def has_orphans(self) -> bool:

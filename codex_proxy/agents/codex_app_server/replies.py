@@ -9,7 +9,7 @@ import msgspec
 from codex_proxy.agents.base import Decision
 from codex_proxy.agents.codex_app_server.messages import UNREADABLE, Message, answer
 from codex_proxy.agents.codex_app_server.shapes import one_line
-from codex_proxy.core.events import ApprovalAsked, InputAsked
+from codex_proxy.core.events import ApprovalRequested, InputRequested
 from codex_proxy.core.items import Part, TextPart
 
 
@@ -40,17 +40,17 @@ def custom_input(arguments: str) -> str:
     return given if isinstance(given, str) else arguments
 
 
-def question(message: Message, ask_id: str) -> ApprovalAsked | InputAsked | None:
+def question(message: Message, ask_id: str) -> ApprovalRequested | InputRequested | None:
     """What the agent asks of a person; None where it is nothing that we know an answer to."""
     match message.method:
         case "item/commandExecution/requestApproval":
-            return ApprovalAsked(ask_id, "command", one_line(message.params.command))
+            return ApprovalRequested(ask_id, "command", one_line(message.params.command))
         case "item/fileChange/requestApproval":
-            return ApprovalAsked(ask_id, "file_change", "")
+            return ApprovalRequested(ask_id, "file_change", "")
         case "mcpServer/elicitation/request":
-            return ApprovalAsked(ask_id, "mcp", message.params.message or "")
+            return ApprovalRequested(ask_id, "mcp", message.params.message or "")
         case "item/tool/requestUserInput":
-            return InputAsked(ask_id, "")
+            return InputRequested(ask_id, "")
     return None
 
 
@@ -60,7 +60,7 @@ class Questions:
     def __init__(self) -> None:
         self._open: dict[str, int | str] = {}
 
-    def asked(self, message: Message, id: int | str) -> ApprovalAsked | InputAsked | None:
+    def asked(self, message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:
         """The event of a question; None where it is nothing that we know an answer to."""
         ask_id = f"{message.method}:{id}"
         asked = question(message, ask_id)

@@ -10,7 +10,7 @@ import msgspec
 # A process that could not stay up for a second will not do so in the next one; each try costs 0.1 s of CPU.
 FIRST_PAUSE = 1.0
 # What is mended (a sign-in, a disk, a binary that was being replaced) is found out within this time.
-LONGEST_PAUSE = 30.0
+MAX_PAUSE = 30.0
 # Agents that fail by their own doing fail within their first seconds; later it was a turn, or somebody's signal.
 STEADY_SECONDS = 10.0
 # A client of OpenAI's SDK sends a turn that kills the agent three times in a row by itself.
@@ -41,7 +41,7 @@ class Restarts(msgspec.Struct, frozen=True):
         with failures that were no turn's; for the others the first pause is enough."""
         if self.failures < 2:
             return 0.0
-        pause = min(FIRST_PAUSE * 2.0 ** min(max(self.idle, 2) - 2, 16), LONGEST_PAUSE)
+        pause = min(FIRST_PAUSE * 2.0 ** min(max(self.idle, 2) - 2, 16), MAX_PAUSE)
         return max(0.0, self.last + pause - now)
 
     @property

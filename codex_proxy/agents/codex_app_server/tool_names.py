@@ -17,13 +17,13 @@ OURS = "client_"
 """What is put in front of a name that is not taken. A name of the client's that begins so is renamed too, so
 that no two names meet."""
 
-LONGEST = 64
+MAX_CHARS = 64
 """Characters of a renamed name: providers take no more, though the agent takes 128."""
 
 DIGITS = 16
 """Of the digest, which tells apart what was cut or replaced: 64 bits, so that no two names meet by chance."""
 
-LONGEST_KEPT = LONGEST - len(OURS) - 1 - DIGITS
+MAX_KEPT = MAX_CHARS - len(OURS) - 1 - DIGITS
 """Characters that are kept of a name which gets a digest."""
 
 _ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGITS}}}\Z")
@@ -36,9 +36,9 @@ def agent_name(name: str) -> str:
     """
     if not _must_change(name):
         return name
-    if TAKEN.fullmatch(name) and len(OURS + name) <= LONGEST and not _ENDS_LIKE_A_DIGEST.search(name):
+    if TAKEN.fullmatch(name) and len(OURS + name) <= MAX_CHARS and not _ENDS_LIKE_A_DIGEST.search(name):
         return OURS + name
-    kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:LONGEST_KEPT]
+    kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:MAX_KEPT]
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
     return f"{OURS}{kept}_{digest}"
 

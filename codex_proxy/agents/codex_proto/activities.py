@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from codex_proxy.agents.codex_proto import phrases
 from codex_proxy.agents.codex_proto.wire import Msg
-from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Noticed, OutputDelta
+from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Notice, OutputDelta
 from codex_proxy.core.items import Activity
 
 ActivityKind = Literal["command", "file_change", "web_search", "mcp_call", "plan", "image"]
@@ -48,7 +48,7 @@ class Activities:
         try:
             text = decoder.decode(base64.b64decode(chunk))
         except (binascii.Error, ValueError):
-            out.append(Noticed("bad_output_chunk"))
+            out.append(Notice("bad_output_chunk"))
             return
         if text:
             out.append(OutputDelta(item, text))
@@ -113,9 +113,9 @@ def _image_viewed(activities: Activities, msg: Msg, out: list[Event]) -> None:
     activities.done("image", phrases.one_line(msg.path or ""), out)
 
 
-Deed: TypeAlias = Callable[[Activities, Msg, list[Event]], None]
+ActivityEvent: TypeAlias = Callable[[Activities, Msg, list[Event]], None]
 
-DEEDS: dict[str, Deed] = {
+ACTIVITY_EVENTS: dict[str, ActivityEvent] = {
     "exec_command_begin": _command_begin,
     "exec_command_output_delta": _command_output,
     "exec_command_end": _command_end,

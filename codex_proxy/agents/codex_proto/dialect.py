@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias
 
 from codex_proxy.agents.base import NOTHING, Decision, Ended, Reply, Step
 from codex_proxy.agents.codex_proto import phrases, submissions
-from codex_proxy.agents.codex_proto.activities import DEEDS, Activities, Deed
-from codex_proxy.agents.codex_proto.open_items import LEGACY, Calls, Messages, Thoughts
+from codex_proxy.agents.codex_proto.activities import ACTIVITY_EVENTS, Activities, ActivityEvent
+from codex_proxy.agents.codex_proto.open_items import LEGACY, Calls, Messages, ReasoningItems
 from codex_proxy.agents.codex_proto.usage import Tally
 from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, decode, plain_delta, spellings
 from codex_proxy.agents.failures import (
@@ -25,21 +25,21 @@ from codex_proxy.agents.failures import (
     stop_from_text,
 )
 from codex_proxy.core.events import (
-    ApprovalAsked,
-    AskClosed,
+    AccountLimitsReported,
+    ApprovalRequested,
     Event,
-    Noticed,
-    RateLimits,
+    Notice,
+    RequestClosed,
     Retrying,
     StepCompleted,
     Stop,
     TextDelta,
     TurnEnded,
     TurnStarted,
-    UsageSeen,
+    UsageReported,
 )
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import HistoryItem, PastCall
+from codex_proxy.core.items import HistoryCall, HistoryItem
 from codex_proxy.core.turn import Turn
 
 SUBMISSION = "1"
@@ -60,7 +60,7 @@ class CodexProto:
         self._extended = extended
         self._turn: Turn | None = None
         self._messages = Messages()
-        self._thoughts = Thoughts()
+        self._thoughts = ReasoningItems()
         self._calls = Calls()
         self._activities = Activities()
         self._tally = Tally()
@@ -97,7 +97,7 @@ class CodexProto:
         """Writes the turn at once; only a turn that needs the child's own model's name waits for it."""
         self._turn = turn
         self._activities.workdir = turn.workdir
-        self._calls = Calls(serial=sum(isinstance(item, PastCall) for item in turn.history))
+        self._calls = Calls(serial=sum(isinstance(item, HistoryCall) for item in turn.history))
         if submissions.needs_model(turn):
             self._unwritten = True
             return NOTHING
@@ -118,7 +118,7 @@ class CodexProto:
             if line is not None:
                 self._take(line, out)
             elif raw.strip():
-                out.append(Noticed("bad_line", f"{len(raw)} bytes that are not an event"))
+                out.append(Notice("bad_line", f"{len(raw)} bytes that are not an event"))
             speaker = self._speaker
         writes, self._writes = self._writes, b""
         return Step(out, writes) if out or writes else NOTHING
@@ -130,7 +130,7 @@ class CodexProto:
             return NOTHING
         op, event_id = asked
         decision = "approved" if isinstance(reply, Decision) and reply.approve else "denied"
-        return Step([AskClosed(ask_id)], self._op({"type": op, "id": event_id, "decision": decision}))
+        return Step([RequestClosed(ask_id)], self._op({"type": op, "id": event_id, "decision": decision}))
 
     def interrupt(self) -> Step:
         """Asks the child to stop; it answers with `turn_aborted`."""
@@ -160,14 +160,14 @@ class CodexProto:
         # A line without an id is of an older spelling; one with an empty id is about the session.
         if line.id not in (SUBMISSION, None) and name != "session_configured":
             if line.id == "" and name == "error":
-                out.append(Noticed("agent_warning", cleaned(msg.message or "")))
+                out.append(Notice("agent_warning", cleaned(msg.message or "")))
             return
         # Some versions say everything twice, under two names: the first spelling of each name is the one.
         spelling = "/" + msg.type if line.flat else msg.type
         if self._spellings.setdefault(name, spelling) != spelling:
             return
         if line.damaged:
-            out.append(Noticed("bad_event", name))
+            out.append(Notice("bad_event", name))
             if name not in ENDS:
                 return
         handler(self, msg, out)
@@ -285,14 +285,14 @@ class CodexProto:
         limits = bytes(msg.rate_limits)
         if limits != self._limits and limits.count(b"{") > 1:
             self._limits = limits
-            out.append(RateLimits(limits))
+            out.append(AccountLimitsReported(limits))
         used = self._tally.count(msg, said=self._said)
         # Without new tokens it is the count that comes with a response's headers, unless all was said.
         if used is not None or (self._said and not self._messages):
             self._close_all(out)
             out.append(StepCompleted(used))
             if used is not None:
-                out.append(UsageSeen(self._tally.turn))
+                out.append(UsageReported(self._tally.turn))
             self._said = False
         if msg.finish_reason:
             self._finish = (msg.finish_reason, "token_count")
@@ -318,12 +318,12 @@ class CodexProto:
             self._messages.whole(None, msg.last_agent_message, out)
         self._close_all(out)
         by_choice = msg.choice_finish_reasons or {}
-        reason, told_by = self._finish or (by_choice.get(0) or self._calls.stop, "task_complete")
+        reason, history_entries = self._finish or (by_choice.get(0) or self._calls.stop, "task_complete")
         if msg.finish_reason:
-            reason, told_by = msg.finish_reason, "task_complete"
+            reason, history_entries = msg.finish_reason, "task_complete"
         others = {choice: stop for choice, stop in by_choice.items() if stop != reason}
         self._ended = True
-        out.append(TurnEnded(reason, told_by, choice_stops=others or None))
+        out.append(TurnEnded(reason, history_entries, choice_stops=others or None))
 
     def _turn_aborted(self, msg: Msg, out: list[Event]) -> None:
         out.append(self._end(Stop.INTERRUPTED, "turn_aborted"))
@@ -352,7 +352,7 @@ class CodexProto:
         self._asked += 1
         # The answer names the id of the turn, not that of the call.
         self._asks[ask_id] = (op, SUBMISSION)
-        out.append(ApprovalAsked(ask_id, kind, text))
+        out.append(ApprovalRequested(ask_id, kind, text))
 
     def _turn_lines(self, turn: Turn, model: str) -> bytes:
         return submissions.turn_lines(turn, SUBMISSION, model, extended=self._extended)
@@ -365,7 +365,7 @@ class CodexProto:
 Handler: TypeAlias = Callable[[CodexProto, Msg, list[Event]], None]
 
 
-def _doing(deed: Deed) -> Handler:
+def _doing(deed: ActivityEvent) -> Handler:
     def handler(dialect: CodexProto, msg: Msg, out: list[Event]) -> None:
         dialect._speak(out)
         deed(dialect._activities, msg, out)
@@ -392,7 +392,7 @@ HANDLERS: dict[str, Handler] = {
     "error": CodexProto._error_said,
     "task_complete": CodexProto._task_complete,
     "turn_aborted": CodexProto._turn_aborted,
-    **{name: _doing(deed) for name, deed in DEEDS.items()},
+    **{name: _doing(deed) for name, deed in ACTIVITY_EVENTS.items()},
 }
 """What each event does. `shutdown_complete`, `turn_diff` and the like say nothing that we need."""
 

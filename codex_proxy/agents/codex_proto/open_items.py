@@ -10,18 +10,18 @@ from typing import Literal
 
 from codex_proxy.core.events import (
     ArgumentsDelta,
-    ArgumentsWhole,
     Event,
+    FullArguments,
+    FullReasoning,
+    FullText,
     ItemEnded,
     ItemStarted,
-    Noticed,
+    Notice,
     ReasoningDelta,
     ReasoningKind,
-    ReasoningWhole,
     RefusalDelta,
     Stop,
     TextDelta,
-    TextWhole,
 )
 from codex_proxy.core.items import Message, Reasoning, ToolCall
 
@@ -56,7 +56,7 @@ class Messages:
         """The whole text, and the end."""
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
-        out.append(TextWhole(item, text))
+        out.append(FullText(item, text))
         out.append(ItemEnded(item))
 
     def refusal(self, choice: int | None, text: str, out: list[Event]) -> None:
@@ -82,7 +82,7 @@ class Messages:
         return item
 
 
-class Thoughts:
+class ReasoningItems:
     """The reasoning item that is open. Deltas of all parts come first, then the whole text of each part.
 
     A break comes before every part, the first one too. What follows a whole text is a new item.
@@ -128,9 +128,9 @@ class Thoughts:
         self._wholes[kind] = part + 1
         if kind == "raw":
             if not self._raw_deltas:
-                out.append(ReasoningWhole(self._item, text, part, "raw"))
+                out.append(FullReasoning(self._item, text, part, "raw"))
         elif not self._parts_with_deltas or part in self._parts_with_deltas:
-            out.append(ReasoningWhole(self._item, text, part))
+            out.append(FullReasoning(self._item, text, part))
 
     def end(self, out: list[Event]) -> None:
         """The open item ends, if there is one."""
@@ -244,7 +244,7 @@ class Calls:
         self.piece(key, call_id, name, "", kind, out)
         call = self._open[key]
         if call.item:
-            out.append(ArgumentsWhole(call.item, arguments))
+            out.append(FullArguments(call.item, arguments))
         self._end(key, out)
 
     def end(self, out: list[Event]) -> None:
@@ -280,7 +280,7 @@ class Calls:
     def _end(self, key: _Key, out: list[Event]) -> None:
         call = self._open.pop(key)
         if not call.item:
-            out.append(Noticed("nameless_call"))
+            out.append(Notice("nameless_call"))
             return
         out.append(ItemEnded(call.item))
         name = LEGACY if key[1] == LEGACY else call.given

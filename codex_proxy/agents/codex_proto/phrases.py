@@ -6,7 +6,7 @@ import shlex
 
 from codex_proxy.agents.codex_proto.wire import Msg
 
-LONGEST = 300
+MAX_CHARS = 300
 """Characters of a line; a command can be a whole script."""
 
 SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
@@ -52,5 +52,5 @@ def with_reason(text: str, reason: str | None) -> str:
 
 def one_line(text: str) -> str:
     """White space of any kind becomes one blank; what is too long is cut."""
-    text = " ".join(text[: LONGEST * 4].split())
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    text = " ".join(text[: MAX_CHARS * 4].split())
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from codex_proxy.core.items import (
+    HistoryCall,
     HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
     ImagePart,
     Part,
-    PastCall,
-    PastOutput,
-    PastRaw,
-    SaidMessage,
+    RawHistoryItem,
     TextPart,
     Tool,
 )
@@ -89,7 +89,7 @@ def turn_lines(turn: Turn, submission: str, model: str, *, extended: bool) -> by
 
 def _items(turn: Turn) -> list[dict[str, Any]]:
     first = turn.history[0] if turn.history else None
-    if isinstance(first, SaidMessage) and not is_flattened(turn):
+    if isinstance(first, HistoryMessage) and not is_flattened(turn):
         return _inputs(first.parts)
     return transcript(turn.history)
 
@@ -108,14 +108,14 @@ def transcript(history: Sequence[HistoryItem]) -> list[dict[str, Any]]:
     images: list[ImagePart] = []
     blocks = [PREAMBLE]
     # What came raw from the model (encrypted reasoning) has no text: it cannot go this way.
-    blocks += [_block(item, images) for item in history if not isinstance(item, PastRaw)]
+    blocks += [_block(item, images) for item in history if not isinstance(item, RawHistoryItem)]
     return _inputs([TextPart("\n\n".join(blocks)), *images])
 
 
-def _block(item: SaidMessage | PastCall | PastOutput, images: list[ImagePart]) -> str:
-    if isinstance(item, SaidMessage):
+def _block(item: HistoryMessage | HistoryCall | HistoryOutput, images: list[ImagePart]) -> str:
+    if isinstance(item, HistoryMessage):
         return f"[{_ROLES[item.role]}]\n{_marked(item.parts, images)}"
-    if isinstance(item, PastCall):
+    if isinstance(item, HistoryCall):
         return f"[assistant calls tool {item.name}, {item.call_id}]\n{item.arguments}"
     return f"[tool output, {item.call_id}]\n{_marked(item.parts, images)}"
 
@@ -137,7 +137,7 @@ def _extended(turn: Turn) -> dict[str, Any]:
     history = list(turn.history)
     last = history.pop() if history and _is_user(history[-1]) else None
     return {
-        "items": _inputs(last.parts) if isinstance(last, SaidMessage) else [],
+        "items": _inputs(last.parts) if isinstance(last, HistoryMessage) else [],
         "history": [_response_item(item) for item in history],
         "tools": [_tool(tool) for tool in turn.tools],
         "tool_choice": _choice(turn),
@@ -147,16 +147,16 @@ def _extended(turn: Turn) -> dict[str, Any]:
 
 
 def _is_user(item: HistoryItem) -> bool:
-    return isinstance(item, SaidMessage) and item.role == "user"
+    return isinstance(item, HistoryMessage) and item.role == "user"
 
 
 def _response_item(item: HistoryItem) -> object:
-    if isinstance(item, PastRaw):
+    if isinstance(item, RawHistoryItem):
         return msgspec.Raw(item.json)
-    if isinstance(item, PastCall):
+    if isinstance(item, HistoryCall):
         call = {"type": "function_call", "call_id": item.call_id, "name": item.name}
         return {**call, "arguments": item.arguments}
-    if isinstance(item, PastOutput):
+    if isinstance(item, HistoryOutput):
         output = _content(item.parts, "input_text")
         return {"type": "function_call_output", "call_id": item.call_id, "output": output}
     kind = "output_text" if item.role == "assistant" else "input_text"

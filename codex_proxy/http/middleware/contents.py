@@ -18,7 +18,7 @@ from codex_proxy.http.tellers import TELL, Tell
 
 log = structlog.get_logger("codex_proxy.http")
 
-LONGEST: Final = 16_384
+MAX_CHARS: Final = 16_384
 """Letters of one line: more of a text helps nobody who reads a log."""
 MASK: Final = "***"
 
@@ -36,14 +36,14 @@ _IMAGE_BEGINS: Final = "data:"
 
 def masked(text: str, key: str = "") -> str:
     """The text without keys and images, and no longer than a log line should be."""
-    text, left = _without_images(text, 2 * LONGEST)  # a key that begins within the line is seen to its end
+    text, left = _without_images(text, 2 * MAX_CHARS)  # a key that begins within the line is seen to its end
     whole = len(text) + left
     if key:
         text = text.replace(key, MASK)
     text = _VALUE.sub(rf"\1{MASK}\3", text)
     text = _BEARER.sub(rf"\1 {MASK}", text)
     text = _KEY.sub(MASK, text)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({whole - LONGEST} more)"
+    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}... ({whole - MAX_CHARS} more)"
 
 
 def _without_images(text: str, most: int) -> tuple[str, int]:

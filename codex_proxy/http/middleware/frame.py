@@ -51,7 +51,7 @@ ON_EVERY_REPLY = {
     "Server": "codex-proxy",
 }
 
-LONGEST_NOTE = 100
+MAX_NOTE = 100
 """Letters of a path or a model's name in the log: they are the client's own words."""
 
 CLIENT_LEFT = 499
@@ -89,7 +89,7 @@ async def frame(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _short(value: object) -> object:
-    return value[:LONGEST_NOTE] if isinstance(value, str) else value
+    return value[:MAX_NOTE] if isinstance(value, str) else value
 
 
 async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -13,11 +13,11 @@ from typing import Final
 
 from aiohttp import web
 
-from codex_proxy.core.attempts import LONGEST_SECONDS, FailedAttempts, TooManyWaitError
+from codex_proxy.core.attempts import MAX_SECONDS, FailedAttempts, TooManyWaitError
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
 
-MOST_HELD: Final = 256
+MAX_HELD: Final = 256
 """Connections whose keys wait, of all addresses. An address without wrong keys has none that waits."""
 
 
@@ -54,8 +54,8 @@ class WrongKeys:
             raise _refused(error.seconds) from None
         if seconds == 0:
             return
-        if self._held >= MOST_HELD:
-            raise _refused(LONGEST_SECONDS)
+        if self._held >= MAX_HELD:
+            raise _refused(MAX_SECONDS)
         self._held += 1
         try:
             await self._sleep(seconds)

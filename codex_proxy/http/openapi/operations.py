@@ -12,7 +12,7 @@ from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http.openapi.answers import COUNT, FLAG, TEXT, array, list_of, one_of, ref
 from codex_proxy.http.openapi.bodies import Schema
 from codex_proxy.surfaces.errors import TABLE
-from codex_proxy.surfaces.lists import LONGEST
+from codex_proxy.surfaces.lists import MAX_PAGE_ITEMS
 from codex_proxy.surfaces.responses.wire import Include
 from codex_proxy.surfaces.usage_report import GROUPS, LATEST, WIDTHS
 
@@ -88,7 +88,7 @@ _INCLUDE: Final = _query(
     "Accepted; what it names is shown anyway, or is not there to be shown.",
 )
 _LISTED: Final = (
-    _query("limit", {"type": "integer", "minimum": 1, "maximum": LONGEST}, "Items on a page."),
+    _query("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_ITEMS}, "Items on a page."),
     _query("order", one_of("asc", "desc"), "Newest first (`desc`, the default) or oldest first."),
     _query("after", TEXT, "Id of the last item that the client has."),
     _INCLUDE,

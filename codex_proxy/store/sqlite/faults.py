@@ -34,7 +34,7 @@ def is_damage(error: sqlite3.Error) -> bool:
     return primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def told(error: sqlite3.Error, location: str) -> StoreUnavailable | None:
+def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | None:
     """The error for the caller, or None for a bug."""
     text = _TOLD.get(primary_code(error))
     if text is None:

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from codex_proxy.files.private import close_to_others, create, make_folder, unfit
 from codex_proxy.store.base import StoreRefused
-from codex_proxy.store.sqlite.faults import is_damage, told
+from codex_proxy.store.sqlite.faults import as_store_error, is_damage
 from codex_proxy.store.sqlite.migrations import APPLICATION_ID, LATEST, migrate, version_of
 
 Connect: TypeAlias = Callable[[str, float], sqlite3.Connection]
@@ -52,7 +52,7 @@ def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
         connection.close()
         if is_damage(error):
             raise _damaged(path) from error
-        unavailable = told(error, str(path))
+        unavailable = as_store_error(error, str(path))
         if unavailable is None:
             raise
         raise unavailable from error

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from codex_proxy.store.base import StoreUnavailable
-from codex_proxy.store.sqlite.faults import told
+from codex_proxy.store.sqlite.faults import as_store_error
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class Readers:
                 with self._lock:
                     self._idle.append(connection)
         except sqlite3.Error as error:
-            unavailable = told(error, self._location)
+            unavailable = as_store_error(error, self._location)
             if unavailable is None:
                 raise
             raise unavailable from error

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from codex_proxy.store.base import StoreUnavailable
-from codex_proxy.store.sqlite.faults import is_full, told
+from codex_proxy.store.sqlite.faults import as_store_error, is_full
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
@@ -122,7 +122,7 @@ class Writer:
                 self._one_by_one(batch)
                 return
             for write in batch:
-                write.error = told(error, self._location) or error
+                write.error = as_store_error(error, self._location) or error
 
     def _one_by_one(self, batch: list[_Write]) -> None:
         """The one that does not fit on the disk takes no other with it."""
@@ -147,7 +147,7 @@ class Writer:
         try:
             write.value = write.job(connection)
         except Exception as error:
-            if isinstance(error, sqlite3.Error) and told(error, self._location) is not None:
+            if isinstance(error, sqlite3.Error) and as_store_error(error, self._location) is not None:
                 raise  # the world's fault: the whole transaction is in doubt
             connection.execute("ROLLBACK TO job")
             write.error = error

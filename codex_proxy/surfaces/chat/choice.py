@@ -16,7 +16,7 @@ import msgspec
 from codex_proxy.core.events import Stop
 from codex_proxy.core.items import ToolCall
 from codex_proxy.surfaces.base import json_lines, json_text
-from codex_proxy.surfaces.lanes import Lane
+from codex_proxy.surfaces.serial_output import SerialOutput
 from codex_proxy.surfaces.usage import json_tokens
 
 BLANK_LINE: Final = "\n\n"
@@ -111,13 +111,13 @@ class Choice:
         self._content = self._text(b"content")
         self._refusal = self._text(b"refusal")
         self._reasoning = self._text(b"reasoning_content")
-        self._message_lane = Lane()
+        self._message_lane = SerialOutput()
         self._last_message: str | None = None
         self._last_refusal: str | None = None
         self._last_thought: tuple[str, int] | None = None
         self._at_line_start = True
         self._whole_calls = whole_calls
-        self._call_lane = Lane(whole=whole_calls)
+        self._call_lane = SerialOutput(whole=whole_calls)
         self._waiting: dict[str, ToolCall] = {}
         self._calls: dict[str, Call] = {}
         self.finish_reason = ""
@@ -134,7 +134,7 @@ class Choice:
     def open_message(self, id: str) -> None:
         self._message_lane.open(id)
 
-    def say(self, id: str, texts: list[str], out: list[bytes]) -> None:
+    def add_text(self, id: str, texts: list[str], out: list[bytes]) -> None:
         """Pieces of a message's text."""
         if id != self._message_lane.speaker:
             self._message_lane.keep(id, "".join(texts))
@@ -165,7 +165,7 @@ class Choice:
 
     # --- reasoning and activity ---------------------------------------------------------------
 
-    def think(self, id: str, part: int, text: str, out: list[bytes]) -> None:
+    def add_reasoning(self, id: str, part: int, text: str, out: list[bytes]) -> None:
         """A piece of a reasoning summary; a blank line where another part or item begins."""
         if self._last_thought not in (None, (id, part)):
             text = BLANK_LINE + text
@@ -173,7 +173,7 @@ class Choice:
         self._at_line_start = text.endswith("\n")
         self._reasoning.add(text, out)
 
-    def act(self, did: str, out: list[bytes]) -> None:
+    def add_activity(self, did: str, out: list[bytes]) -> None:
         """What was done, as one line among the agent's thoughts."""
         line = f"{' '.join(did.split())}\n"
         self._reasoning.add(line if self._at_line_start else "\n" + line, out)
@@ -207,7 +207,7 @@ class Choice:
         out.append(call.opening)
         return call
 
-    def argue(self, id: str, text: str, out: list[bytes]) -> None:
+    def add_arguments(self, id: str, text: str, out: list[bytes]) -> None:
         """A piece of a call's argument text."""
         if id == self._call_lane.speaker:
             self._calls[id].arguments.add(text, out)

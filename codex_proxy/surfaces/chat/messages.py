@@ -13,11 +13,11 @@ from collections.abc import Iterable
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import (
+    HistoryCall,
     HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
     Part,
-    PastCall,
-    PastOutput,
-    SaidMessage,
     TextPart,
 )
 from codex_proxy.surfaces.chat import wire
@@ -56,8 +56,8 @@ class _Reader:
 
     def __init__(self) -> None:
         self.items: list[HistoryItem] = []
-        self._calls: dict[str, PastCall] = {}
-        self._outputs: dict[str, PastOutput] = {}
+        self._calls: dict[str, HistoryCall] = {}
+        self._outputs: dict[str, HistoryOutput] = {}
         self._legacy = False
         self._place = ""
 
@@ -71,10 +71,10 @@ class _Reader:
             return
         self.settle()
         if isinstance(message, wire.InstructionMessage):
-            self.items.append(SaidMessage("developer", _named(message.name, _text_parts(message.content))))
+            self.items.append(HistoryMessage("developer", _named(message.name, _text_parts(message.content))))
         elif isinstance(message, wire.UserMessage):
             parts = _named(message.name, _shown_parts(message.content, f"{place}.content"))
-            self.items.append(SaidMessage("user", parts))
+            self.items.append(HistoryMessage("user", parts))
         else:
             self._assistant(message, index, place)
 
@@ -111,17 +111,17 @@ class _Reader:
             )
         parts = _assistant_parts(message)
         if parts:
-            self.items.append(SaidMessage("assistant", parts))
+            self.items.append(HistoryMessage("assistant", parts))
         self._place = place
         self._legacy = message.function_call is not None
         if message.function_call is not None:
             # Deterministic, so that the same history is the same history on every request.
             call = message.function_call
-            self._call(PastCall(f"call_legacy_{index}", call.name, call.arguments), place)
+            self._call(HistoryCall(f"call_legacy_{index}", call.name, call.arguments), place)
         for position, tool_call in enumerate(message.tool_calls or ()):
             self._call(_past_call(tool_call), f"{place}.tool_calls[{position}].id")
 
-    def _call(self, call: PastCall, place: str) -> None:
+    def _call(self, call: HistoryCall, place: str) -> None:
         if call.call_id in self._calls:
             raise bad_request(f"Duplicate value for 'tool_call_id' of '{call.call_id}'.", place)
         self._calls[call.call_id] = call
@@ -161,13 +161,13 @@ class _Reader:
     def _output(self, call_id: str, parts: tuple[Part, ...], place: str) -> None:
         if call_id in self._outputs:
             raise bad_request(f"The call '{call_id}' is answered twice.", place)
-        self._outputs[call_id] = PastOutput(call_id, parts, self._calls[call_id].kind)
+        self._outputs[call_id] = HistoryOutput(call_id, parts, self._calls[call_id].kind)
 
 
-def _past_call(call: wire.PastToolCall) -> PastCall:
+def _past_call(call: wire.HistoryToolCall) -> HistoryCall:
     if isinstance(call, wire.CustomCall):
-        return PastCall(call.id, call.custom.name, call.custom.input, "custom")
-    return PastCall(call.id, call.function.name, call.function.arguments)
+        return HistoryCall(call.id, call.custom.name, call.custom.input, "custom")
+    return HistoryCall(call.id, call.function.name, call.function.arguments)
 
 
 def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:

@@ -12,7 +12,7 @@ import msgspec
 
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, shown_tier, workdir_of
-from codex_proxy.surfaces.body import MOST_ITEMS, most_elements
+from codex_proxy.surfaces.body import MAX_ITEMS, most_elements
 from codex_proxy.surfaces.chat.answer import (
     choices_of,
     format_of,
@@ -25,7 +25,7 @@ from codex_proxy.surfaces.chat.tools import offered_by
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
 from codex_proxy.surfaces.mode import BuiltinTools, mode_of, sandbox_of
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
-from codex_proxy.surfaces.text_format import told
+from codex_proxy.surfaces.text_format import with_json_hint
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     structured_output: bool = False
     """Off: only text, to the letter of docs/contract.md#parameters-of-chat-completions. On: json_object and json_schema
     too."""
-    max_items: int = MOST_ITEMS
+    max_items: int = MAX_ITEMS
     """Messages of one request."""
     logprobs: Logprobs = "refuse"
     web_search: bool = True
@@ -90,7 +90,7 @@ def parse(body: bytes, *, settings: ChatSettings, catalog: ModelCatalog, headers
     workdir, workdir_param = workdir_of(headers, metadata)
     turn = Turn(
         model=resolved.agent_model,
-        history=told(history, wanted),
+        history=with_json_hint(history, wanted),
         mode=mode,
         effort=_effort(request) or resolved.effort,
         summary=request.reasoning.summary if request.reasoning else None,

@@ -1,7 +1,7 @@
 """Events of a turn, rendered as a chat completion: SSE bytes as they come, or one body at the end.
 
 In: batches of well-formed events (`core/rules.py` saw to that). Out: `feed` gives the bytes of a batch,
-`result` the whole answer; both are made of the same `Choice`s, so they cannot disagree. Order, placeholders
+`result` the whole answer; both are made of the same `Choice`s, so they cannot disagree. OutputOrder, placeholders
 and the error frame: docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
 
 It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the
@@ -22,7 +22,7 @@ from codex_proxy.core.events import (
     RefusalDelta,
     StepCompleted,
     TurnEnded,
-    UsageSeen,
+    UsageReported,
 )
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
@@ -30,7 +30,7 @@ from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
 from codex_proxy.surfaces.chat.usage import Measure, StreamMetrics, chat_usage
 from codex_proxy.surfaces.errors import error_frame
-from codex_proxy.surfaces.pieces import Pieces, pieces_together
+from codex_proxy.surfaces.text_runs import TextRun, pieces_together
 from codex_proxy.surfaces.usage import Spending, Spent
 
 ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]
@@ -158,11 +158,11 @@ class ChatRenderer:
             parts = [parts[index] for parts in spoken if len(parts) >= -index]
             out += (self._chunk_head, b",".join(parts), self._chunk_end)
 
-    def _pieces(self, pieces: Pieces, out: list[bytes]) -> None:
+    def _pieces(self, pieces: TextRun, out: list[bytes]) -> None:
         targets = self._hearing(pieces.id, out)
 
         def saying(texts: list[str]) -> Callable[[Choice, list[bytes]], None]:
-            return lambda choice, said: choice.say(pieces.id, texts, said)
+            return lambda choice, said: choice.add_text(pieces.id, texts, said)
 
         if len(targets) == 1:
             self._each(targets, saying(pieces.texts), out)
@@ -179,12 +179,14 @@ class ChatRenderer:
         if event.kind == "summary":
             targets = self._hearing(event.id, out)
             self._each(
-                targets, lambda choice, said: choice.think(event.id, event.part, event.text, said), out
+                targets,
+                lambda choice, said: choice.add_reasoning(event.id, event.part, event.text, said),
+                out,
             )
 
     def _arguments_delta(self, event: ArgumentsDelta, out: list[bytes]) -> None:
         targets = self._hearing(event.id, out)
-        self._each(targets, lambda choice, said: choice.argue(event.id, event.text, said), out)
+        self._each(targets, lambda choice, said: choice.add_arguments(event.id, event.text, said), out)
 
     def _hearing(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
         """The choices that an item speaks to; what it says makes the answer begin."""
@@ -205,7 +207,7 @@ class ChatRenderer:
         elif isinstance(item, ToolCall):
             self._each(self._hearing(item.id, out), lambda choice, said: choice.open_call(item, said), out)
         elif line is not None:
-            self._each(self._hearing(item.id, out), lambda choice, said: choice.act(line, said), out)
+            self._each(self._hearing(item.id, out), lambda choice, said: choice.add_activity(line, said), out)
 
     def _line_of(self, item: Item) -> str | None:
         """What the agent or this server did, as one line for those who want to see it."""
@@ -283,13 +285,13 @@ class ChatRenderer:
 
 
 HANDLERS: Final[dict[type, Callable[[ChatRenderer, Any, list[bytes]], None]]] = {
-    Pieces: ChatRenderer._pieces,
+    TextRun: ChatRenderer._pieces,
     ArgumentsDelta: ChatRenderer._arguments_delta,
     ReasoningDelta: ChatRenderer._reasoning_delta,
     RefusalDelta: ChatRenderer._refusal_delta,
     ItemStarted: ChatRenderer._item_started,
     ItemEnded: ChatRenderer._item_ended,
-    UsageSeen: lambda renderer, event, out: renderer.spent.seen(event),
+    UsageReported: lambda renderer, event, out: renderer.spent.seen(event),
     StepCompleted: lambda renderer, event, out: renderer.spent.step(event),
     TurnEnded: ChatRenderer._turn_ended,
 }

@@ -15,7 +15,7 @@ from codex_proxy.surfaces.body import Parameters, StopSequence, Wire, by_kind, p
 
 CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
-PastName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+HistoryName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -89,12 +89,12 @@ ShownContent: TypeAlias = Annotated[
 
 
 class CalledFunction(Wire):
-    name: PastName
+    name: HistoryName
     arguments: str
 
 
 class CalledCustom(Wire):
-    name: PastName
+    name: HistoryName
     input: str
 
 
@@ -110,7 +110,7 @@ class CustomCall(Wire):
     custom: CalledCustom
 
 
-PastToolCall: TypeAlias = Annotated[
+HistoryToolCall: TypeAlias = Annotated[
     Annotated[FunctionCall, Tag("~function")] | Annotated[CustomCall, Tag("~custom")],
     by_kind("type", {"function": "~function", "custom": "~custom"}),
 ]
@@ -137,7 +137,7 @@ class AssistantMessage(Wire):
     content: AssistantContent | None = None
     name: str | None = None
     refusal: str | None = None
-    tool_calls: list[PastToolCall] | None = None
+    tool_calls: list[HistoryToolCall] | None = None
     function_call: CalledFunction | None = None
     audio: Any = None
 
@@ -150,7 +150,7 @@ class ToolMessage(Wire):
 
 class FunctionMessage(Wire):
     role: Literal["function"]
-    name: PastName
+    name: HistoryName
     content: str | None = None
 
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.faults import bad_request
-from codex_proxy.core.items import HistoryItem, PastOutput, SaidMessage, TextPart
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import MOST_ITEMS
+from codex_proxy.surfaces.body import MAX_ITEMS
 from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.responses.history import STAND_ALONE, history_of
@@ -50,7 +50,7 @@ class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_context(
-    body: bytes, *, catalog: ModelCatalog, max_items: int = MOST_ITEMS, counting: bool = False
+    body: bytes, *, catalog: ModelCatalog, max_items: int = MAX_ITEMS, counting: bool = False
 ) -> ParsedContext:
     """The whole of one request. `counting`: it may be without a model, since an estimate needs none."""
     request = parse_body(body, counting=counting)
@@ -83,14 +83,14 @@ def context_history(
     """Instructions, then `items`, of which the first `earlier` are not the request's own."""
     history = tuple(map(_not_run, history_of(items, earlier=earlier)))
     if parsed.instructions:
-        return (SaidMessage("developer", (TextPart(parsed.instructions),)), *history)
+        return (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
     return history
 
 
 def _not_run(item: HistoryItem) -> HistoryItem:
     """Here no call is made: one that was approved still waits."""
-    if isinstance(item, PastOutput) and item.approved_by is not None:
-        return PastOutput(item.call_id, (TextPart(APPROVED),))
+    if isinstance(item, HistoryOutput) and item.approved_by is not None:
+        return HistoryOutput(item.call_id, (TextPart(APPROVED),))
     return item
 
 
@@ -124,7 +124,7 @@ def _without_images(item: ItemDict) -> ItemDict:
 
 def compaction_turn(parsed: ParsedContext, history: tuple[HistoryItem, ...]) -> Turn:
     """The turn whose answer is the summary: the plain model, without tools."""
-    wish = SaidMessage("user", (TextPart(COMPACTION_WORDS),))
+    wish = HistoryMessage("user", (TextPart(COMPACTION_WORDS),))
     return Turn(model=parsed.agent_model, history=(*history, wish), mode="model")
 
 

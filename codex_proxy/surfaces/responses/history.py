@@ -17,14 +17,14 @@ from typing import Any, Final, NamedTuple
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import (
+    HistoryCall,
     HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
     ImagePart,
     Part,
-    PastCall,
-    PastOutput,
-    PastRaw,
+    RawHistoryItem,
     Role,
-    SaidMessage,
     TextPart,
 )
 from codex_proxy.surfaces.base import schema_json
@@ -41,14 +41,14 @@ _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
-class Told(NamedTuple):
+class HistoryEntry(NamedTuple):
     """A part of the history, and the place of the item that tells it."""
 
     place: int
     part: HistoryItem
 
 
-def told_by(items: Sequence[ItemDict], *, earlier: int = 0) -> list[Told]:
+def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[HistoryEntry]:
     """The history that these items tell. The first `earlier` of them are not of this request: a fault there
     names `input`, one in the others names the item."""
     items = [as_function_item(item) for item in items]
@@ -60,19 +60,19 @@ def told_by(items: Sequence[ItemDict], *, earlier: int = 0) -> list[Told]:
 
 
 def history_of(items: Sequence[ItemDict], *, earlier: int = 0) -> tuple[HistoryItem, ...]:
-    """As `told_by`, without the items."""
-    return tuple(told.part for told in told_by(items, earlier=earlier))
+    """As `history_entries`, without the items."""
+    return tuple(told.part for told in history_entries(items, earlier=earlier))
 
 
 class _Reader:
     """The history so far, and which of its calls have their outputs."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int) -> None:
-        self.told: list[Told] = []
+        self.told: list[HistoryEntry] = []
         self._earlier = earlier
         self._announced = {item["call_id"] for item in items if item["type"] in _CALLS}
         self._mcp = McpPast(items, earlier, self._announced)
-        self._calls: dict[str, PastCall] = {}
+        self._calls: dict[str, HistoryCall] = {}
         self._waiting: dict[str, ItemDict] = {}
         """Outputs that came before their calls."""
         self._answered: set[str] = set()
@@ -105,7 +105,7 @@ class _Reader:
             self.told = list(_completed(self.told, dropped, given))
 
     def _tell(self, index: int, *parts: HistoryItem) -> None:
-        self.told += [Told(index, part) for part in parts]
+        self.told += [HistoryEntry(index, part) for part in parts]
 
     def _place(self, index: int) -> str:
         return "input" if index < self._earlier else f"input[{index - self._earlier}]"
@@ -142,29 +142,29 @@ class _Reader:
             raise _orphan(call_id, f"{self._place(index)}.call_id")
         kind = "custom" if item["type"].startswith("custom") else "function"
         self._announced.add(call_id)
-        self._calls[call_id] = PastCall(call_id, name, arguments, kind)  # type: ignore[arg-type]
+        self._calls[call_id] = HistoryCall(call_id, name, arguments, kind)  # type: ignore[arg-type]
         self._tell(index, self._calls[call_id])
 
     def _answer(self, item: ItemDict, index: int) -> None:
         call = self._calls[item["call_id"]]
         self._answered.add(call.call_id)
-        self._tell(index, PastOutput(call.call_id, _output_parts(item["output"]), call.kind))
+        self._tell(index, HistoryOutput(call.call_id, _output_parts(item["output"]), call.kind))
 
 
 def _completed(
-    told: Iterable[Told], dropped: Collection[int], given: Mapping[int, PastOutput]
-) -> Iterator[Told]:
+    told: Iterable[HistoryEntry], dropped: Collection[int], given: Mapping[int, HistoryOutput]
+) -> Iterator[HistoryEntry]:
     """The history without the `dropped` calls, and with the outputs of those that no item answers, behind the others
     of their step. Parts are known by their identity."""
-    held: list[Told] = []
+    held: list[HistoryEntry] = []
     for each in told:
-        if held and not isinstance(each.part, PastCall | PastOutput):
+        if held and not isinstance(each.part, HistoryCall | HistoryOutput):
             yield from held
             held = []
         if id(each.part) not in dropped:
             yield each
         if id(each.part) in given:
-            held.append(Told(each.place, given[id(each.part)]))
+            held.append(HistoryEntry(each.place, given[id(each.part)]))
     yield from held
 
 
@@ -172,10 +172,10 @@ def _orphan(call_id: str, place: str) -> Fault:
     return bad_request(f"No tool call found for function call output with call_id {call_id}.", place)
 
 
-def _past_call(item: ItemDict) -> PastCall:
+def _past_call(item: ItemDict) -> HistoryCall:
     field = _CALLS[item["type"]]
     id = item.get("id") or ""
-    return PastCall(
+    return HistoryCall(
         item["call_id"],
         name_of(item.get("namespace"), item["name"]),
         item[field],
@@ -209,13 +209,13 @@ def _said(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     id = item.get("id") or ""
     # Providers take ids of their own form only, and need none of what people said.
     own = id if role == "assistant" and id.startswith("msg_") else None
-    return [SaidMessage(role, parts, item.get("phase"), own)]
+    return [HistoryMessage(role, parts, item.get("phase"), own)]
 
 
 def _said_by_agent(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     """What a sub-agent of the client's has said to another: to the model that reads it, its user says it."""
     texts = [part.get("text") or part.get("encrypted_content") or "" for part in item["content"]]
-    return [SaidMessage("user", (TextPart("".join(texts)),))]
+    return [HistoryMessage("user", (TextPart("".join(texts)),))]
 
 
 def _reasoned(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
@@ -232,7 +232,7 @@ def _compacted(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     summary = unsealed(item["encrypted_content"])
     if summary is None:
         return _raw({"type": "compaction", "encrypted_content": item["encrypted_content"]})
-    return [SaidMessage("developer", (TextPart(SUMMARY_WORDS + summary),))]
+    return [HistoryMessage("developer", (TextPart(SUMMARY_WORDS + summary),))]
 
 
 def _as_it_came(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
@@ -244,7 +244,7 @@ def _nothing(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
 
 
 def _raw(item: ItemDict) -> list[HistoryItem]:
-    return [PastRaw(bytes(schema_json(item)))]
+    return [RawHistoryItem(bytes(schema_json(item)))]
 
 
 _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {

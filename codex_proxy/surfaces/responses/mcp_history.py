@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from codex_proxy.core.faults import bad_request
-from codex_proxy.core.items import PastCall, PastOutput, TextPart
+from codex_proxy.core.items import HistoryCall, HistoryOutput, TextPart
 from codex_proxy.core.mcp_names import offered_name
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.mcp_ids import call_id_of
@@ -47,12 +47,12 @@ class McpPast:
                 told = self._responses if item["type"] == mcp_items.RESPONSE else self._runs
                 told.setdefault(request, item)
         self._seen: set[str] = set()
-        self._requests: dict[str, PastCall] = {}
+        self._requests: dict[str, HistoryCall] = {}
         self._early: dict[str, tuple[ItemDict, int]] = {}
         """Answers that came before their requests."""
-        self._waiting: dict[str, PastCall] = {}
+        self._waiting: dict[str, HistoryCall] = {}
 
-    def tell(self, item: ItemDict, index: int) -> Sequence[PastCall | PastOutput]:
+    def tell(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
         """What an item tells: a call, an output, both, or nothing."""
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:
@@ -63,13 +63,13 @@ class McpPast:
             return self._answered(item, index)
         return self._called(item, index) if kind == mcp_items.CALL else ()
 
-    def unanswered(self) -> Sequence[tuple[PastCall, PastOutput]]:
+    def unanswered(self) -> Sequence[tuple[HistoryCall, HistoryOutput]]:
         """The calls that the client was asked about and that have no answer, each with the output that tells so."""
         return [(call, _told(call, UNANSWERED)) for call in self._waiting.values()]
 
     # --- one kind of item each ------------------------------------------------------------------
 
-    def _asked(self, item: ItemDict, index: int) -> Sequence[PastCall | PastOutput]:
+    def _asked(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
         call = self._new_call(item, index, own=False)
         if call is None:
             return ()
@@ -77,7 +77,7 @@ class McpPast:
         self._requests[request] = self._waiting[request] = call
         return (call, *(self._answered(*self._early[request]) if request in self._early else ()))
 
-    def _answered(self, item: ItemDict, index: int) -> Sequence[PastOutput]:
+    def _answered(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
         """A response, or what the call gave: the output stands at the first response, if there is one."""
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
@@ -95,13 +95,13 @@ class McpPast:
             return (_told(call, f"{DENIED}: {reason}" if reason else f"{DENIED}."),)
         if index < self._earlier:
             return (_told(call, mcp_items.CUT_OFF),)
-        return (PastOutput(call.call_id, (), approved_by=request),)
+        return (HistoryOutput(call.call_id, (), approved_by=request),)
 
-    def _called(self, item: ItemDict, index: int) -> Sequence[PastCall | PastOutput]:
+    def _called(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
         call = self._new_call(item, index, own=True)
         return () if call is None else (call, _given(item, call))
 
-    def _new_call(self, item: ItemDict, index: int, *, own: bool) -> PastCall | None:
+    def _new_call(self, item: ItemDict, index: int, *, own: bool) -> HistoryCall | None:
         """The call of an item; None where it was told before."""
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
@@ -111,7 +111,9 @@ class McpPast:
         if call_id in self._taken:  # some providers count their ids anew in every answer
             call_id = id[:_WHOLE_ID] if id[:_WHOLE_ID] not in self._taken else f"mcp_{len(self._taken)}"
         self._taken.add(call_id)
-        return PastCall(call_id, offered_name(item["server_label"], item["name"]), item["arguments"], own=own)
+        return HistoryCall(
+            call_id, offered_name(item["server_label"], item["name"]), item["arguments"], own=own
+        )
 
     def _check(self, item: ItemDict, index: int) -> None:
         """Of the request's own responses, each must answer something; one that changes nothing may be told again."""
@@ -133,7 +135,7 @@ def _is_request(item: ItemDict) -> bool:
     return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
 
 
-def _given(item: ItemDict, call: PastCall) -> PastOutput:
+def _given(item: ItemDict, call: HistoryCall) -> HistoryOutput:
     """What a call gave that was made."""
     output, error = item.get("output"), item.get("error")
     if error is not None:
@@ -142,8 +144,8 @@ def _given(item: ItemDict, call: PastCall) -> PastOutput:
         text = mcp_items.CUT_OFF
     else:
         text = output or ""
-    return PastOutput(call.call_id, (TextPart(text),), own=call.own)
+    return HistoryOutput(call.call_id, (TextPart(text),), own=call.own)
 
 
-def _told(call: PastCall, text: str) -> PastOutput:
-    return PastOutput(call.call_id, (TextPart(text),))
+def _told(call: HistoryCall, text: str) -> HistoryOutput:
+    return HistoryOutput(call.call_id, (TextPart(text),))

@@ -14,7 +14,7 @@ import msgspec
 
 from codex_proxy.core.ids import IdSource
 from codex_proxy.core.items import (
-    OURS,
+    SERVER_ITEMS,
     Activity,
     ClientName,
     Item,
@@ -100,7 +100,7 @@ class OutputItem:
     @property
     def ours(self) -> bool:
         """It is of this server, and not of the agent: how it ended is known for good when it is over."""
-        return isinstance(self.item, OURS)
+        return isinstance(self.item, SERVER_ITEMS)
 
     @property
     def called(self) -> ClientName:

@@ -16,10 +16,10 @@ import msgspec
 
 from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.core.items import HistoryItem, SaidMessage, TextPart
+from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, workdir_of
-from codex_proxy.surfaces.body import MOST_ITEMS, most_elements
+from codex_proxy.surfaces.body import MAX_ITEMS, most_elements
 from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.mode import BuiltinTools, mode_of, sandbox_of
 from codex_proxy.surfaces.models import ModelCatalog, resolve
@@ -33,7 +33,7 @@ from codex_proxy.surfaces.responses.wire import (
     ResponseRequest,
     parse_body,
 )
-from codex_proxy.surfaces.text_format import JSON_OBJECT, Format, json_schema_format, told
+from codex_proxy.surfaces.text_format import JSON_OBJECT, Format, json_schema_format, with_json_hint
 
 UNSUPPORTED: Final = "unsupported_value"
 CONVERSATION_PREFIX: Final = "conv_"
@@ -66,7 +66,7 @@ class ResponsesSettings(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox = "read-only"
     workdir: str = ""
     """The folder of agent turns that name none."""
-    max_items: int = MOST_ITEMS
+    max_items: int = MAX_ITEMS
     """Input items of one request."""
     logprobs: Logprobs = "refuse"
 
@@ -165,9 +165,9 @@ def parse(
 def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
     """The turn with its history: instructions, then what the items before it and its own tell."""
     if parsed.instructions:
-        history = (SaidMessage("developer", (TextPart(parsed.instructions),)), *history)
+        history = (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
     wanted = Format("json_object" if parsed.json_object else "text")
-    return msgspec.structs.replace(parsed.turn, history=told(history, wanted))
+    return msgspec.structs.replace(parsed.turn, history=with_json_hint(history, wanted))
 
 
 def _checked(request: ResponseRequest, settings: ResponsesSettings) -> ResponseRequest:

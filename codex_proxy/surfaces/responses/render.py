@@ -4,8 +4,9 @@ In: batches of well-formed events (`core/rules.py` saw to that). Out: `feed` giv
 object; both are made of the same items, so they cannot disagree. Which bytes an event has is for
 `ResponseEvents` (or the events of another profile) to say; here is what happens, and in which order.
 
-Messages go out one after the other, and so do the client's calls; those that this server runs go side by side. When
-each is done is for `Order`. Reasoning whose encrypted content the client wants waits for it. Lists of tools, which come
+Messages go out one after the other, and so do the client's calls; those that this server runs go side by side.
+`OutputOrder` says when each is done. Reasoning whose encrypted content the client wants waits for it.
+Lists of tools, which come
 before the agent does anything, wait for its first word: until then its fault can be a plain status.
 
 It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the
@@ -30,7 +31,7 @@ from codex_proxy.core.events import (
     RefusalDelta,
     StepCompleted,
     TurnEnded,
-    UsageSeen,
+    UsageReported,
 )
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.ids import Clock, IdSource
@@ -45,10 +46,7 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.surfaces.base import json_bytes
-from codex_proxy.surfaces.lanes import Lane
-from codex_proxy.surfaces.pieces import Pieces, pieces_together
 from codex_proxy.surfaces.responses.events import Events, ResponseEvents
-from codex_proxy.surfaces.responses.order import Order
 from codex_proxy.surfaces.responses.output import (
     ACTIVITY_TYPE,
     ARGUMENTS,
@@ -63,6 +61,7 @@ from codex_proxy.surfaces.responses.output import (
     line_of,
     output_item,
 )
+from codex_proxy.surfaces.responses.output_order import OutputOrder
 from codex_proxy.surfaces.responses.response_object import (
     Head,
     error_object,
@@ -70,6 +69,8 @@ from codex_proxy.surfaces.responses.response_object import (
     status_of,
     usage_object,
 )
+from codex_proxy.surfaces.serial_output import SerialOutput
+from codex_proxy.surfaces.text_runs import TextRun, pieces_together
 from codex_proxy.surfaces.usage import Spending, Spent
 
 EMPTY_MESSAGE: Final = Message("")
@@ -117,8 +118,8 @@ class ResponsesRenderer:
         self._frames: list[tuple[int, bytes]] | None = [] if keep_frames else None
         self._events: Events = self._events_of_profile()
         self._items: dict[str, OutputItem] = {}
-        self._lanes: dict[type, Lane] = {Message: Lane(), ToolCall: Lane()}
-        self._order = Order(self._events)
+        self._lanes: dict[type, SerialOutput] = {Message: SerialOutput(), ToolCall: SerialOutput()}
+        self._order = OutputOrder(self._events)
         self._output = self._order.items
         self._lists: list[OutputItem] = []
         """Lists of tools that wait for the answer to begin."""
@@ -400,7 +401,7 @@ class ResponsesRenderer:
 
 
 HANDLERS: Final[dict[type, Callable[[ResponsesRenderer, Any], None]]] = {
-    Pieces: lambda renderer, pieces: renderer._say(pieces.id, TEXT, *pieces.texts),
+    TextRun: lambda renderer, pieces: renderer._say(pieces.id, TEXT, *pieces.texts),
     ArgumentsDelta: lambda renderer, event: renderer._say(event.id, ARGUMENTS, event.text),
     ReasoningDelta: ResponsesRenderer._reasoning_delta,
     RefusalDelta: lambda renderer, event: renderer._say(event.id, REFUSAL, event.text),
@@ -408,7 +409,7 @@ HANDLERS: Final[dict[type, Callable[[ResponsesRenderer, Any], None]]] = {
     ItemStarted: ResponsesRenderer._item_started,
     ItemEnded: lambda renderer, event: renderer._item_ended(event),  # a profile has its own
     RawItem: ResponsesRenderer._raw_item,
-    UsageSeen: lambda renderer, event: renderer.spent.seen(event),
+    UsageReported: lambda renderer, event: renderer.spent.seen(event),
     StepCompleted: ResponsesRenderer._step_completed,
     TurnEnded: ResponsesRenderer._turn_ended,
 }

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from codex_proxy.agent_plugin import NOTHING, Ended, Reply, Step, failure_from_exit
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryItem, Message, PastCall, PastOutput, SaidMessage, TextPart
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Message, TextPart
 from codex_proxy.core.turn import Turn
 
 ANSWER = "answer"
@@ -84,17 +84,17 @@ class OneShotTurn:
 
 def prompt_of(turn: Turn) -> str:
     """What the program is given: one message as it is, a conversation with the name of who said it before each part."""
-    if len(turn.history) == 1 and isinstance(turn.history[0], SaidMessage):
+    if len(turn.history) == 1 and isinstance(turn.history[0], HistoryMessage):
         return _text_of(turn.history[0].parts)
     return "\n\n".join(_labelled(item) for item in turn.history)
 
 
 def _labelled(item: HistoryItem) -> str:
-    if isinstance(item, SaidMessage):
+    if isinstance(item, HistoryMessage):
         return f"{item.role}: {_text_of(item.parts)}"
-    if isinstance(item, PastCall):
+    if isinstance(item, HistoryCall):
         return f"call of {item.name}: {item.arguments}"
-    if isinstance(item, PastOutput):
+    if isinstance(item, HistoryOutput):
         return f"output of the call: {_text_of(item.parts)}"
     return ""
 

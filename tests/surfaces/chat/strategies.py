@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event
 from codex_proxy.core.items import Activity, McpApproval, McpCall, McpTools, Message, Reasoning, ToolCall
-from codex_proxy.core.rules import Rules
+from codex_proxy.core.rules import TurnRepair
 
 IDS = st.sampled_from(["a", "b", "c", "d"])
 TEXTS = st.text(
@@ -42,7 +42,7 @@ EVENTS = (
     | st.builds(ev.ReasoningDelta, IDS, TEXTS, st.integers(0, 1), st.sampled_from(["summary", "raw"]))
     | st.builds(ev.ArgumentsDelta, IDS, TEXTS)
     | st.builds(ev.OutputDelta, IDS, TEXTS)
-    | st.builds(ev.UsageSeen, USAGES, st.sampled_from(["token_count", "task_complete", "provider"]))
+    | st.builds(ev.UsageReported, USAGES, st.sampled_from(["token_count", "task_complete", "provider"]))
     | st.builds(ev.StepCompleted, st.none() | USAGES)
 )
 STOPS = st.sampled_from(["stop", "length", "tool_calls", "content_filter", "interrupted", "of_tomorrow"])
@@ -50,7 +50,7 @@ ENDS = st.builds(ev.TurnEnded, STOPS, choice_stops=st.none() | st.dictionaries(s
 
 
 def _repaired(events: list[Event], end: ev.TurnEnded) -> list[Event]:
-    return Rules().feed([*events, end])
+    return TurnRepair().feed([*events, end])
 
 
 TURNS = st.builds(_repaired, st.lists(EVENTS, max_size=25), ENDS)

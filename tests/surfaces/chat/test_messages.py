@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.core.items import HistoryItem, ImagePart, PastCall, PastOutput, SaidMessage, TextPart
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    ImagePart,
+    TextPart,
+)
 from tests.pictures import PIXEL
 from tests.surfaces.chat.asking import HELLO, answer, ask, call, refused
 
@@ -20,8 +27,8 @@ def wrong(*messages: dict[str, Any]) -> tuple[str | None, str]:
     return fault.param, fault.message
 
 
-def said(role: Any, *texts: str) -> SaidMessage:
-    return SaidMessage(role, tuple(TextPart(text) for text in texts))
+def said(role: Any, *texts: str) -> HistoryMessage:
+    return HistoryMessage(role, tuple(TextPart(text) for text in texts))
 
 
 def asks(*calls: dict[str, Any], content: Any = None) -> dict[str, Any]:
@@ -42,7 +49,7 @@ def test_a_user_says_text_or_parts_of_text_and_images() -> None:
         {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
     ]
     assert history({"role": "user", "content": parts}) == (
-        SaidMessage(
+        HistoryMessage(
             "user",
             (TextPart("what is this?"), ImagePart(PIXEL, "low"), ImagePart("https://example.com/a.png")),
         ),
@@ -88,14 +95,14 @@ def test_calls_and_outputs_become_past_calls_and_outputs() -> None:
     ) == (
         said("user", "hello"),
         said("assistant", "Looking."),
-        PastCall("call_1", "get_weather", '{"x": 1}'),
-        PastOutput("call_1", (TextPart("sunny"),)),
+        HistoryCall("call_1", "get_weather", '{"x": 1}'),
+        HistoryOutput("call_1", (TextPart("sunny"),)),
     )
 
 
 def test_an_output_may_be_parts_with_images() -> None:
     parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": PIXEL}}]
-    assert history(asks(call()), answer(content=parts))[-1] == PastOutput(
+    assert history(asks(call()), answer(content=parts))[-1] == HistoryOutput(
         "call_1", (TextPart("look"), ImagePart(PIXEL))
     )
 
@@ -103,14 +110,14 @@ def test_an_output_may_be_parts_with_images() -> None:
 def test_a_custom_call_keeps_its_kind_and_so_does_its_output() -> None:
     custom = {"type": "custom", "id": "call_1", "custom": {"name": "sql", "input": "select 1"}}
     assert history(asks(custom), answer()) == (
-        PastCall("call_1", "sql", "select 1", "custom"),
-        PastOutput("call_1", (TextPart("sunny"),), "custom"),
+        HistoryCall("call_1", "sql", "select 1", "custom"),
+        HistoryOutput("call_1", (TextPart("sunny"),), "custom"),
     )
 
 
 def test_outputs_out_of_order_are_put_into_the_order_of_their_calls() -> None:
     items = history(asks(call("a"), call("b")), answer("b", "B"), answer("a", "A"), HELLO)
-    assert items[2:4] == (PastOutput("a", (TextPart("A"),)), PastOutput("b", (TextPart("B"),)))
+    assert items[2:4] == (HistoryOutput("a", (TextPart("A"),)), HistoryOutput("b", (TextPart("B"),)))
 
 
 @pytest.mark.parametrize("after", [[], [HELLO], [answer("b"), HELLO]])
@@ -153,8 +160,8 @@ FUNCTION_SAYS = {"role": "function", "name": "f", "content": "done"}
 def test_a_function_call_gets_a_call_id_that_is_the_same_on_every_request() -> None:
     expected = (
         said("user", "hello"),
-        PastCall("call_legacy_1", "f", "{}"),
-        PastOutput("call_legacy_1", (TextPart("done"),)),
+        HistoryCall("call_legacy_1", "f", "{}"),
+        HistoryOutput("call_legacy_1", (TextPart("done"),)),
     )
     assert history(HELLO, ASKS_FUNCTION, FUNCTION_SAYS) == expected
     assert history(HELLO, ASKS_FUNCTION, FUNCTION_SAYS, HELLO)[:3] == expected

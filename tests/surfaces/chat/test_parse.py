@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from codex_proxy.core.faults import FaultKind
-from codex_proxy.core.items import SaidMessage, TextPart
+from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ChatSettings, ParsedChat
 from codex_proxy.surfaces.chat.wire import ChatRequest
@@ -186,7 +186,7 @@ def test_the_name_and_the_description_of_a_schema_reach_the_model() -> None:
 def test_with_structured_output_a_json_object_is_asked_for_in_words() -> None:
     parsed = ask(STRUCTURED, response_format={"type": "json_object"})
     first = parsed.turn.history[0]
-    assert isinstance(first, SaidMessage)
+    assert isinstance(first, HistoryMessage)
     assert first.role == "developer"
 
 
@@ -386,8 +386,8 @@ def test_the_name_of_who_speaks_stands_in_front_of_the_text() -> None:
     assert turn.ignored == ("messages[].name",)
 
 
-def said_in(parsed: ParsedChat) -> list[SaidMessage]:
-    return [item for item in parsed.turn.history if isinstance(item, SaidMessage)]
+def said_in(parsed: ParsedChat) -> list[HistoryMessage]:
+    return [item for item in parsed.turn.history if isinstance(item, HistoryMessage)]
 
 
 def test_what_nobody_has_a_knob_for_is_named() -> None:

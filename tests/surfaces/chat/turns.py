@@ -14,7 +14,7 @@ from codex_proxy.core.events import (
     TurnEnded,
     TurnStarted,
     Usage,
-    UsageSeen,
+    UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import (
@@ -81,7 +81,7 @@ def asked(id: str = "q") -> list[Event]:
 
 
 def counted(usage: Usage = USAGE) -> list[Event]:
-    return [UsageSeen(usage, "token_count")]
+    return [UsageReported(usage, "token_count")]
 
 
 def stepped(usage: Usage | None) -> list[Event]:

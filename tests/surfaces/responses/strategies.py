@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from codex_proxy.core.events import Event, RawItem, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.rules import Rules
+from codex_proxy.core.rules import TurnRepair
 from tests.surfaces.chat import strategies as chat
 
 RAW = st.builds(
@@ -30,7 +30,7 @@ ENDS = st.builds(
 
 
 def _repaired(events: list[Event], end: TurnEnded) -> list[Event]:
-    return Rules().feed([*events, end])
+    return TurnRepair().feed([*events, end])
 
 
 TURNS = st.builds(_repaired, st.lists(chat.EVENTS | RAW, max_size=25), ENDS)

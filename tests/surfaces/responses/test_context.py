@@ -9,7 +9,7 @@ import pytest
 
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.core.items import SaidMessage, TextPart
+from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.surfaces.models import DEFAULT_NAME
 from codex_proxy.surfaces.responses import objects
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
 def test_the_plain_model_sums_up_what_it_has_seen() -> None:
     parsed = context(input="Owls fly.", instructions="Be brief.")
     asked = compaction_turn(parsed, context_history(parsed, parsed.input_items))
-    texts = [item.parts for item in asked.history if isinstance(item, SaidMessage)]
+    texts = [item.parts for item in asked.history if isinstance(item, HistoryMessage)]
     assert texts == [(TextPart("Be brief."),), (TextPart("Owls fly."),), (TextPart(COMPACTION_WORDS),)]
     assert (asked.mode, asked.tools) == ("model", ())
 
@@ -127,5 +127,5 @@ def test_the_summary_is_what_the_assistant_said_and_a_new_chain_begins_with_it()
         id="resp_1", created_at=1, item_id="cmp_1", summary=summary, usage=Usage(5, 0, 2, 0)
     )
     (told,) = history(*compacted["output"])
-    assert isinstance(told, SaidMessage)
+    assert isinstance(told, HistoryMessage)
     assert "Owls fly." in told.parts[0].text  # type: ignore[union-attr]

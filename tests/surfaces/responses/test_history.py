@@ -10,7 +10,14 @@ from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.items import ImagePart, PastCall, PastOutput, PastRaw, SaidMessage, TextPart
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryMessage,
+    HistoryOutput,
+    ImagePart,
+    RawHistoryItem,
+    TextPart,
+)
 from codex_proxy.surfaces.items import references_of, resolved, with_ids
 from codex_proxy.surfaces.responses.compaction import sealed, unsealed
 from codex_proxy.surfaces.responses.history import history_of
@@ -43,8 +50,8 @@ EVERY_KIND: list[dict[str, Any]] = [
 STORED: TypeAdapter[Any] = TypeAdapter(ResponseItem)
 
 
-def user(text: str) -> SaidMessage:
-    return SaidMessage("user", (TextPart(text),))
+def user(text: str) -> HistoryMessage:
+    return HistoryMessage("user", (TextPart(text),))
 
 
 # --- the form -------------------------------------------------------------------------------------
@@ -113,7 +120,7 @@ def test_a_reference_to_nothing_is_refused() -> None:
 
 def test_system_is_developer() -> None:
     items = history({"role": "system", "content": "a"}, {"role": "developer", "content": "b"})
-    assert [item.role for item in items if isinstance(item, SaidMessage)] == ["developer", "developer"]
+    assert [item.role for item in items if isinstance(item, HistoryMessage)] == ["developer", "developer"]
 
 
 def test_text_and_images_keep_their_order() -> None:
@@ -122,13 +129,13 @@ def test_text_and_images_keep_their_order() -> None:
         {"type": "input_image", "image_url": PIXEL, "detail": "high"},
     ]
     assert history({"role": "user", "content": parts}) == (
-        SaidMessage("user", (TextPart("What is this?"), ImagePart(PIXEL, "high"))),
+        HistoryMessage("user", (TextPart("What is this?"), ImagePart(PIXEL, "high"))),
     )
 
 
 def test_refusals_of_the_past_are_text() -> None:
     said_no = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}], "id": "msg_1"}
-    assert history(said_no) == (SaidMessage("assistant", (TextPart("No."),), id="msg_1"),)
+    assert history(said_no) == (HistoryMessage("assistant", (TextPart("No."),), id="msg_1"),)
 
 
 def test_only_ids_that_a_provider_would_take_go_back() -> None:
@@ -139,38 +146,38 @@ def test_only_ids_that_a_provider_would_take_go_back() -> None:
             {"role": "assistant", "content": "a", "id": "item_1"},
             {"role": "user", "content": "a", "id": "msg_2"},
         )
-        if isinstance(item, SaidMessage)
+        if isinstance(item, HistoryMessage)
     ]
     assert ids == ["msg_1", None, None]
 
 
 def test_a_call_and_its_output_are_told_in_their_order() -> None:
     assert history({**call(), "id": "fc_1"}, output()) == (
-        PastCall("call_1", "get_weather", "{}", id="fc_1"),
-        PastOutput("call_1", (TextPart("sunny"),)),
+        HistoryCall("call_1", "get_weather", "{}", id="fc_1"),
+        HistoryOutput("call_1", (TextPart("sunny"),)),
     )
 
 
 def test_a_custom_call_is_text_in_and_out() -> None:
     assert history(*EVERY_KIND[7:9]) == (
-        PastCall("call_2", "sh", "ls", "custom"),
-        PastOutput("call_2", (TextPart("x"),), "custom"),
+        HistoryCall("call_2", "sh", "ls", "custom"),
+        HistoryOutput("call_2", (TextPart("x"),), "custom"),
     )
 
 
 def test_an_output_can_have_an_image() -> None:
     (_, answered) = history(call(), output(text=[{"type": "input_image", "image_url": PIXEL}]))
-    assert answered == PastOutput("call_1", (ImagePart(PIXEL, "auto"),))
+    assert answered == HistoryOutput("call_1", (ImagePart(PIXEL, "auto"),))
 
 
 def test_an_output_that_comes_before_its_call_is_put_behind_it() -> None:
     kinds = [type(item) for item in history(output(), {"role": "user", "content": "x"}, call())]
-    assert kinds == [SaidMessage, PastCall, PastOutput]
+    assert kinds == [HistoryMessage, HistoryCall, HistoryOutput]
 
 
 def test_a_second_output_of_a_call_is_left_out() -> None:
     items = history(call(), output(text="first"), output(text="second"))
-    assert items[1:] == (PastOutput("call_1", (TextPart("first"),)),)
+    assert items[1:] == (HistoryOutput("call_1", (TextPart("first"),)),)
 
 
 def test_a_call_that_is_told_again_is_left_out() -> None:
@@ -204,7 +211,7 @@ def test_a_known_call_of_an_earlier_response_is_answered_by_this_one() -> None:
     earlier = output_of(turn(called("{}")))
     parsed = ask(input=[output("call_t")], previous_response_id="resp_1")
     told = history_of([*earlier, *parsed.input_items], earlier=len(earlier))
-    assert [type(item) for item in told] == [PastCall, PastOutput]
+    assert [type(item) for item in told] == [HistoryCall, HistoryOutput]
 
 
 def test_faults_name_the_item_of_this_request_and_not_of_the_whole_history() -> None:
@@ -218,7 +225,7 @@ def test_faults_name_the_item_of_this_request_and_not_of_the_whole_history() -> 
 def test_encrypted_reasoning_goes_back_as_it_came_and_once() -> None:
     reasoning = {**EVERY_KIND[4], "id": "rs_1", "status": "completed"}
     (raw,) = history(reasoning, reasoning)
-    assert isinstance(raw, PastRaw)
+    assert isinstance(raw, RawHistoryItem)
     assert json.loads(raw.json) == {
         "type": "reasoning",
         "id": "rs_1",
@@ -234,7 +241,7 @@ def test_reasoning_that_nobody_encrypted_is_left_out() -> None:
 def test_activity_may_come_back_and_says_nothing_to_the_model() -> None:
     items = output_of(turn(did("ls"), said("Done.")), activity="items")
     assert list(ask(input=items).input_items) == items
-    assert [type(item) for item in history(*items)] == [SaidMessage]
+    assert [type(item) for item in history(*items)] == [HistoryMessage]
 
 
 def test_lists_of_tools_are_not_for_the_model() -> None:
@@ -243,7 +250,7 @@ def test_lists_of_tools_are_not_for_the_model() -> None:
 
 def test_what_the_models_provider_made_goes_back_as_it_came() -> None:
     (raw,) = history({**EVERY_KIND[14], "id": "ws_1"})
-    assert isinstance(raw, PastRaw)
+    assert isinstance(raw, RawHistoryItem)
     assert json.loads(raw.json)["action"] == {"type": "search", "query": "q"}
 
 
@@ -266,16 +273,16 @@ def test_what_the_models_provider_made_goes_back_as_it_came() -> None:
 )
 def test_other_things_that_it_made_go_back_whole_too(item: dict[str, Any]) -> None:
     (raw,) = history(item)
-    assert isinstance(raw, PastRaw)
+    assert isinstance(raw, RawHistoryItem)
     assert json.loads(raw.json).items() >= item.items()
 
 
 def test_a_compaction_of_ours_is_its_summary_and_any_other_is_opaque() -> None:
     (ours,) = history({"type": "compaction", "encrypted_content": sealed("We spoke of owls.")})
-    assert isinstance(ours, SaidMessage)
+    assert isinstance(ours, HistoryMessage)
     assert ours.parts == (TextPart("What was said before, in a summary:\nWe spoke of owls."),)
     (other,) = history({"type": "compaction", "encrypted_content": "gAAAA"})
-    assert isinstance(other, PastRaw)
+    assert isinstance(other, RawHistoryItem)
 
 
 @pytest.mark.parametrize("content", ["codex-proxy-summary-1.%", "codex-proxy-summary-1._w==", "gAAAA", ""])

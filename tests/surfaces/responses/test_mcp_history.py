@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, SaidMessage, TextPart
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, TextPart
 from codex_proxy.surfaces.responses.context import context_history, parse_context
-from codex_proxy.surfaces.responses.history import history_of, told_by
+from codex_proxy.surfaces.responses.history import history_entries, history_of
 from codex_proxy.surfaces.responses.mcp_items import error_text
 from tests.surfaces.chat.turns import asked, begun, gave, listed, said, turn
 from tests.surfaces.responses.answering import output as output_of
@@ -45,16 +45,16 @@ NO = YES | {"approve": False}
 APPROVED_RUN = RUN | {"id": "mcp_ba9876543210-call_1", "approval_request_id": REQUEST["id"]}
 HELLO: dict[str, Any] = {"type": "message", "role": "user", "content": "hello"}
 
-ASKED = PastCall("call_1", "files__read", "{}")
-GIVEN = PastOutput("call_1", (TextPart("done"),))
+ASKED = HistoryCall("call_1", "files__read", "{}")
+GIVEN = HistoryOutput("call_1", (TextPart("done"),))
 
 
-def told(text: str) -> PastOutput:
-    return PastOutput("call_1", (TextPart(text),))
+def told(text: str) -> HistoryOutput:
+    return HistoryOutput("call_1", (TextPart(text),))
 
 
 def text_of(item: HistoryItem) -> str:
-    assert isinstance(item, PastOutput)
+    assert isinstance(item, HistoryOutput)
     (part,) = item.parts
     assert isinstance(part, TextPart)
     return part.text
@@ -76,8 +76,8 @@ def refusal(earlier: Sequence[Any], *fresh: Any) -> tuple[str | None, str]:
 
 
 def test_a_call_is_one_of_the_function_that_the_model_knows_and_was_answered() -> None:
-    done = PastOutput("call_1", (TextPart("done"),), own=True)
-    assert history(RUN) == (PastCall("call_1", "files__read", "{}", own=True), done)
+    done = HistoryOutput("call_1", (TextPart("done"),), own=True)
+    assert history(RUN) == (HistoryCall("call_1", "files__read", "{}", own=True), done)
 
 
 @pytest.mark.parametrize(
@@ -114,19 +114,19 @@ def test_a_call_that_is_told_again_is_told_once() -> None:
 def test_two_calls_with_one_call_id_of_the_model_are_two() -> None:
     other = RUN | {"id": "mcp_ba9876543210-call_1", "name": "write"}
     first, _, second, answer = history(RUN, other)
-    assert isinstance(first, PastCall)
-    assert isinstance(second, PastCall)
-    assert isinstance(answer, PastOutput)
+    assert isinstance(first, HistoryCall)
+    assert isinstance(second, HistoryCall)
+    assert isinstance(answer, HistoryOutput)
     assert second.call_id == answer.call_id == other["id"] != first.call_id
     function = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
     answered = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
-    ids = [item.call_id for item in history(RUN, function, answered) if isinstance(item, PastCall)]
+    ids = [item.call_id for item in history(RUN, function, answered) if isinstance(item, HistoryCall)]
     assert ids == [RUN["id"], "call_1"]
 
 
 def test_ids_that_are_the_same_for_longer_than_a_call_id_are_told_apart() -> None:
     long = [RUN | {"id": "mcp_" + "x" * 80 + str(number)} for number in range(3)]
-    ids = [item.call_id for item in history(*long) if isinstance(item, PastCall)]
+    ids = [item.call_id for item in history(*long) if isinstance(item, HistoryCall)]
     assert len(set(ids)) == 3
     assert max(map(len, ids)) == 64
 
@@ -141,7 +141,7 @@ def test_what_a_response_put_out_goes_back_in() -> None:
     parsed = ask(input=items)
     assert list(parsed.input_items) == items
     assert [type(item) for item in history_of(parsed.input_items)] == [
-        PastCall, PastOutput, SaidMessage, PastCall, PastOutput,
+        HistoryCall, HistoryOutput, HistoryMessage, HistoryCall, HistoryOutput,
     ]  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def test_what_a_response_put_out_goes_back_in() -> None:
 
 
 def test_an_approved_call_waits_to_be_run() -> None:
-    assert with_earlier([REQUEST], YES) == (ASKED, PastOutput("call_1", (), approved_by=REQUEST["id"]))
+    assert with_earlier([REQUEST], YES) == (ASKED, HistoryOutput("call_1", (), approved_by=REQUEST["id"]))
     assert history(REQUEST, YES) == with_earlier([REQUEST], YES)
 
 
@@ -162,7 +162,7 @@ def test_a_denied_call_was_not_made_and_the_model_hears_why() -> None:
 def test_a_call_that_was_approved_and_run_has_its_output_where_it_was_approved() -> None:
     items = with_earlier([REQUEST, YES, HELLO, APPROVED_RUN], HELLO)
     assert items[:2] == (ASKED, GIVEN)
-    assert [type(item) for item in items[2:]] == [SaidMessage, SaidMessage]
+    assert [type(item) for item in items[2:]] == [HistoryMessage, HistoryMessage]
     assert history(REQUEST, YES, APPROVED_RUN) == (ASKED, GIVEN)
 
 
@@ -189,7 +189,7 @@ def test_a_conversation_may_go_on_without_an_answer_and_then_the_call_was_not_ma
     call, answer, hello = with_earlier([REQUEST], HELLO)
     assert call == ASKED
     assert "did not say whether" in text_of(answer)
-    assert isinstance(hello, SaidMessage)
+    assert isinstance(hello, HistoryMessage)
 
 
 def test_the_word_for_an_unanswered_call_stands_behind_the_outputs_of_its_step() -> None:
@@ -207,7 +207,7 @@ def test_the_word_for_an_unanswered_call_stands_behind_the_outputs_of_its_step()
 
 def test_a_request_that_is_answered_late_is_answered() -> None:
     items = with_earlier([REQUEST, HELLO], YES)
-    assert [type(item) for item in items] == [PastCall, SaidMessage, PastOutput]
+    assert [type(item) for item in items] == [HistoryCall, HistoryMessage, HistoryOutput]
 
 
 def test_a_response_to_nothing_is_refused() -> None:
@@ -264,18 +264,18 @@ ITEMS = st.one_of(
 def test_every_call_is_told_once_with_one_output_behind_it(items: list[Any], earlier: int) -> None:
     given_items = ask(input=items or [HELLO]).input_items
     try:
-        parts = told_by(given_items, earlier=min(earlier, len(given_items)))
+        parts = history_entries(given_items, earlier=min(earlier, len(given_items)))
     except Fault:
         return
     seen: dict[str, int] = {}
     for place, part in parts:
         assert 0 <= place < len(given_items)
-        if isinstance(part, PastCall):
+        if isinstance(part, HistoryCall):
             assert part.call_id not in seen
             seen[part.call_id] = 0
-        elif isinstance(part, PastOutput):
+        elif isinstance(part, HistoryOutput):
             seen[part.call_id] += 1
             assert part.approved_by is None or (place >= earlier and not part.parts)
     assert set(seen.values()) <= {1}
     hellos = [item for item in given_items if item["type"] == "message"]
-    assert len([part for _, part in parts if isinstance(part, SaidMessage)]) == len(hellos)
+    assert len([part for _, part in parts if isinstance(part, HistoryMessage)]) == len(hellos)

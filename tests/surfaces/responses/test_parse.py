@@ -11,7 +11,7 @@ import pytest
 from openai.types.responses import Response
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.core.items import SaidMessage, TextPart, Tool
+from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.turn import NamedTools
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.errors import error_body, status_of
@@ -40,7 +40,7 @@ def test_a_string_is_what_the_user_says() -> None:
             "status": "completed",
         },
     )
-    assert turn(input="hello").history == (SaidMessage("user", (TextPart("hello"),)),)
+    assert turn(input="hello").history == (HistoryMessage("user", (TextPart("hello"),)),)
 
 
 def test_the_structured_input_of_the_seed_is_the_same_as_its_string() -> None:

@@ -7,7 +7,7 @@ first that was opened speaks, the pieces of the others wait until it is closed. 
 from __future__ import annotations
 
 
-class Lane:
+class SerialOutput:
     """An order of ids. The oldest open one has the word; what the others say is kept.
 
     In a `whole` lane nobody speaks before the end: each is heard once, all of it, when it is closed.

@@ -12,7 +12,7 @@ from codex_proxy.surfaces.responses.events import Events
 from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE, OutputItem
 
 
-class Order:
+class OutputOrder:
     """The output of one response."""
 
     def __init__(self, events: Events) -> None:

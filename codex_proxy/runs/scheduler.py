@@ -19,16 +19,16 @@ import structlog
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.events import Event, Stop, TurnEnded
+from codex_proxy.core.failure_details import with_context_length, with_reset
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
-from codex_proxy.core.items import HistoryItem, PastOutput
-from codex_proxy.core.limits import MOST_SIZE
+from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.limits import MAX_TURN_CHARS
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
-from codex_proxy.core.told_faults import with_context_length, with_reset
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutputs, ReusedSession, thread_key
-from codex_proxy.runs.own_calls import OwnCalls, ToolRunner, approved_calls, filled
 from codex_proxy.runs.run import BeforeEnd, Run
+from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, filled
 from codex_proxy.tools.attempt import Attempt, first_attempt
 from codex_proxy.tools.checks import Check
 from codex_proxy.tools.fingerprint import prints_of
@@ -55,7 +55,7 @@ class RunLimits(msgspec.Struct, frozen=True):
     running: int = 16
     waiting: int = 64
     wait: float = 30.0
-    size: int = MOST_SIZE
+    size: int = MAX_TURN_CHARS
 
 
 class _Started(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class _StartPlan(msgspec.Struct, frozen=True):
     opened: AgentSession | None = None
 
 
-class RunManager:
+class RunScheduler:
     """Starts runs on one agent and sees them to their end."""
 
     def __init__(
@@ -158,18 +158,18 @@ class RunManager:
         # No await between here and the run's begin: it owns the session from now on, and its end gives it back.
         loop = asyncio.get_running_loop()
         context = copy_context()
-        calls = OwnCalls(runner, lambda work: self._clean_up(work, context))
+        calls = ServerCalls(runner, lambda work: self._clean_up(work, context))
         run = Run(
             turn, started.attempt, loop, self._deadlines, self,
             client=owner, saves=self._has_to_save, calls=calls, most=self._limits.size,
         )  # fmt: skip
         self._runs[run] = _Started(slot, before_end, durable, replay, context)
         if first:
-            run.preface(first)
+            run.add_first_events(first)
         if not to_run:
             self._begin(run, started)
         elif not run.ended:
-            run.begin_with(self._or_failed(run, lambda: self._begun_with_approved(run, calls)))
+            run.begin_after(self._or_failed(run, lambda: self._begun_with_approved(run, calls)))
         if self._stopped:
             run.fail(STOPPING)
         return run
@@ -181,13 +181,13 @@ class RunManager:
             assert plan.opened is not None
             self._begin_session(run, plan.opened)
 
-    async def _begun_with_approved(self, run: Run, calls: OwnCalls) -> None:
+    async def _begun_with_approved(self, run: Run, calls: ServerCalls) -> None:
         """The turn begins when what its client approved has run."""
         run.turn = await calls.approved(run, run.turn)
         if run.ended:
             return
         started = self._runs[run]
-        outputs = [item for item in run.turn.history if isinstance(item, PastOutput)]
+        outputs = [item for item in run.turn.history if isinstance(item, HistoryOutput)]
         replay = None if started.replay is None else filled(started.replay, outputs)
         self._runs[run] = msgspec.structs.replace(started, replay=replay)
         plan = await self._plan_start(run.turn, run.client, replay)
@@ -243,25 +243,25 @@ class RunManager:
 
     async def check(self, run: Run, attempt: Attempt, checks: Sequence[Check]) -> None:
         async def checked() -> None:
-            run.checked(attempt, await self.checks.of_texts(checks))
+            run.verdicts_received(attempt, await self.checks.of_texts(checks))
 
         await self._or_failed(run, checked)
 
     def keep(self, run: Run, session: AgentSession) -> bool:
         if self.draining:
             return False
-        broker, check = run.attempt.broker, run.attempt.check
-        calls = visible_calls(broker)
+        policy, check = run.attempt.policy, run.attempt.check
+        calls = visible_calls(policy)
         said = said_by(run.raw)
         if check is not None:
             said = check.as_shown(said)  # what the client will echo
         seen, _ = prints_of((*run.turn.history, *said, *calls))
-        pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(broker.hidden))
+        pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
         self.kept.put(thread_key(run.client, run.attempt.turn), session, seen, pending)
         return True
 
     def _has_to_save(self, run: Run) -> bool:
-        return bool(run.attempt.broker.visible) or self._runs[run].before_end is not None
+        return bool(run.attempt.policy.visible) or self._runs[run].before_end is not None
 
     def save(self, run: Run, ended: TurnEnded) -> None:
         self._clean_up(self._saved(run, ended), self._context_of(run))
@@ -281,25 +281,25 @@ class RunManager:
 
     async def _remember(self, run: Run) -> None:
         """Remembers a turn that ended with calls; without it the answer is still right."""
-        if not run.attempt.broker.visible:
+        if not run.attempt.policy.visible:
             return
         plain = run.turn.mode == "model"
-        entries = entries_of(run.raw, run.attempt.broker, self.identity(run.turn), plain=plain)
+        entries = entries_of(run.raw, run.attempt.policy, self.identity(run.turn), plain=plain)
         try:
             await self.memory.remember(run.client, entries, durable=self._runs[run].durable)
         except Exception:
             log.exception("step_memory_failed")
 
-    def heard_limits(self, json: bytes) -> None:
-        self.agent.limits.heard(json)
+    def limits_reported(self, json: bytes) -> None:
+        self.agent.limits.update(json)
 
-    def explained(self, run: Run, failure: Failure) -> Failure:
+    def with_details(self, run: Run, failure: Failure) -> Failure:
         known, age = self.agent.limits.newest()
         now = self._epoch()
         failure = with_reset(failure, known, told_at=now - age, now=now)
         return with_context_length(failure, run.turn.model, self.agent.models())
 
-    def over(self, run: Run) -> None:
+    def run_ended(self, run: Run) -> None:
         started = self._runs.pop(run, None)
         if started is not None:
             started.slot.give_back()

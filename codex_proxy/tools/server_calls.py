@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import msgspec
 
-from codex_proxy.core.events import ArgumentsWhole, Event, ItemEnded, ItemStarted, OutputDelta, ToolAsked
-from codex_proxy.core.items import Item, McpApproval, McpCall, Part, PastOutput, Tool, ToolCall
+from codex_proxy.core.events import (
+    Event,
+    FullArguments,
+    ItemEnded,
+    ItemStarted,
+    OutputDelta,
+    ToolCallRequested,
+)
+from codex_proxy.core.items import HistoryOutput, Item, McpApproval, McpCall, Part, Tool, ToolCall
 
 
-class OwnCall(msgspec.Struct, frozen=True):
+class ServerCall(msgspec.Struct, frozen=True):
     """A call to run, of a tool that has an `mcp`."""
 
-    ask: ToolAsked
+    ask: ToolCallRequested
     tool: Tool
 
 
@@ -26,23 +33,23 @@ class ToolOutput(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-def call_events(ask: ToolAsked, tool: Tool | None, *, approved_by: str | None = None) -> list[Event]:
+def call_events(ask: ToolCallRequested, tool: Tool | None, *, approved_by: str | None = None) -> list[Event]:
     """The beginning of a call: the client's own where there is no tool of ours, one to approve, or one to run."""
     id = ask.item_id or ask.call_id
-    return [ItemStarted(_item(id, ask, tool, approved_by)), ArgumentsWhole(id, ask.arguments)]
+    return [ItemStarted(_item(id, ask, tool, approved_by)), FullArguments(id, ask.arguments)]
 
 
-def output_events(ask: ToolAsked, output: ToolOutput) -> list[Event]:
+def output_events(ask: ToolCallRequested, output: ToolOutput) -> list[Event]:
     """The end of a call that was run."""
     id = ask.item_id or ask.call_id
     return [OutputDelta(id, output.text), ItemEnded(id, "failed" if output.failed else "completed")]
 
 
-def output_of(ask: ToolAsked, output: ToolOutput) -> PastOutput:
-    return PastOutput(ask.call_id, output.parts, ask.kind, own=True)
+def output_of(ask: ToolCallRequested, output: ToolOutput) -> HistoryOutput:
+    return HistoryOutput(ask.call_id, output.parts, ask.kind, own=True)
 
 
-def _item(id: str, ask: ToolAsked, tool: Tool | None, approved_by: str | None) -> Item:
+def _item(id: str, ask: ToolCallRequested, tool: Tool | None, approved_by: str | None) -> Item:
     origin = None if tool is None else tool.mcp
     if origin is None:
         return ToolCall(id, ask.call_id, ask.name, ask.kind)

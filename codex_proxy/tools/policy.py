@@ -14,28 +14,28 @@ from collections.abc import Sequence
 import msgspec
 
 from codex_proxy.core.events import (
-    ApprovalAsked,
-    AskClosed,
+    AccountLimitsReported,
+    ApprovalRequested,
     Event,
-    InputAsked,
+    InputRequested,
     ItemEnded,
     ItemStarted,
-    Noticed,
-    RateLimits,
+    Notice,
+    RequestClosed,
     Retrying,
     StepCompleted,
     Stop,
-    ToolAsked,
+    ToolCallRequested,
     TurnEnded,
     TurnStarted,
-    UsageSeen,
+    UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import PastOutput, TextPart, Tool, ToolCall
+from codex_proxy.core.items import HistoryOutput, TextPart, Tool, ToolCall
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import Check, Verdict, not_checked
 from codex_proxy.tools.choice import must_call
-from codex_proxy.tools.own_calls import OwnCall, ToolOutput, call_events, output_events, output_of
+from codex_proxy.tools.server_calls import ServerCall, ToolOutput, call_events, output_events, output_of
 
 MAX_FAULTS = 2
 """Steps after which a model is told what is wrong with its calls; one that does not learn then never does."""
@@ -48,10 +48,20 @@ DEFERRED = "Deferred: one call at a time. Make this call again if you still need
 MODEL_FAULTS = frozenset({"unoffered_call", "unreadable_arguments"})
 """What a dialect notices where the agent has answered a bad call by itself."""
 
-NEVER_HELD = frozenset({TurnStarted, UsageSeen, RateLimits, Noticed, ApprovalAsked, InputAsked, AskClosed})
+NEVER_HELD = frozenset(
+    {
+        TurnStarted,
+        UsageReported,
+        AccountLimitsReported,
+        Notice,
+        ApprovalRequested,
+        InputRequested,
+        RequestClosed,
+    }
+)
 """What is no part of an answer: an answer may be held back, but a question waits for us, and tokens are spent."""
 
-DECISIVE = frozenset({ToolAsked, TurnEnded, StepCompleted, Retrying, Noticed})
+DECISIVE = frozenset({ToolCallRequested, TurnEnded, StepCompleted, Retrying, Notice})
 """What there is something to decide about; all else passes, or is held."""
 
 NOT_HONOURED = Failure(
@@ -73,19 +83,19 @@ NEVER_LEARNED = Failure(
 )
 
 
-class Answered(msgspec.Struct, frozen=True):
+class HiddenOutput(msgspec.Struct, frozen=True):
     """An output that we give to the agent ourselves."""
 
     ask_id: str
-    output: PastOutput
+    output: HistoryOutput
 
 
-class Brokered(msgspec.Struct):
-    """What the broker makes of a batch: events that go on, and outputs to give at once."""
+class PolicyResult(msgspec.Struct):
+    """What the policy makes of a batch: events that go on, and outputs to give at once."""
 
     events: list[Event]
-    answers: list[Answered]
-    calls: list[OwnCall] = msgspec.field(default_factory=list)
+    answers: list[HiddenOutput]
+    calls: list[ServerCall] = msgspec.field(default_factory=list)
     """What is to be run; each output comes back by `ran`."""
     checks: list[Check] = msgspec.field(default_factory=list)
     """Arguments whose check may take long. All events wait, in order, until the verdicts come to `judged`."""
@@ -93,7 +103,7 @@ class Brokered(msgspec.Struct):
     """The turn is to be tried once more, with a reminder; nothing of this try's answer was let through."""
 
 
-class Broker:
+class ToolPolicy:
     """The tools of one client turn. `second_try`: it was told of the tool choice once already.
 
     What comes after the end that it has let through, made, or kept to itself (`again`) is dropped.
@@ -102,44 +112,44 @@ class Broker:
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
         self._strict: dict[str, Tool] = {tool.name: tool for tool in turn.tools if tool.strict}
         self._own: dict[str, Tool] = {tool.name: tool for tool in turn.tools if tool.mcp is not None}
-        self._steps_left = turn.own_steps
-        self._calls_left = turn.own_calls
+        self._steps_left = turn.max_server_steps
+        self._calls_left = turn.max_server_calls
         self._running: set[str] = set()
         """Calls of ours without an output, by the agent's ask."""
         self._parallel = turn.parallel_tool_calls
         self._waits_for_call = must_call(turn)
         """A call is required and none has come: words without a call would be thrown away."""
         self._second_try = second_try
-        self._asks: list[ToolAsked] = []
-        self._judging: list[ToolAsked] = []
+        self._asks: list[ToolCallRequested] = []
+        self._judging: list[ToolCallRequested] = []
         """Calls whose arguments are being checked elsewhere."""
         self._verdicts: dict[str, Verdict] = {}
         """Of those checks, by the agent's ask."""
         self._later: list[Event] = []
         """What has come meanwhile."""
-        self._waiting: list[ToolAsked] = []
+        self._waiting: list[ToolCallRequested] = []
         """Calls of the step for the client, which hears of them once ours have run."""
-        self._own_calls: list[OwnCall] = []
+        self._own_calls: list[ServerCall] = []
         self._bad_call = False
         """In this step the agent has answered a call by itself."""
         self._faults = 0
         self._held: list[Event] = []
         self._over = False
-        self.visible: list[ToolAsked] = []
+        self.visible: list[ToolCallRequested] = []
         """The calls that the client is to answer, once the turn has ended with them."""
-        self.hidden: list[Answered] = []
+        self.hidden: list[HiddenOutput] = []
         """What we answered to the other calls of that same step; the agent has not been told yet."""
         self.ran_calls: set[str] = set()
         """The ids of all calls that were run here."""
 
-    def feed(self, events: Sequence[Event]) -> Brokered:
+    def feed(self, events: Sequence[Event]) -> PolicyResult:
         """The events that go on; empty of calls until their step is complete."""
         if self._judging:
             self._later += events
-            return Brokered([], [])
+            return PolicyResult([], [])
         if not (self._over or self._waits_for_call) and DECISIVE.isdisjoint(map(type, events)):
-            return Brokered(list(events), [])  # most batches are text alone
-        done = Brokered([], [])
+            return PolicyResult(list(events), [])  # most batches are text alone
+        done = PolicyResult([], [])
         for place, event in enumerate(events):
             if self._over:
                 break
@@ -147,7 +157,7 @@ class Broker:
                 self._later += events[place:]
                 break
             kind = type(event)
-            if kind is ToolAsked:
+            if kind is ToolCallRequested:
                 self._asks.append(event)  # type: ignore[arg-type]
             elif kind is TurnEnded:
                 self._ended(event, done)  # type: ignore[arg-type]
@@ -158,15 +168,15 @@ class Broker:
                 elif kind is Retrying:  # the step comes anew, and its calls with it
                     self._asks.clear()
                     self._bad_call = False
-                elif kind is Noticed and event.code in MODEL_FAULTS:  # type: ignore[union-attr]
+                elif kind is Notice and event.code in MODEL_FAULTS:  # type: ignore[union-attr]
                     self._bad_call = True
         return done
 
-    def judged(self, verdicts: Sequence[Verdict]) -> Brokered:
+    def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
         """The verdicts on `checks`, in their order: the step is decided, and what came meanwhile is read."""
         judging, self._judging = self._judging, []
         self._verdicts.update(zip((ask.ask_id for ask in judging), verdicts, strict=True))
-        done = Brokered([], [])
+        done = PolicyResult([], [])
         unchecked = next((each.unchecked for each in verdicts if each.unchecked is not None), None)
         if unchecked is None:
             self._decide(done)
@@ -177,7 +187,7 @@ class Broker:
             done.events.append(TurnEnded(Stop.FAILED, "provider", failure))
         later, self._later = self._later, []
         rest = self.feed(later)
-        return Brokered(
+        return PolicyResult(
             done.events + rest.events,
             done.answers + rest.answers,
             done.calls + rest.calls,
@@ -185,7 +195,7 @@ class Broker:
             done.again or rest.again,
         )
 
-    def _pass(self, event: Event, done: Brokered) -> None:
+    def _pass(self, event: Event, done: PolicyResult) -> None:
         """Lets an event through, or holds it until the call that is required."""
         if not self._waits_for_call or type(event) in NEVER_HELD:
             done.events.append(event)
@@ -194,20 +204,20 @@ class Broker:
         if type(event) is ItemStarted and isinstance(event.item, ToolCall):
             self._let_go(done)  # of a dialect that says its calls itself and waits for no output
 
-    def _let_go(self, done: Brokered) -> None:
+    def _let_go(self, done: PolicyResult) -> None:
         done.events += self._held
         self._held.clear()
         self._waits_for_call = False
 
-    def ran(self, ask_id: str, output: ToolOutput) -> Brokered:
+    def tool_finished(self, ask_id: str, output: ToolOutput) -> PolicyResult:
         """A call of ours has its output. Where the step has calls of the client's too, they go out behind the last."""
-        done = Brokered([], [])
+        done = PolicyResult([], [])
         if self._over or ask_id not in self._running:
             return done
         self._running.remove(ask_id)
         ask = next(call.ask for call in self._own_calls if call.ask.ask_id == ask_id)
         done.events += output_events(ask, output)
-        answered = Answered(ask_id, output_of(ask, output))
+        answered = HiddenOutput(ask_id, output_of(ask, output))
         if not self._waiting:
             done.answers.append(answered)
             return done
@@ -216,7 +226,7 @@ class Broker:
             self._hand_on(done)
         return done
 
-    def _completed(self, done: Brokered) -> None:
+    def _completed(self, done: PolicyResult) -> None:
         """The step is complete. It is decided at once, unless a check of its calls may take long."""
         slow = [(ask, check) for ask in self._asks if (check := self._slow_check(ask)) is not None]
         if slow:
@@ -225,7 +235,7 @@ class Broker:
         else:
             self._decide(done)
 
-    def _decide(self, done: Brokered) -> None:
+    def _decide(self, done: PolicyResult) -> None:
         """The step is complete: who answers its calls. What they are is told behind its end, so that a step
         which breaks the rules ends the turn before a call of it is seen."""
         asks, self._asks = self._asks, []
@@ -249,7 +259,7 @@ class Broker:
         else:
             done.answers += hidden
 
-    def _told(self, hidden: list[Answered], too_often: Failure, done: Brokered) -> None:
+    def _told(self, hidden: list[HiddenOutput], too_often: Failure, done: PolicyResult) -> None:
         """The model is told what it did wrong; a few times only."""
         self._faults += 1
         if self._faults <= MAX_FAULTS:
@@ -259,10 +269,10 @@ class Broker:
         self._held.clear()
         done.events.append(TurnEnded(Stop.FAILED, "provider", too_often))
 
-    def _sorted(self, asks: list[ToolAsked]) -> tuple[list[ToolAsked], list[Answered]]:
+    def _sorted(self, asks: list[ToolCallRequested]) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
         """The calls that the client may see, and our answers to the others."""
-        good: list[ToolAsked] = []
-        hidden: list[Answered] = []
+        good: list[ToolCallRequested] = []
+        hidden: list[HiddenOutput] = []
         for ask in asks:
             wrong = self._violation(ask) if self._faults < MAX_FAULTS else None
             if wrong is None:
@@ -273,11 +283,11 @@ class Broker:
                 )
         return good, hidden
 
-    def _is_for_client(self, ask: ToolAsked) -> bool:
+    def _is_for_client(self, ask: ToolCallRequested) -> bool:
         tool = self._own.get(ask.name)
         return tool is None or (tool.mcp is not None and tool.mcp.asks)
 
-    def _ours_of(self, good: list[ToolAsked]) -> tuple[list[OwnCall], list[Answered]]:
+    def _ours_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
         """The calls that are run here, and the answers to those that are too many."""
         asked = [ask for ask in good if not self._is_for_client(ask)]
         if not asked:
@@ -288,10 +298,10 @@ class Broker:
         self._steps_left -= 1
         if self._calls_left is not None:
             self._calls_left -= min(room, len(asked))
-        ours = [OwnCall(ask, self._own[ask.name]) for ask in asked[:room]]
+        ours = [ServerCall(ask, self._own[ask.name]) for ask in asked[:room]]
         return ours, [_answered(ask, ENOUGH) for ask in asked[room:]]
 
-    def _begin(self, ours: list[OwnCall], done: Brokered) -> None:
+    def _begin(self, ours: list[ServerCall], done: PolicyResult) -> None:
         self._own_calls = ours
         self._running = {call.ask.ask_id for call in ours}
         self.ran_calls.update(call.ask.call_id for call in ours)
@@ -299,16 +309,16 @@ class Broker:
         for call in ours:
             done.events += call_events(call.ask, call.tool)
 
-    def _hand_on(self, done: Brokered) -> None:
+    def _hand_on(self, done: PolicyResult) -> None:
         self._over = True
         self.visible = self._waiting
         for ask in self.visible:
             if self._faults >= MAX_FAULTS and self._violation(ask) is not None:
-                done.events.append(Noticed("strict_violation", ask.name))
+                done.events.append(Notice("strict_violation", ask.name))
             done.events += [*call_events(ask, self._own.get(ask.name)), ItemEnded(ask.item_id or ask.call_id)]
         done.events.append(TurnEnded(Stop.TOOL_CALLS, "token_count"))
 
-    def _violation(self, ask: ToolAsked) -> str | None:
+    def _violation(self, ask: ToolCallRequested) -> str | None:
         check = self._check_of(ask)
         if check is None:
             return None
@@ -319,7 +329,7 @@ class Broker:
 
         return violation(check.schema, check.text)
 
-    def _slow_check(self, ask: ToolAsked) -> Check | None:
+    def _slow_check(self, ask: ToolCallRequested) -> Check | None:
         """The check of this call, where it has one that may take long."""
         check = self._check_of(ask)
         if check is None:
@@ -328,14 +338,14 @@ class Broker:
 
         return None if is_quick(check.schema, check.text) else check
 
-    def _check_of(self, ask: ToolAsked) -> Check | None:
+    def _check_of(self, ask: ToolCallRequested) -> Check | None:
         tool = self._strict.get(ask.name)
         if tool is None or tool.parameters is None or ask.kind == "custom":
             return None
         # A call without arguments is one with none: agents and clients take the empty text so.
         return Check(bytes(tool.parameters), ask.arguments if ask.arguments.strip() else "{}")
 
-    def _ended(self, event: TurnEnded, done: Brokered) -> None:
+    def _ended(self, event: TurnEnded, done: PolicyResult) -> None:
         self._over = True
         if self._waits_for_call and event.stop == Stop.STOP:
             if not self._second_try:
@@ -347,5 +357,5 @@ class Broker:
         done.events.append(event)
 
 
-def _answered(ask: ToolAsked, text: str) -> Answered:
-    return Answered(ask.ask_id, PastOutput(ask.call_id, (TextPart(text),), ask.kind))
+def _answered(ask: ToolCallRequested, text: str) -> HiddenOutput:
+    return HiddenOutput(ask.ask_id, HistoryOutput(ask.call_id, (TextPart(text),), ask.kind))

@@ -33,7 +33,7 @@ class ForbiddenAddressError(Exception):
     """A name leads to an address that may not be connected to."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class AllowedUrl(msgspec.Struct, frozen=True):
     """A URL in the one way in which it is compared."""
 
     scheme: str
@@ -41,7 +41,7 @@ class Place(msgspec.Struct, frozen=True):
     port: int
     path: str
 
-    def holds(self, other: Place) -> bool:
+    def holds(self, other: AllowedUrl) -> bool:
         """Whether the other is this one, or below it."""
         if (self.scheme, self.host, self.port) != (other.scheme, other.host, other.port):
             return False
@@ -49,7 +49,7 @@ class Place(msgspec.Struct, frozen=True):
         return other.path == self.path or other.path.startswith(folder)
 
 
-def place_of(url: str) -> Place:
+def allowed_url_of(url: str) -> AllowedUrl:
     """The URL's place. Raises `ValueError` where it is none that could be on a list."""
     if _UNCLEAR.search(url):
         raise ValueError("it holds blanks, dots or slashes that can be read in two ways")
@@ -63,10 +63,10 @@ def place_of(url: str) -> Place:
     host = parsed.hostname.rstrip(".")
     address = literal(host)
     port = parsed.port or _DEFAULT_PORTS[parsed.scheme]
-    return Place(parsed.scheme, host if address is None else str(address), port, parsed.path or "/")
+    return AllowedUrl(parsed.scheme, host if address is None else str(address), port, parsed.path or "/")
 
 
-class AllowedPlaces:
+class AllowedUrls:
     """The operator's list, and the check of what names resolve to."""
 
     def __init__(self, allowed: tuple[str, ...], resolve: Resolve | None = None) -> None:
@@ -77,7 +77,7 @@ class AllowedPlaces:
     def permits(self, url: str) -> bool:
         """Whether the URL is on the list."""
         try:
-            place = place_of(url)
+            place = allowed_url_of(url)
         except ValueError:
             return False
         return any(entry.holds(place) for entry in self._allowed)
@@ -103,10 +103,10 @@ async def resolved(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-def _entry(text: str) -> Place:
+def _entry(text: str) -> AllowedUrl:
     try:
         if "?" in text or "#" in text:
             raise ValueError("it holds a query or a fragment")
-        return place_of(text.strip())
+        return allowed_url_of(text.strip())
     except ValueError as error:
         raise ValueError(f"{SETTING}: {text!r} is no address of MCP servers: {error}") from None

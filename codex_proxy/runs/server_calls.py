@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from codex_proxy.core.events import Event, ToolAsked
-from codex_proxy.core.items import HistoryItem, PastCall, PastOutput, TextPart, Tool
+from codex_proxy.core.events import Event, ToolCallRequested
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, TextPart, Tool
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.own_calls import OwnCall, ToolOutput, call_events, output_events
+from codex_proxy.tools.server_calls import ServerCall, ToolOutput, call_events, output_events
 
 log = structlog.get_logger(__name__)
 
@@ -39,14 +39,14 @@ class ToolRunner(Protocol):
 class Caller(Protocol):
     """The run that wants the outputs."""
 
-    def ran(self, ask_id: str, output: ToolOutput) -> None: ...
-    def say(self, events: Sequence[Event]) -> None: ...
+    def tool_finished(self, ask_id: str, output: ToolOutput) -> None: ...
+    def add_events(self, events: Sequence[Event]) -> None: ...
 
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
-class OwnCalls:
+class ServerCalls:
     """The calls of one run. `spawn` makes a task that is awaited when the server stops."""
 
     def __init__(self, runner: ToolRunner | None, spawn: Spawn) -> None:
@@ -54,7 +54,7 @@ class OwnCalls:
         self._spawn = spawn
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, caller: Caller, calls: Iterable[OwnCall]) -> None:
+    def begin(self, caller: Caller, calls: Iterable[ServerCall]) -> None:
         """Runs calls beside each other; each output goes to `caller.ran`."""
         for call in calls:
             self._keep(self._spawn(self._one(caller, call)))
@@ -76,18 +76,20 @@ class OwnCalls:
         )
         return msgspec.structs.replace(turn, history=filled(turn.history, outputs))
 
-    async def _approved_one(self, caller: Caller, call: PastCall, request_id: str, turn: Turn) -> PastOutput:
-        ask = ToolAsked(call.call_id, call.call_id, call.name, call.arguments)
+    async def _approved_one(
+        self, caller: Caller, call: HistoryCall, request_id: str, turn: Turn
+    ) -> HistoryOutput:
+        ask = ToolCallRequested(call.call_id, call.call_id, call.name, call.arguments)
         tool = next((tool for tool in turn.tools if tool.name == call.name and tool.mcp is not None), None)
         if tool is None:
-            return PastOutput(call.call_id, GONE.parts)
-        caller.say(call_events(ask, tool, approved_by=request_id))
+            return HistoryOutput(call.call_id, GONE.parts)
+        caller.add_events(call_events(ask, tool, approved_by=request_id))
         output = await self._output(tool, call.arguments)
-        caller.say(output_events(ask, output))
-        return PastOutput(call.call_id, output.parts)
+        caller.add_events(output_events(ask, output))
+        return HistoryOutput(call.call_id, output.parts)
 
-    async def _one(self, caller: Caller, call: OwnCall) -> None:
-        caller.ran(call.ask.ask_id, await self._output(call.tool, call.ask.arguments))
+    async def _one(self, caller: Caller, call: ServerCall) -> None:
+        caller.tool_finished(call.ask.ask_id, await self._output(call.tool, call.ask.arguments))
 
     async def _output(self, tool: Tool, arguments: str) -> ToolOutput:
         if self._runner is None:
@@ -103,26 +105,26 @@ class OwnCalls:
         task.add_done_callback(self._tasks.discard)
 
 
-def approved_calls(turn: Turn) -> list[tuple[PastCall, str]]:
+def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
     """What has to be run before the turn can begin: calls that the client has approved, each with the approval
     request's id."""
     waiting = {
         item.call_id: item.approved_by
         for item in turn.history
-        if isinstance(item, PastOutput) and item.approved_by is not None
+        if isinstance(item, HistoryOutput) and item.approved_by is not None
     }
     if not waiting:
         return []  # of nearly every turn
-    calls = {item.call_id: item for item in turn.history if isinstance(item, PastCall)}
+    calls = {item.call_id: item for item in turn.history if isinstance(item, HistoryCall)}
     return [(calls[call_id], request) for call_id, request in waiting.items()]
 
 
-def filled(history: Sequence[HistoryItem], outputs: Iterable[PastOutput]) -> tuple[HistoryItem, ...]:
+def filled(history: Sequence[HistoryItem], outputs: Iterable[HistoryOutput]) -> tuple[HistoryItem, ...]:
     """The history with these outputs where it waits for them."""
     by_id = {output.call_id: output for output in outputs}
     return tuple(
         by_id.get(item.call_id, item)
-        if isinstance(item, PastOutput) and item.approved_by is not None
+        if isinstance(item, HistoryOutput) and item.approved_by is not None
         else item
         for item in history
     )

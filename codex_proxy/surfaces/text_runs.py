@@ -13,14 +13,14 @@ import msgspec
 from codex_proxy.core.events import Event, TextDelta
 
 
-class Pieces(msgspec.Struct, frozen=True):
+class TextRun(msgspec.Struct, frozen=True):
     """Several `TextDelta`s of one message, in order; never none."""
 
     id: str
     texts: list[str]
 
 
-def pieces_together(events: Iterable[Event]) -> Iterator[Event | Pieces]:
+def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
     """The same events, in order, but `Pieces` in the place of every run of a message's deltas."""
     speaker: str | None = None
     texts: list[str] = []
@@ -28,13 +28,13 @@ def pieces_together(events: Iterable[Event]) -> Iterator[Event | Pieces]:
         if isinstance(event, TextDelta):
             if event.id != speaker:
                 if speaker is not None:
-                    yield Pieces(speaker, texts)
+                    yield TextRun(speaker, texts)
                 speaker, texts = event.id, []
             texts.append(event.text)
             continue
         if speaker is not None:
-            yield Pieces(speaker, texts)
+            yield TextRun(speaker, texts)
             speaker = None
         yield event
     if speaker is not None:
-        yield Pieces(speaker, texts)
+        yield TextRun(speaker, texts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from codex_proxy.core.events import Event, RawItem, Retrying, StepCompleted, ToolAsked
+from codex_proxy.core.events import Event, RawItem, Retrying, StepCompleted, ToolCallRequested
 from tests.agents.app_server_dialogue import ASK_1, Dialogue
 
 USAGE = {"inputTokens": 1, "outputTokens": 1}
@@ -60,9 +60,9 @@ def test_the_calls_come_when_the_agent_has_answered_its_own() -> None:
     talk = started(mode="agent")
     own_call(talk)
     client_call(talk)
-    assert not {ToolAsked, StepCompleted} & set(kinds(over(talk)))
+    assert not {ToolCallRequested, StepCompleted} & set(kinds(over(talk)))
     found = own_output(talk)
-    assert kinds(found) == [RawItem, RawItem, RawItem, ToolAsked, StepCompleted]
+    assert kinds(found) == [RawItem, RawItem, RawItem, ToolCallRequested, StepCompleted]
     assert found[3] == ASK_1
     assert talk.turn.can_resume
 
@@ -72,14 +72,14 @@ def test_outputs_that_are_there_before_the_end_of_the_response_are_not_waited_fo
     own_call(talk)
     own_output(talk)
     client_call(talk)
-    assert kinds(over(talk))[-2:] == [ToolAsked, StepCompleted]
+    assert kinds(over(talk))[-2:] == [ToolCallRequested, StepCompleted]
 
 
 def test_a_call_behind_the_client_s_is_not_waited_for() -> None:
     talk = started(mode="agent")
     client_call(talk)
     own_call(talk)
-    assert kinds(over(talk))[-2:] == [ToolAsked, StepCompleted]
+    assert kinds(over(talk))[-2:] == [ToolCallRequested, StepCompleted]
 
 
 def test_a_step_without_a_call_of_the_client_s_waits_for_nothing() -> None:
@@ -93,7 +93,7 @@ def test_a_call_that_the_agent_has_not_begun_when_it_asks_for_the_client_s_outpu
     own_call(talk)
     client_call(talk)
     over(talk)
-    assert kinds(talk.wants_output(1))[-2:] == [ToolAsked, StepCompleted]
+    assert kinds(talk.wants_output(1))[-2:] == [ToolCallRequested, StepCompleted]
 
 
 def test_a_command_that_runs_is_waited_for_also_when_the_agent_asks_for_the_client_s_output() -> None:
@@ -103,7 +103,7 @@ def test_a_command_that_runs_is_waited_for_also_when_the_agent_asks_for_the_clie
     over(talk)
     command(talk, "item/started")
     assert StepCompleted not in kinds(talk.wants_output(1))
-    assert kinds(own_output(talk))[-2:] == [ToolAsked, StepCompleted]
+    assert kinds(own_output(talk))[-2:] == [ToolCallRequested, StepCompleted]
 
 
 def test_of_several_calls_every_one_is_waited_for() -> None:
@@ -122,4 +122,4 @@ def test_a_retry_forgets_what_was_waited_for() -> None:
     talk.tells("error", error={"message": "cut", "codexErrorInfo": "other"}, willRetry=True)
     assert Retrying in kinds(talk.events)
     client_call(talk)
-    assert kinds(over(talk))[-2:] == [ToolAsked, StepCompleted]
+    assert kinds(over(talk))[-2:] == [ToolCallRequested, StepCompleted]

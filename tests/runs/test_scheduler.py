@@ -10,26 +10,26 @@ from codex_proxy.agents.base import Ended
 from codex_proxy.core.events import Stop
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.runs.deadlines import Deadlines
-from codex_proxy.runs.manager import RunLimits, RunManager
 from codex_proxy.runs.run import Run
+from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from tests.runs.actors import DONE, TURN, WordAgent, end_of, said
 from tests.runs.virtual import settled, virtual
 
 SPAWN_FAILED = Failure(kind=FaultKind.SPAWN_FAILED, message="no")
 
 
-def managed(agent: WordAgent | None = None, **limits: float) -> tuple[RunManager, WordAgent]:
+def managed(agent: WordAgent | None = None, **limits: float) -> tuple[RunScheduler, WordAgent]:
     agent = agent or WordAgent()
     given = RunLimits(**{"running": 2, "waiting": 2, "wait": 30.0, **limits})  # type: ignore[arg-type]
-    return RunManager(agent, given, Deadlines()), agent
+    return RunScheduler(agent, given, Deadlines()), agent
 
 
-def at_rest(manager: RunManager, agent: WordAgent) -> None:
+def at_rest(manager: RunScheduler, agent: WordAgent) -> None:
     """Nothing is held: no slot, no place in the queue, no lane."""
     assert (manager.running, manager.queued, agent.held) == (0, 0, 0)
 
 
-async def started(manager: RunManager) -> asyncio.Task[Run]:
+async def started(manager: RunScheduler) -> asyncio.Task[Run]:
     task = asyncio.create_task(manager.start(TURN))
     await settled()
     return task

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from codex_proxy.core.account_limits import AccountLimits, LimitWindow
+from codex_proxy.core.failure_details import with_context_length, with_reset
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.models import AgentModel
-from codex_proxy.core.told_faults import with_context_length, with_reset
 
 MODELS = (
     AgentModel(id="small", context_window=1000),

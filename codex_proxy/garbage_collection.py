@@ -8,7 +8,7 @@ COLLECT_AFTER = 20_000
 """Objects, a few MB of them, that may be there more than at the collector's last look. Python comes with 700."""
 
 
-def spare_the_collector() -> None:
+def tune_gc() -> None:
     """Lets the collector look less often, and not at what was there before the first request.
 
     What a turn leaves is freed by counting references (`tests/http/test_memory.py` holds it to that); each look at

@@ -25,7 +25,7 @@ from codex_proxy.mcp_setup import McpConfigError, Programs, configured_servers
 from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.checks import Verdict
-from codex_proxy.tools.own_calls import ToolOutput
+from codex_proxy.tools.server_calls import ToolOutput
 from codex_proxy.workers.schema_checks import SchemaChecks
 
 log = structlog.get_logger(__name__)

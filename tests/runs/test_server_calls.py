@@ -15,40 +15,40 @@ from codex_proxy.core.events import (
     StepCompleted,
     Stop,
     TextDelta,
-    ToolAsked,
+    ToolCallRequested,
 )
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryMessage,
+    HistoryOutput,
     McpCall,
     McpOrigin,
     McpTools,
-    PastCall,
-    PastOutput,
-    SaidMessage,
     TextPart,
     Tool,
 )
 from codex_proxy.core.limits import ITEM_SIZE
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
-from codex_proxy.runs.manager import RunLimits, RunManager
-from codex_proxy.runs.own_calls import BROKEN
 from codex_proxy.runs.run import Run
-from codex_proxy.tools.own_calls import ToolOutput
+from codex_proxy.runs.scheduler import RunLimits, RunScheduler
+from codex_proxy.runs.server_calls import BROKEN
+from codex_proxy.tools.server_calls import ToolOutput
 from tests.runs.actors import DONE, WordAgent, end_of, read, said
 from tests.runs.virtual import settled, virtual
 
 TOOL = Tool("desk__find", mcp=McpOrigin("desk", "find"))
 FOUND = ToolOutput((TextPart("found"),), "found")
-USER = SaidMessage("user", (TextPart("hi"),))
+USER = HistoryMessage("user", (TextPart("hi"),))
 ASKING = Turn(model="m", history=(USER,), mode="model", tools=(TOOL,))
-ASK = ToolAsked("ask1", "call1", "desk__find", '{"x": 1}')
+ASK = ToolCallRequested("ask1", "call1", "desk__find", '{"x": 1}')
 APPROVED = msgspec.structs.replace(
     ASKING,
     history=(
         USER,
-        PastCall("call1", "desk__find", '{"x": 1}'),
-        PastOutput("call1", (), approved_by="mcpr_1"),
+        HistoryCall("call1", "desk__find", '{"x": 1}'),
+        HistoryOutput("call1", (), approved_by="mcpr_1"),
     ),
 )
 
@@ -74,12 +74,12 @@ class Hands:
         return FOUND
 
 
-def managed(**deadlines: float) -> tuple[RunManager, WordAgent, Hands]:
+def managed(**deadlines: float) -> tuple[RunScheduler, WordAgent, Hands]:
     agent = WordAgent()
-    return RunManager(agent, RunLimits(), Deadlines(**deadlines)), agent, Hands()
+    return RunScheduler(agent, RunLimits(), Deadlines(**deadlines)), agent, Hands()
 
 
-async def asking(manager: RunManager, agent: WordAgent, hands: Hands) -> Run:
+async def asking(manager: RunScheduler, agent: WordAgent, hands: Hands) -> Run:
     """A run whose model has called the tool."""
     run = await manager.start(ASKING, runner=hands)
     agent.transports[0].say(ASK, StepCompleted())
@@ -147,7 +147,7 @@ async def test_what_was_approved_runs_before_the_agent_is_asked_and_is_in_its_hi
     assert started.approval_request_id == "mcpr_1"
     hands.go.set()
     await settled()
-    assert run.turn.history[-1] == PastOutput("call1", FOUND.parts)
+    assert run.turn.history[-1] == HistoryOutput("call1", FOUND.parts)
     agent.transports[0].say(*said("Found."), DONE)
     await settled()
     assert [event.text for event in read(run) if isinstance(event, TextDelta)] == ["Found."]
@@ -213,7 +213,7 @@ async def test_a_fault_of_ours_behind_an_approved_call_fails_the_run_instead_of_
 @virtual
 async def test_an_approved_call_that_says_all_that_a_turn_may_ends_it_and_the_calls_beside_it() -> None:
     agent, slow = WordAgent(), Hands()
-    more = (PastCall("call2", "desk__find", "{}"), PastOutput("call2", (), approved_by="mcpr_2"))
+    more = (HistoryCall("call2", "desk__find", "{}"), HistoryOutput("call2", (), approved_by="mcpr_2"))
     turn = msgspec.structs.replace(APPROVED, history=(*APPROVED.history, *more))
 
     class Mixed(Hands):
@@ -223,7 +223,7 @@ async def test_an_approved_call_that_says_all_that_a_turn_may_ends_it_and_the_ca
             await asyncio.sleep(1)
             return ToolOutput(FOUND.parts, "x" * 1000)
 
-    manager = RunManager(agent, RunLimits(size=1000), Deadlines())
+    manager = RunScheduler(agent, RunLimits(size=1000), Deadlines())
     run = await manager.start(turn, runner=Mixed())
     await asyncio.sleep(2)
     assert end_of(run).stop == Stop.LENGTH
@@ -261,7 +261,7 @@ TOO_MUCH: list[Event] = [
 @virtual
 async def test_a_kept_thread_is_not_asked_for_a_turn_that_its_preface_has_ended() -> None:
     agent = WordAgent()
-    manager = RunManager(agent, RunLimits(size=ITEM_SIZE + 100), Deadlines())
+    manager = RunScheduler(agent, RunLimits(size=ITEM_SIZE + 100), Deadlines())
     await manager.start(Turn(model="m", history=(USER,), mode="model"))
     agent.dialects[0].can_resume = True
     agent.transports[0].say(DONE)
@@ -277,7 +277,7 @@ async def test_a_kept_thread_is_not_asked_for_a_turn_that_its_preface_has_ended(
 @virtual
 async def test_nothing_that_was_approved_is_run_for_a_turn_that_its_preface_has_ended() -> None:
     agent, hands = WordAgent(), Hands()
-    manager = RunManager(agent, RunLimits(size=ITEM_SIZE + 100), Deadlines())
+    manager = RunScheduler(agent, RunLimits(size=ITEM_SIZE + 100), Deadlines())
     run = await manager.start(APPROVED, runner=hands, first=TOO_MUCH)
     await settled()
     assert end_of(run).stop == Stop.LENGTH

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.core import events as ev
-from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Noticed, StepCompleted, Stop, TurnEnded
+from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Notice, StepCompleted, Stop, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import Message, PastOutput, TextPart, Tool, ToolCall
-from codex_proxy.core.rules import Rules
+from codex_proxy.core.items import HistoryOutput, Message, TextPart, Tool, ToolCall
+from codex_proxy.core.rules import TurnRepair
 from codex_proxy.core.turn import NamedTools, ToolChoice, Turn
-from codex_proxy.tools.broker import DEFERRED, MAX_FAULTS, Answered, Broker, Brokered
+from codex_proxy.tools.policy import DEFERRED, MAX_FAULTS, HiddenOutput, PolicyResult, ToolPolicy
 from tests.core.strategies import NOTES, TALK
 from tests.core.well_formed import arguments, texts, violations
 
@@ -44,18 +44,18 @@ def turn(choice: ToolChoice = "auto", *, parallel: bool = True) -> Turn:
     )
 
 
-def ask(call_id: str, text: str = GOOD, name: str = "weather", **more: str) -> ev.ToolAsked:
-    return ev.ToolAsked(f"ask_{call_id}", call_id, name, text, **more)  # type: ignore[arg-type]
+def ask(call_id: str, text: str = GOOD, name: str = "weather", **more: str) -> ev.ToolCallRequested:
+    return ev.ToolCallRequested(f"ask_{call_id}", call_id, name, text, **more)  # type: ignore[arg-type]
 
 
-def seen(done: Brokered) -> dict[str, str]:
+def seen(done: PolicyResult) -> dict[str, str]:
     """The calls that a client gets to see, with their arguments, once the rules have read what came out."""
-    log = Rules().feed(done.events)
+    log = TurnRepair().feed(done.events)
     assert violations(log, ended=any(isinstance(event, TurnEnded) for event in log)) == []
     return arguments(log)
 
 
-def told(answers: Sequence[Answered]) -> dict[str, str]:
+def told(answers: Sequence[HiddenOutput]) -> dict[str, str]:
     """What was answered to each call, by its ask."""
     return {each.ask_id: "".join(part.text for part in each.output.parts) for each in answers}  # type: ignore[union-attr]
 
@@ -64,17 +64,17 @@ def told(answers: Sequence[Answered]) -> dict[str, str]:
 
 
 def test_calls_of_a_step_end_the_turn_together_and_in_order() -> None:
-    broker = Broker(turn())
-    assert broker.feed([ask("a"), ask("b", "{}", "now")]) == Brokered([], [])
-    done = broker.feed([STEP])
+    policy = ToolPolicy(turn())
+    assert policy.feed([ask("a"), ask("b", "{}", "now")]) == PolicyResult([], [])
+    done = policy.feed([STEP])
     assert list(seen(done).items()) == [("weather a", GOOD), ("now b", "{}")]
     assert done.events[-1] == TurnEnded(Stop.TOOL_CALLS, "token_count")
-    assert [each.call_id for each in broker.visible] == ["a", "b"]
-    assert broker.hidden == []
+    assert [each.call_id for each in policy.visible] == ["a", "b"]
+    assert policy.hidden == []
 
 
 def test_text_before_a_call_comes_before_it() -> None:
-    done = Broker(turn()).feed([*HELLO, ask("a"), STEP])
+    done = ToolPolicy(turn()).feed([*HELLO, ask("a"), STEP])
     assert done.events[:3] == HELLO
     assert seen(done) == {"weather a": GOOD}
 
@@ -87,106 +87,106 @@ def test_a_step_that_breaks_the_rules_ends_the_turn_before_its_call_is_seen() ->
         ItemStarted(Message("m2")),
         ev.TextDelta("m2", "Hel"),
     ]
-    log = Rules().feed(Broker(turn()).feed([*retried, ask("a"), STEP]).events)
+    log = TurnRepair().feed(ToolPolicy(turn()).feed([*retried, ask("a"), STEP]).events)
     assert arguments(log) == {}
     assert isinstance(log[-1], TurnEnded)
     assert log[-1].stop == Stop.FAILED
 
 
 def test_a_call_is_named_by_its_item_and_keeps_its_kind() -> None:
-    done = Broker(turn()).feed([ask("a", "ls", "shell", item_id="fc_1", kind="custom"), STEP])
+    done = ToolPolicy(turn()).feed([ask("a", "ls", "shell", item_id="fc_1", kind="custom"), STEP])
     assert ItemStarted(ToolCall("fc_1", "a", "shell", "custom")) in done.events
 
 
 def test_a_step_without_calls_leaves_the_turn_going_on() -> None:
-    broker = Broker(turn())
-    assert broker.feed([*HELLO, STEP]).events == [*HELLO, STEP]
-    assert broker.feed([END]).events == [END]
+    policy = ToolPolicy(turn())
+    assert policy.feed([*HELLO, STEP]).events == [*HELLO, STEP]
+    assert policy.feed([END]).events == [END]
 
 
 def test_nothing_follows_the_end() -> None:
-    broker = Broker(turn())
-    broker.feed([ask("a"), STEP])
-    assert broker.feed([*HELLO, ask("b"), STEP, END]) == Brokered([], [])
-    assert [each.call_id for each in broker.visible] == ["a"]
+    policy = ToolPolicy(turn())
+    policy.feed([ask("a"), STEP])
+    assert policy.feed([*HELLO, ask("b"), STEP, END]) == PolicyResult([], [])
+    assert [each.call_id for each in policy.visible] == ["a"]
 
 
 def test_a_retry_voids_the_calls_of_the_step_that_comes_anew() -> None:
-    broker = Broker(turn())
-    broker.feed([ask("old"), Noticed("unoffered_call"), ev.Retrying("again"), ask("new"), STEP])
-    assert [each.call_id for each in broker.visible] == ["new"]
+    policy = ToolPolicy(turn())
+    policy.feed([ask("old"), Notice("unoffered_call"), ev.Retrying("again"), ask("new"), STEP])
+    assert [each.call_id for each in policy.visible] == ["new"]
 
 
 def test_calls_of_a_step_that_never_completes_are_nobodys() -> None:
-    broker = Broker(turn())
-    assert broker.feed([ask("a"), TurnEnded(Stop.INTERRUPTED)]).events == [TurnEnded(Stop.INTERRUPTED)]
-    assert broker.visible == []
+    policy = ToolPolicy(turn())
+    assert policy.feed([ask("a"), TurnEnded(Stop.INTERRUPTED)]).events == [TurnEnded(Stop.INTERRUPTED)]
+    assert policy.visible == []
 
 
 # --- strict --------------------------------------------------------------------------------------
 
 
 def test_a_call_that_breaks_its_schema_is_answered_and_the_turn_goes_on() -> None:
-    broker = Broker(turn())
-    done = broker.feed([ask("a", BAD), STEP])
+    policy = ToolPolicy(turn())
+    done = policy.feed([ask("a", BAD), STEP])
     assert seen(done) == {}
-    assert broker.visible == []
+    assert policy.visible == []
     assert done.answers[0].output.call_id == "a"
     assert '"city" is a required property' in told(done.answers)["ask_a"]
-    assert seen(broker.feed([ask("b"), STEP])) == {"weather b": GOOD}
+    assert seen(policy.feed([ask("b"), STEP])) == {"weather b": GOOD}
 
 
 def test_a_model_that_never_learns_gets_its_call_handed_on_and_it_is_noticed() -> None:
-    broker = Broker(turn())
+    policy = ToolPolicy(turn())
     for number in range(MAX_FAULTS):
-        assert told(broker.feed([ask(str(number), BAD), STEP]).answers).keys() == {f"ask_{number}"}
-    done = broker.feed([ask("last", BAD), STEP])
+        assert told(policy.feed([ask(str(number), BAD), STEP]).answers).keys() == {f"ask_{number}"}
+    done = policy.feed([ask("last", BAD), STEP])
     assert done.answers == []
     assert seen(done) == {"weather last": BAD}
-    assert Noticed("strict_violation", "weather") in done.events
+    assert Notice("strict_violation", "weather") in done.events
 
 
 def test_only_what_is_handed_on_is_noticed() -> None:
-    broker = Broker(turn(parallel=False))
+    policy = ToolPolicy(turn(parallel=False))
     for number in range(MAX_FAULTS):
-        broker.feed([ask(str(number), BAD), STEP])
-    done = broker.feed([ask("good"), ask("bad", BAD), STEP])
-    assert Noticed("strict_violation", "weather") not in done.events
-    assert told(broker.hidden) == {"ask_bad": DEFERRED}
+        policy.feed([ask(str(number), BAD), STEP])
+    done = policy.feed([ask("good"), ask("bad", BAD), STEP])
+    assert Notice("strict_violation", "weather") not in done.events
+    assert told(policy.hidden) == {"ask_bad": DEFERRED}
 
 
 def test_several_violations_of_one_step_are_told_at_once_and_count_once() -> None:
-    broker = Broker(turn())
+    policy = ToolPolicy(turn())
     for _ in range(MAX_FAULTS):
-        assert len(broker.feed([ask("a", BAD), ask("b", BAD), ask("c", BAD), STEP]).answers) == 3
-    assert seen(broker.feed([ask("a", BAD), STEP])) == {"weather a": BAD}
+        assert len(policy.feed([ask("a", BAD), ask("b", BAD), ask("c", BAD), STEP]).answers) == 3
+    assert seen(policy.feed([ask("a", BAD), STEP])) == {"weather a": BAD}
 
 
 def test_beside_a_valid_call_the_invalid_one_stays_hidden_with_its_output() -> None:
-    broker = Broker(turn())
-    done = broker.feed([ask("bad", BAD), ask("good"), STEP])
+    policy = ToolPolicy(turn())
+    done = policy.feed([ask("bad", BAD), ask("good"), STEP])
     assert seen(done) == {"weather good": GOOD}
     assert done.answers == []
-    assert told(broker.hidden).keys() == {"ask_bad"}
-    assert broker.hidden[0].output.call_id == "bad"
+    assert told(policy.hidden).keys() == {"ask_bad"}
+    assert policy.hidden[0].output.call_id == "bad"
 
 
 def test_arguments_that_are_no_json_break_a_strict_schema() -> None:
-    done = Broker(turn()).feed([ask("a", '{"city":'), STEP])
+    done = ToolPolicy(turn()).feed([ask("a", '{"city":'), STEP])
     assert "not valid JSON" in told(done.answers)["ask_a"]
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
 def test_no_argument_text_means_no_arguments(text: str) -> None:
-    assert seen(Broker(turn()).feed([ask("a", text, "now"), STEP])).keys() == {"now a"}
-    assert len(Broker(turn()).feed([ask("a", text), STEP]).answers) == 1
+    assert seen(ToolPolicy(turn()).feed([ask("a", text, "now"), STEP])).keys() == {"now a"}
+    assert len(ToolPolicy(turn()).feed([ask("a", text), STEP]).answers) == 1
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [("loose", "function"), ("shell", "custom"), ("unknown", "function")]
 )
 def test_only_strict_functions_are_checked(name: str, kind: str) -> None:
-    done = Broker(turn()).feed([ask("a", BAD, name, kind=kind), STEP])
+    done = ToolPolicy(turn()).feed([ask("a", BAD, name, kind=kind), STEP])
     assert seen(done) == {f"{name} a": BAD}
 
 
@@ -194,23 +194,23 @@ def test_only_strict_functions_are_checked(name: str, kind: str) -> None:
 
 
 def test_without_parallel_calls_the_first_is_visible_and_the_others_are_deferred() -> None:
-    broker = Broker(turn(parallel=False))
-    done = broker.feed([ask("a"), ask("b"), ask("c"), STEP])
+    policy = ToolPolicy(turn(parallel=False))
+    done = policy.feed([ask("a"), ask("b"), ask("c"), STEP])
     assert seen(done) == {"weather a": GOOD}
-    assert told(broker.hidden) == {"ask_b": DEFERRED, "ask_c": DEFERRED}
+    assert told(policy.hidden) == {"ask_b": DEFERRED, "ask_c": DEFERRED}
     assert done.answers == []
 
 
 def test_without_parallel_calls_the_first_valid_one_is_the_visible_one() -> None:
-    broker = Broker(turn(parallel=False))
-    assert seen(broker.feed([ask("a", BAD), ask("b"), ask("c"), STEP])) == {"weather b": GOOD}
-    assert told(broker.hidden).keys() == {"ask_a", "ask_c"}
+    policy = ToolPolicy(turn(parallel=False))
+    assert seen(policy.feed([ask("a", BAD), ask("b"), ask("c"), STEP])) == {"weather b": GOOD}
+    assert told(policy.hidden).keys() == {"ask_a", "ask_c"}
 
 
 def test_an_answer_of_ours_is_an_output_of_the_calls_kind() -> None:
-    broker = Broker(turn(parallel=False))
-    broker.feed([ask("a"), ask("b", "ls", "shell", kind="custom"), STEP])
-    assert broker.hidden == [Answered("ask_b", PastOutput("b", (TextPart(DEFERRED),), "custom"))]
+    policy = ToolPolicy(turn(parallel=False))
+    policy.feed([ask("a"), ask("b", "ls", "shell", kind="custom"), STEP])
+    assert policy.hidden == [HiddenOutput("ask_b", HistoryOutput("b", (TextPart(DEFERRED),), "custom"))]
 
 
 # --- a call is required --------------------------------------------------------------------------
@@ -220,21 +220,21 @@ REQUIRED: list[ToolChoice] = ["required", NamedTools(("weather",), required=True
 
 @pytest.mark.parametrize("choice", REQUIRED)
 def test_where_a_call_is_required_text_is_held_until_it_comes(choice: ToolChoice) -> None:
-    broker = Broker(turn(choice))
-    assert broker.feed(HELLO).events == []
-    done = broker.feed([ask("a"), STEP])
+    policy = ToolPolicy(turn(choice))
+    assert policy.feed(HELLO).events == []
+    done = policy.feed([ask("a"), STEP])
     assert done.events[:4] == [*HELLO, STEP]
     assert seen(done) == {"weather a": GOOD}
 
 
 @pytest.mark.parametrize("choice", REQUIRED)
 def test_where_no_required_call_came_the_turn_is_tried_again(choice: ToolChoice) -> None:
-    done = Broker(turn(choice)).feed([*HELLO, STEP, END])
-    assert done == Brokered([], [], again=True)
+    done = ToolPolicy(turn(choice)).feed([*HELLO, STEP, END])
+    assert done == PolicyResult([], [], again=True)
 
 
 def test_where_no_required_call_came_twice_the_turn_fails() -> None:
-    done = Broker(turn("required"), second_try=True).feed([*HELLO, STEP, END])
+    done = ToolPolicy(turn("required"), second_try=True).feed([*HELLO, STEP, END])
     assert not done.again
     (end,) = done.events
     assert isinstance(end, TurnEnded)
@@ -244,46 +244,46 @@ def test_where_no_required_call_came_twice_the_turn_fails() -> None:
 
 @pytest.mark.parametrize("choice", ["auto", "none", NamedTools(("weather",))])
 def test_where_no_call_is_required_text_is_an_answer(choice: ToolChoice) -> None:
-    assert Broker(turn(choice)).feed([*HELLO, STEP, END]) == Brokered([*HELLO, STEP, END], [])
+    assert ToolPolicy(turn(choice)).feed([*HELLO, STEP, END]) == PolicyResult([*HELLO, STEP, END], [])
 
 
 def test_questions_and_costs_are_not_held() -> None:
     now: list[Event] = [
         ev.TurnStarted("t", "m"),
-        ev.ApprovalAsked("q", "command", "rm"),
-        ev.InputAsked("q2", "well?"),
-        ev.AskClosed("q2"),
-        ev.UsageSeen(ev.Usage(1, 0, 1, 0)),
-        ev.RateLimits(b"{}"),
-        Noticed("note"),
+        ev.ApprovalRequested("q", "command", "rm"),
+        ev.InputRequested("q2", "well?"),
+        ev.RequestClosed("q2"),
+        ev.UsageReported(ev.Usage(1, 0, 1, 0)),
+        ev.AccountLimitsReported(b"{}"),
+        Notice("note"),
     ]
-    assert Broker(turn("required")).feed([*HELLO, *now]).events == now
+    assert ToolPolicy(turn("required")).feed([*HELLO, *now]).events == now
 
 
 def test_a_failure_before_the_required_call_is_told_without_the_text_that_was_held() -> None:
     failed = TurnEnded(Stop.FAILED, "provider", Failure(kind=FaultKind.UPSTREAM_ERROR, message="it failed"))
-    assert Broker(turn("required")).feed([*HELLO, failed]) == Brokered([failed], [])
+    assert ToolPolicy(turn("required")).feed([*HELLO, failed]) == PolicyResult([failed], [])
 
 
 @pytest.mark.parametrize("stop", [Stop.LENGTH, Stop.CONTENT_FILTER, Stop.INTERRUPTED])
 def test_an_answer_that_was_cut_off_before_the_required_call_is_told_as_it_is(stop: Stop) -> None:
     end = TurnEnded(stop)
-    assert Broker(turn("required")).feed([*HELLO, end]) == Brokered([*HELLO, end], [])
+    assert ToolPolicy(turn("required")).feed([*HELLO, end]) == PolicyResult([*HELLO, end], [])
 
 
 def test_a_dialect_that_says_its_calls_itself_has_called() -> None:
     call: list[Event] = [ItemStarted(ToolCall("c", "a", "weather")), ev.ArgumentsDelta("c", GOOD)]
-    broker = Broker(turn("required"))
-    assert broker.feed(HELLO).events == []
-    assert broker.feed(call[:1]).events == [*HELLO, call[0]]
-    assert broker.feed(call[1:]).events == call[1:]
-    assert broker.feed([ItemEnded("c"), STEP, END]) == Brokered([ItemEnded("c"), STEP, END], [])
+    policy = ToolPolicy(turn("required"))
+    assert policy.feed(HELLO).events == []
+    assert policy.feed(call[:1]).events == [*HELLO, call[0]]
+    assert policy.feed(call[1:]).events == call[1:]
+    assert policy.feed([ItemEnded("c"), STEP, END]) == PolicyResult([ItemEnded("c"), STEP, END], [])
 
 
 def test_a_hidden_call_does_not_count_as_the_required_one() -> None:
-    broker = Broker(turn("required"))
-    assert len(broker.feed([ask("a", BAD), STEP]).answers) == 1
-    assert broker.feed([*HELLO, STEP, END]) == Brokered([], [], again=True)
+    policy = ToolPolicy(turn("required"))
+    assert len(policy.feed([ask("a", BAD), STEP]).answers) == 1
+    assert policy.feed([*HELLO, STEP, END]) == PolicyResult([], [], again=True)
 
 
 # --- calls that the agent answers by itself -------------------------------------------------------
@@ -291,39 +291,39 @@ def test_a_hidden_call_does_not_count_as_the_required_one() -> None:
 
 @pytest.mark.parametrize("code", ["unoffered_call", "unreadable_arguments"])
 def test_a_model_that_keeps_making_bad_calls_fails_the_turn(code: str) -> None:
-    broker = Broker(turn())
+    policy = ToolPolicy(turn())
     for _ in range(MAX_FAULTS):
-        assert broker.feed([Noticed(code, "x"), STEP]).events == [Noticed(code, "x"), STEP]
-    end = broker.feed([Noticed(code, "x"), STEP]).events[-1]
+        assert policy.feed([Notice(code, "x"), STEP]).events == [Notice(code, "x"), STEP]
+    end = policy.feed([Notice(code, "x"), STEP]).events[-1]
     assert isinstance(end, TurnEnded)
     assert end.failure is not None
     assert end.failure.code == "invalid_tool_calls"
 
 
 def test_bad_calls_of_one_step_are_one_fault() -> None:
-    broker = Broker(turn())
-    bad = [Noticed("unoffered_call", "x")] * (MAX_FAULTS + 2)
-    assert broker.feed([*bad, STEP]).events == [*bad, STEP]
+    policy = ToolPolicy(turn())
+    bad = [Notice("unoffered_call", "x")] * (MAX_FAULTS + 2)
+    assert policy.feed([*bad, STEP]).events == [*bad, STEP]
 
 
 def test_a_bad_call_beside_a_good_one_does_no_harm() -> None:
-    broker = Broker(turn())
+    policy = ToolPolicy(turn())
     for _ in range(MAX_FAULTS):
-        broker.feed([Noticed("unoffered_call", "x"), STEP])
-    assert seen(broker.feed([Noticed("unoffered_call", "x"), ask("a"), STEP])) == {"weather a": GOOD}
+        policy.feed([Notice("unoffered_call", "x"), STEP])
+    assert seen(policy.feed([Notice("unoffered_call", "x"), ask("a"), STEP])) == {"weather a": GOOD}
 
 
 def test_violations_and_bad_calls_are_counted_together() -> None:
-    broker = Broker(turn())
-    broker.feed([ask("a", BAD), STEP])
-    broker.feed([Noticed("unoffered_call", "x"), STEP])
-    assert seen(broker.feed([ask("b", BAD), STEP])) == {"weather b": BAD}
+    policy = ToolPolicy(turn())
+    policy.feed([ask("a", BAD), STEP])
+    policy.feed([Notice("unoffered_call", "x"), STEP])
+    assert seen(policy.feed([ask("b", BAD), STEP])) == {"weather b": BAD}
 
 
 def test_other_notes_are_no_faults() -> None:
-    broker = Broker(turn())
+    policy = ToolPolicy(turn())
     for _ in range(MAX_FAULTS + 2):
-        assert broker.feed([Noticed("agent_warning"), STEP]).events == [Noticed("agent_warning"), STEP]
+        assert policy.feed([Notice("agent_warning"), STEP]).events == [Notice("agent_warning"), STEP]
 
 
 # --- as properties -------------------------------------------------------------------------------
@@ -334,19 +334,19 @@ ASKS = st.builds(
     st.sampled_from([GOOD, BAD, "{", ""]),
     st.sampled_from(["weather", "loose", "now"]),
 )
-FAULTS = st.sampled_from([Noticed("unoffered_call", "x"), Noticed("unreadable_arguments", "x")])
+FAULTS = st.sampled_from([Notice("unoffered_call", "x"), Notice("unreadable_arguments", "x")])
 STORIES = st.lists(TALK | ASKS | NOTES | FAULTS | st.just(STEP) | st.just(ev.Retrying("again")), max_size=25)
 TURNS = st.builds(turn, st.sampled_from(["auto", *REQUIRED]), parallel=st.booleans())
 
 
-def outcome(broker: Broker, batches: Sequence[Sequence[Event]]) -> tuple[object, ...]:
-    done = [broker.feed(batch) for batch in batches]
+def outcome(policy: ToolPolicy, batches: Sequence[Sequence[Event]]) -> tuple[object, ...]:
+    done = [policy.feed(batch) for batch in batches]
     return (
         [event for each in done for event in each.events],
         [answer for each in done for answer in each.answers],
         [each.again for each in done if each.again],
-        broker.visible,
-        broker.hidden,
+        policy.visible,
+        policy.hidden,
     )
 
 
@@ -357,24 +357,24 @@ def test_any_batching_of_the_same_events_gives_the_same(
     story = [*story, END]
     places = sorted({0, len(story), *(cut % len(story) for cut in cuts)})
     batches = [story[a:b] for a, b in pairwise(places)]
-    whole = outcome(Broker(asked, second_try=second), [story])
-    assert outcome(Broker(asked, second_try=second), batches) == whole
+    whole = outcome(ToolPolicy(asked, second_try=second), [story])
+    assert outcome(ToolPolicy(asked, second_try=second), batches) == whole
 
 
 @given(TURNS, STORIES)
 def test_whatever_comes_the_rules_make_a_turn_of_it_that_ends_once(asked: Turn, story: list[Event]) -> None:
-    done = Broker(asked).feed([*story, END])
+    done = ToolPolicy(asked).feed([*story, END])
     assert done.again == (not any(isinstance(event, TurnEnded) for event in done.events))
     if not done.again:
-        assert violations(Rules().feed(done.events)) == []
+        assert violations(TurnRepair().feed(done.events)) == []
 
 
 @given(STORIES)
 def test_what_is_let_through_keeps_its_order(story: list[Event]) -> None:
-    """Without a required call: exactly what came, less the asks, up to where the broker ended the turn."""
-    broker = Broker(turn())
-    out = broker.feed([*story, END]).events
-    came = [event for event in [*story, END] if not isinstance(event, ev.ToolAsked)]
+    """Without a required call: exactly what came, less the asks, up to where the policy ended the turn."""
+    policy = ToolPolicy(turn())
+    out = policy.feed([*story, END]).events
+    came = [event for event in [*story, END] if not isinstance(event, ev.ToolCallRequested)]
     same = next((n for n, (a, b) in enumerate(zip(out, came, strict=False)) if a is not b), len(came))
     ours = out[same:]
     assert not any(isinstance(event, ev.TextDelta | ev.ReasoningDelta) for event in ours)
@@ -384,17 +384,17 @@ def test_what_is_let_through_keeps_its_order(story: list[Event]) -> None:
 @given(TURNS, STORIES)
 def test_no_call_of_a_step_is_forgotten_and_none_is_answered_twice(asked: Turn, story: list[Event]) -> None:
     """Until the turn ends, every call of a complete step is with the client, or answered by us."""
-    broker = Broker(asked)
-    waiting: list[ev.ToolAsked] = []
+    policy = ToolPolicy(asked)
+    waiting: list[ev.ToolCallRequested] = []
     for event in story:
-        done = broker.feed([event])
-        if isinstance(event, ev.ToolAsked):
+        done = policy.feed([event])
+        if isinstance(event, ev.ToolCallRequested):
             waiting.append(event)
         elif isinstance(event, ev.Retrying):
             waiting.clear()
         elif isinstance(event, StepCompleted):
-            with_us = [each.ask_id for each in (*done.answers, *broker.hidden)]
-            assert sorted([*with_us, *(each.ask_id for each in broker.visible)]) == sorted(
+            with_us = [each.ask_id for each in (*done.answers, *policy.hidden)]
+            assert sorted([*with_us, *(each.ask_id for each in policy.visible)]) == sorted(
                 each.ask_id for each in waiting
             )
             waiting.clear()
@@ -404,7 +404,7 @@ def test_no_call_of_a_step_is_forgotten_and_none_is_answered_twice(asked: Turn, 
 
 @given(STORIES)
 def test_nothing_is_heard_of_a_try_that_is_made_again(story: list[Event]) -> None:
-    done = Broker(turn("required")).feed([*story, END])
+    done = ToolPolicy(turn("required")).feed([*story, END])
     if done.again:
         assert texts(done.events) == {}
         assert arguments(done.events) == {}
