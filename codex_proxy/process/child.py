@@ -16,6 +16,7 @@ from typing import Protocol
 
 import msgspec
 
+from codex_proxy.process.child_states import ALIVE, REPORTED, TABLE, Change, State
 from codex_proxy.process.launch import Command, Launched, SpawnError, launch
 from codex_proxy.process.orphans import sweep_after
 from codex_proxy.process.pipes import PipeReader, PipeWriter
@@ -71,9 +72,9 @@ class Child:
         self._command = command
         self._warden = launched.warden
         self._sink = sink
-        self._alive = True
+        self._state = TABLE.start
         self._paused = False
-        self._ending = False
+        """Its owner takes no output; in any state."""
         self._code: int | None = None
         self._tail = bytearray()
         self._done: asyncio.Future[Exit] = loop.create_future()
@@ -90,7 +91,7 @@ class Child:
     @property
     def alive(self) -> bool:
         """Whether the child has not been seen to exit."""
-        return self._alive
+        return self._state in ALIVE
 
     @property
     def unsent(self) -> int:
@@ -147,7 +148,7 @@ class Child:
         Synchronous, and works without a running loop: for the exit of the interpreter. The warden does its
         work also when the proxy is gone by then.
         """
-        self._ending = True
+        self._change(Change.KILL)
         if self._cut_timer is not None:
             self._cut_timer.cancel()
             self._cut_timer = None
@@ -157,15 +158,18 @@ class Child:
         self._lifeline = None
         if self._loop.is_closed():
             return
-        if self._alive:
+        if self.alive:
             bound = self._command.term_grace + WARDEN_SECONDS
             self._bound_timer = self._loop.call_later(bound, self._kill_warden)
         self._settle()
 
+    def _change(self, change: Change) -> None:
+        self._state = TABLE.after(self._state, change)
+
     def _start_ending(self, grace: float) -> None:
-        self._ending = True
+        self._change(Change.END)
         self.close_stdin()
-        if self._lifeline is not None and self._alive:
+        if self._state is State.ENDING:
             when = self._loop.time() + grace
             if self._cut_timer is None or when < self._cut_timer.when():
                 if self._cut_timer is not None:
@@ -175,10 +179,13 @@ class Child:
 
     def _kill_warden(self) -> None:
         self._warden.kill()
-        self._bound_timer = self._loop.call_later(ABANDON_SECONDS, self._finish)
+        self._bound_timer = self._loop.call_later(ABANDON_SECONDS, self._abandon)
+
+    def _abandon(self) -> None:
+        self._finish(Change.STUCK if self.alive else Change.DRAINED)
 
     def _stdout_closed(self) -> None:
-        if self._alive:
+        if self.alive:
             self._start_ending(self._command.eof_grace)
         else:
             self._finish()
@@ -208,7 +215,7 @@ class Child:
             self._loop.call_soon_threadsafe(self._exited, code)
 
     def _exited(self, code: int) -> None:
-        self._alive = False
+        self._change(Change.EXIT)
         self._code = code
         if code < 0:  # the warden itself was killed, and could not sweep
             sweep_after(self._loop, self.pid)
@@ -216,11 +223,11 @@ class Child:
 
     def _settle(self) -> None:
         """After the exit: wait for the end of stdout, but not for ever, and not while the owner pauses."""
-        if self._alive or self._done.done():
+        if self._state not in (State.EXITED, State.DRAINING):
             return
         if self._stdout.at_end:
             self._finish()
-        elif self._paused and not self._ending:
+        elif self._paused and self._state is State.EXITED:
             if self._drain_timer is not None:
                 self._drain_timer.cancel()
                 self._drain_timer = None
@@ -232,9 +239,11 @@ class Child:
         self._stdout.take(PIPE_BYTES)  # a busy loop may have come here first
         self._finish()
 
-    def _finish(self) -> None:
-        if self._done.done():
+    def _finish(self, change: Change = Change.DRAINED) -> None:
+        """Report the end, once."""
+        if self._state in REPORTED:
             return
+        self._change(change)
         self._stderr.take(PIPE_BYTES)
         self._stderr.close()
         self._stdout.close()

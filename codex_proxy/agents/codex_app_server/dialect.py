@@ -42,6 +42,7 @@ from codex_proxy.agents.codex_app_server.shapes import (
     failure_of_refusal,
     usage_of,
 )
+from codex_proxy.agents.codex_app_server.turn_states import ACTIVE, MAY_WORK, TABLE, UNWANTED, Change, State
 from codex_proxy.agents.failures import failure_from_exit
 from codex_proxy.core.events import (
     Event,
@@ -69,10 +70,10 @@ LOST = Failure(
 
 
 class AppServerTurn:
-    """A `Dialect[Message]` on one lane. `finished` says that nothing is left to read or write on it."""
+    """A `Dialect[Message]` on one lane. Its states are those of `turn_states`."""
 
     def __init__(self, lane: int) -> None:
-        self.finished = False
+        self._state = TABLE.start
         self._lane = lane
         self._requests = 0
         self._waiting: dict[str, Callable[[Message], None]] = {}
@@ -84,14 +85,6 @@ class AppServerTurn:
         self._turn_id: str | None = None
         self._past_turn: str | None = None
         """The agent's turn before this one, of which late words may come."""
-        self._over = False
-        """`TurnEnded` was said."""
-        self._completed = False
-        """The agent's turn runs no more, or was told to stop."""
-        self._sound = False
-        """It ended well, so that its thread can be used again."""
-        self._closing = False
-        """Nobody wants the thread any more; only the clean-up goes on."""
         self._reader = ItemReader()
         self._events: list[Event] = self._reader.events
         """What was gathered since the last step; the reader writes to the same list."""
@@ -99,11 +92,13 @@ class AppServerTurn:
         self._model = ModelItems()
         self._questions = Questions()
         self._pending = PendingCalls()
-        self._went_on = False
-        """The agent answered a call by itself: it does not wait for our outputs."""
         self._tally = Tally()
 
     # --- the dialect ----------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return self._state is State.DONE
 
     def begin(self, turn: Turn) -> Step:
         self._turn = turn
@@ -113,21 +108,19 @@ class AppServerTurn:
 
     @property
     def can_resume(self) -> bool:
-        if self._closing or self._waiting or not self._thread:
+        if self._waiting or not self._thread:
             return False
-        if self._over:
-            return self._sound
-        return bool(self._pending.waiting) and not self._went_on
+        return self._state is State.REUSABLE or (self._state is ACTIVE and self._pending.resumable)
 
     def resume(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
         if not self.can_resume:
-            self._end(TurnEnded(Stop.FAILED, "provider", LOST), running=not self._completed)
+            self._end(TurnEnded(Stop.FAILED, "provider", LOST), running=self._state in MAY_WORK)
             return self._step()
         self._turn = without_content(turn)
         self._tally.next_turn()
         self._events.append(TurnStarted(self._thread, self._model_name))
-        if self._over:
-            self._over = self._completed = self._sound = False
+        if self._state is State.REUSABLE:
+            self._change(Change.RESUMED)
             self._past_turn, self._turn_id = self._turn_id, None
             self._reader.start_turn()
             self._start_turn(turn, fresh)
@@ -140,8 +133,9 @@ class AppServerTurn:
 
     def receive(self, lines: Sequence[Message]) -> Step:
         events = self._events
+        active = self._state is ACTIVE
         for message in lines:
-            if message.method == "item/agentMessage/delta" and not self._over:
+            if active and message.method == "item/agentMessage/delta":
                 params = message.params
                 if params.delta and params.item_id:
                     self._reader.heard.add(params.item_id)
@@ -150,10 +144,13 @@ class AppServerTurn:
             try:
                 self._message(message)
             except UNREADABLE:
-                if message.method == "turn/completed" and not self._over:
+                if self._state is not ACTIVE:
+                    pass
+                elif message.method == "turn/completed":
                     self._end(TurnEnded(Stop.FAILED, "provider", GARBLED), running=False)
-                elif not self._over:
+                else:
                     events.append(Notice("unreadable_message", message.method or "answer"))
+            active = self._state is ACTIVE
         return self._step()
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
@@ -164,18 +161,17 @@ class AppServerTurn:
         return self._step()
 
     def interrupt(self) -> Step:
-        if not self._over:
+        if self._state is ACTIVE:
             self._end(TurnEnded(Stop.INTERRUPTED))
-        if not self._closing:
-            self._closing = True
+        if self._state not in UNWANTED:
+            self._change(Change.UNWANTED)
             self._wind_down()
         return self._step()
 
     def eof(self, ended: Ended) -> Step:
-        if not self._over:
-            self._over = True
+        if self._state is ACTIVE:
             self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
-        self._closing = self.finished = True
+        self._change(Change.PROCESS_ENDED)
         self._waiting.clear()  # no answer will come, and what waits for one holds this object
         return Step(self._take_events(), b"")
 
@@ -193,7 +189,7 @@ class AppServerTurn:
             return
         started = msgspec.json.decode(message.result, type=ThreadAnswer)
         self._thread = started.thread.id
-        if self._over:
+        if self._state is not ACTIVE:
             return
         turn = self._turn
         assert turn is not None
@@ -223,36 +219,40 @@ class AppServerTurn:
         self._turn_id = msgspec.json.decode(message.result, type=TurnAnswer).turn.id
 
     def _refused(self, what: str, error: RpcError) -> None:
-        if not self._over:
+        if self._state is ACTIVE:
             self._end(TurnEnded(Stop.FAILED, "provider", failure_of_refusal(what, error)))
 
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded, *, running: bool = True) -> None:
         """Says the end. `running`: the agent's own turn goes on until it is told to stop."""
-        self._over = True
         self._reader.outputs_so_far()
         raw, _ = self._model.take()
         self._events += raw
         self._events.append(ended)
         self._questions.clear()
         self._pending.clear()
-        self._completed = not running
-        self._sound = ended.stop == Stop.STOP and not running
+        if running:
+            self._change(Change.GIVEN_UP)
+        else:
+            self._change(Change.ENDED_WELL if ended.stop == Stop.STOP else Change.ENDED_BADLY)
+
+    def _change(self, change: Change) -> None:
+        self._state = TABLE.after(self._state, change)
 
     def _wind_down(self) -> None:
         """The next step towards forgetting the turn. An answer that is still due takes it up again."""
         if self._waiting:
             return
         if not self._thread:
-            self.finished = True
-        elif self._turn_id is not None and not self._completed:
+            self._change(Change.FORGOTTEN)
+        elif self._turn_id is not None and self._state is State.CLOSING:
             self._stop_turn()
         else:
             self._unsubscribe()
 
     def _stop_turn(self) -> None:
-        self._completed = True
+        self._change(Change.TOLD_TO_STOP)
         params = {"threadId": self._thread, "turnId": self._turn_id}
         self._request("turn/interrupt", params, self._turn_stopped)
 
@@ -285,7 +285,7 @@ class AppServerTurn:
             self._asked(message, message.id)
         elif message.method == "thread/closed":
             self._thread_closed()
-        elif not self._over:
+        elif self._state is ACTIVE:
             about_item = item_reader.NOTIFICATIONS.get(message.method)
             if about_item is not None:
                 about_item(self._reader, message.params)
@@ -299,13 +299,13 @@ class AppServerTurn:
         try:
             then(message)
         except UNREADABLE:
-            if not self._over:
+            if self._state is ACTIVE:
                 self._end(TurnEnded(Stop.FAILED, "provider", GARBLED))
-        if self._closing:
+        if self._state in UNWANTED:
             self._wind_down()
 
     def _asked(self, message: Message, id: int | str) -> None:
-        if self._over:
+        if self._state is not ACTIVE:
             self._writes.append(refusal(id))
         elif message.method == "item/tool/call" and self._expected(message.params):
             self._model.client_asked(self._reader.begun)
@@ -325,7 +325,7 @@ class AppServerTurn:
         """By the agent itself; after our `thread/unsubscribe` there is no thread of ours any more."""
         if self._thread:
             self._thread = ""
-            if not self._over:
+            if self._state is ACTIVE:
                 self._end(TurnEnded(Stop.FAILED, "provider", LOST), running=False)
 
     def _raw_item(self, params: Params) -> None:
@@ -333,7 +333,7 @@ class AppServerTurn:
             return  # items that we injected come back under another turn's id
         call_id = self._model.put_out(params.item)
         if call_id is not None:
-            self._went_on |= self._pending.put_out(call_id)
+            self._pending.put_out(call_id)
             return
         head = self._model.add(params.item)
         if head is not None and head.id:
@@ -388,7 +388,7 @@ class AppServerTurn:
     # --- taking what was gathered ---------------------------------------------------------------
 
     def _step(self) -> Step:
-        if self._model.late and not self._pending.waiting and not self._over:
+        if self._model.late and not self._pending.waiting and self._state is ACTIVE:
             self._step_over(None)
         if not self._events and not self._writes:
             return NOTHING

@@ -19,6 +19,13 @@ class PendingCalls:
         self._replies: dict[str, ToolReply] = {}
         self.waiting: set[str] = set()
         """Calls that were asked of us and have no answer yet."""
+        self._bypassed = False
+        """The agent answered one of them by itself: from then on it does not wait for us."""
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the agent's turn goes on as soon as the outputs are there that are waited for."""
+        return bool(self.waiting) and not self._bypassed
 
     def knows(self, call_id: str) -> bool:
         """Whether an output of this call is due, or there already."""
@@ -43,13 +50,12 @@ class PendingCalls:
             return b""
         return b"".join(_answer(id, reply) for id in requests)
 
-    def put_out(self, call_id: str) -> bool:
-        """The agent has given the model an output of this call. True where it did so without us."""
+    def put_out(self, call_id: str) -> None:
+        """The agent has given the model an output of this call."""
         self._requests.pop(call_id, None)
         self._replies.pop(call_id, None)
-        unasked = call_id in self.waiting
+        self._bypassed |= call_id in self.waiting
         self.waiting.discard(call_id)
-        return unasked
 
     def clear(self) -> None:
         """The turn is over; nobody waits any more."""

@@ -1,0 +1,39 @@
+"""States as a table: which state follows on which change. What the table does not list is a fault of ours.
+
+The value of a state says what it means, the value of a change what has happened. The documents' diagrams are made from
+the tables by `scripts/gen_states.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Generic, TypeVar
+
+S = TypeVar("S", bound=Enum)
+C = TypeVar("C", bound=Enum)
+
+
+class ImpossibleChange(Exception):  # noqa: N818 - says what it is
+    """A change that the table does not list for the state."""
+
+
+class StateTable(Generic[S, C]):
+    """The states from `start` on."""
+
+    def __init__(self, start: S, changes: Mapping[S, Mapping[C, S]]) -> None:
+        self.start = start
+        self._changes = changes
+
+    def after(self, state: S, change: C) -> S:
+        """The state that follows. Raises `ImpossibleChange`."""
+        try:
+            return self._changes[state][change]
+        except KeyError:
+            raise ImpossibleChange(f"{change.name} in the state {state.name}") from None
+
+    def rows(self) -> Iterator[tuple[S, C, S]]:
+        """All of it: a state, a change, and the state that follows."""
+        for state, changes in self._changes.items():
+            for change, following in changes.items():
+                yield state, change, following

@@ -1,0 +1,57 @@
+"""Writes the diagrams of states into the documents from the tables in the code; a test fails while they differ.
+
+.venv/bin/python -m scripts.gen_states
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from codex_proxy.agents.codex_app_server import turn_states
+from codex_proxy.core.states import StateTable
+from codex_proxy.process import child_states
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+DIAGRAMS: dict[str, tuple[Path, StateTable[Any, Any]]] = {
+    "turn": (DOCS / "architecture.md", turn_states.TABLE),
+    "child": (DOCS / "processes.md", child_states.TABLE),
+}
+"""What stands between `<!-- states of a NAME -->` and `<!-- end -->`, and in which page."""
+
+
+def diagram(table: StateTable[Any, Any]) -> str:
+    """A diagram for Mermaid, which draws it on the page, and what the names mean. What leads back to the same state is
+    left out."""
+    rows: list[tuple[Enum, Enum, Enum]] = [row for row in table.rows() if row[0] is not row[2]]
+    lines = ["stateDiagram-v2", f"    [*] --> {table.start.name}"]
+    lines += [f"    {state.name} --> {following.name}: {words(change)}" for state, change, following in rows]
+    kinds: tuple[type[Enum], type[Enum]] = (type(table.start), type(rows[0][1]))
+    names = [f"| `{each.name}` | {each.value} |" for kind in kinds for each in kind]
+    return "\n".join(["```mermaid", *lines, "```", "", "| state, change | means |", "| --- | --- |", *names])
+
+
+def words(change: Enum) -> str:
+    return change.name.lower().replace("_", " ")
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page, and what it should hold."""
+    for name, (page, table) in DIAGRAMS.items():
+        mark = f"<!-- states of a {name}: scripts/gen_states.py -->"
+        text, found = re.subn(
+            rf"(?s)({re.escape(mark)}\n).*?(\n<!-- end -->)",
+            lambda match, table=table: match[1] + diagram(table) + match[2],  # type: ignore[misc]
+            page.read_text("utf-8"),
+        )
+        assert found == 1, f"{page} has no place for the states of a {name}"
+        yield page, text
+
+
+if __name__ == "__main__":
+    for page, text in pages():
+        page.write_text(text, "utf-8")
