@@ -338,7 +338,7 @@ LONG_FUNCTION = '"""Long."""\ndef long() -> None:\n' + "    x = 1\n" * MAX_FUNCT
 D = '"""A docstring."""\n'
 
 BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
-    (layering, "core.rules", "import codex_proxy.agents.base", "core imports codex_proxy.agents.base"),
+    (layering, "core.repair", "import codex_proxy.agents.base", "core imports codex_proxy.agents.base"),
     (layering, "agents.base", "from codex_proxy.surfaces import x", "agents imports codex_proxy.surfaces.x"),
     (layering, "surfaces.chat.render", "from ...runs import run", "surfaces imports codex_proxy.runs.run"),
     (
@@ -368,7 +368,7 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
         ),
         "agents.codex_proto imports codex_proxy.agents.codex_app_server.native",
     ),
-    (sans_io, "core.rules", "import asyncio", "imports asyncio"),
+    (sans_io, "core.repair", "import asyncio", "imports asyncio"),
     (sans_io, "agents.base", "from os import path", "imports os.path"),
     (sans_io, "tools.policy", "def f():\n    import time", "imports time"),
     (sans_io, "surfaces.models", "x = open('y')", "calls open"),
@@ -380,10 +380,10 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
     (world, "http.sse", "import sys\nx = sys.argv", "reads sys.argv"),
     (agent_names, "admission.admit", "x = 'Try --agent codex-proto.'", "names codex-proto"),
     (agent_names, "metrics", "if settings.agent == 'fake': pass", "compares with 'fake'"),
-    (budgets, "core.rules", LONG, f"{MAX_MODULE + 1} lines"),
-    (budgets, "core.rules", LONG_FUNCTION, f"long has {MAX_FUNCTION + 1} lines"),
-    (words, "core.rules", D + "x = 1  # TODO: more", "a TODO"),
-    (words, "core.rules", "x = 1", "no docstring"),
+    (budgets, "core.repair", LONG, f"{MAX_MODULE + 1} lines"),
+    (budgets, "core.repair", LONG_FUNCTION, f"long has {MAX_FUNCTION + 1} lines"),
+    (words, "core.repair", D + "x = 1  # TODO: more", "a TODO"),
+    (words, "core.repair", "x = 1", "no docstring"),
 ]
 
 

@@ -1,8 +1,8 @@
 """The vocabulary: what happens in a turn, in the order in which it happens.
 
-Dialects say these; the rules (`core/rules.py`) make any sequence of them well-formed; renderers read
-what the rules let through. The `*Whole` events are what a child says of a text as a whole: the rules
-turn them into the deltas that are still missing, so no renderer ever sees one.
+Dialects say these; the repair (`core/repair.py`) makes any sequence of them well-formed; renderers read
+what the repair lets through. The `Full*` events are what a child says of a text as a whole: the repair
+turns it into the deltas that are still missing, so no renderer ever sees one.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.core.ids import Scheduler
 from codex_proxy.core.items import RawHistoryItem
 from codex_proxy.core.limits import MAX_TURN_CHARS, MaxSize, MaxTokens, StopSequences
-from codex_proxy.core.rules import TurnRepair
+from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog

@@ -26,7 +26,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import SERVER_ITEMS, HistoryMessage, Message, TextPart
-from codex_proxy.core.rules import TurnRepair
+from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import Check, Verdict, not_checked
 from codex_proxy.tools.policy import NEVER_HELD
@@ -193,7 +193,7 @@ class OutputCheck:
         return out
 
     def _repaired(self) -> list[Event]:
-        """The answer as the rules make it: they know what is said in the end, with all that is said twice, whole or
+        """The answer as the repair makes it: it knows what is said in the end, with all that is said twice, whole or
         anew."""
         return TurnRepair().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
 
@@ -210,7 +210,7 @@ class OutputCheck:
             elif type(each) is TextDelta:
                 said[each.id] += each.text
             elif type(each) is TurnEnded and each.stop != Stop.STOP:
-                return []  # a repetition that said something else: the rules end the turn for it
+                return []  # a repetition that said something else: the repair ends the turn for it
         for_all = of_choice.pop(None, [])
         stops = event.choice_stops or {}
         return [

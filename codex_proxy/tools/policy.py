@@ -1,6 +1,6 @@
 """Who answers a call of the model: the client, a tool that this server runs, or we with a word of our own.
 
-In: the events of a turn as its dialect says them, and what our tools gave. Out: what may go on to the rules, the
+In: the events of a turn as its dialect says them, and what our tools gave. Out: what may go on to the repair, the
 outputs to give to the agent at once, the calls to run, and whether the turn has to be tried again. The calls of one
 step are decided together, when the step is complete: with one for the client among them its turn ends with that,
 once ours have run, and their outputs reach the model beside the client's; without one all are answered as soon as
@@ -237,7 +237,7 @@ class ToolPolicy:
 
     def _decide(self, done: PolicyResult) -> None:
         """The step is complete: who answers its calls. What they are is told behind its end, so that a step
-        which breaks the rules ends the turn before a call of it is seen."""
+        which cannot be repaired ends the turn before a call of it is seen."""
         asks, self._asks = self._asks, []
         bad_call, self._bad_call = self._bad_call, False
         good, hidden = self._sorted(asks)

@@ -21,7 +21,7 @@ from codex_proxy.agents.codex_app_server.connection import Connection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, TurnEnded
 from codex_proxy.core.items import HistoryMessage, HistoryOutput, TextPart, Tool
-from codex_proxy.core.rules import TurnRepair
+from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import ToolPolicy
 
@@ -68,7 +68,7 @@ def recorded_turn(lines: Sequence[Line], nth: int) -> Turn:
 
 @dataclass
 class Played:
-    """What came of it. `events` are the dialect's own, `log` what the rules made of them."""
+    """What came of it. `events` are the dialect's own, `log` what the repair made of them."""
 
     connection: Connection
     turn: AppServerTurn

@@ -1,4 +1,4 @@
-"""Every recording of the real agent, through the connection, the dialect and the rules."""
+"""Every recording of the real agent, through the connection, the dialect and the repair."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from codex_proxy.agents.base import Ended
 from codex_proxy.agents.lines import LineFramer
 from codex_proxy.core.events import Stop, TurnEnded
-from codex_proxy.core.rules import TurnRepair
+from codex_proxy.core.repair import TurnRepair
 from tests.agents.damage import broken, changed_line, in_pieces, moved
 from tests.agents.proto_child import ALL, begun, well_formed
 from tests.core.well_formed import violations

@@ -1,4 +1,4 @@
-"""What every log of a turn must be like, checked without a line of the rules that make it so."""
+"""What every log of a turn must be like, checked without a line of the repair that makes it so."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import HistoryMessage
-from codex_proxy.core.rules import TurnRepair
+from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Child
 from codex_proxy.responses.answer import Answer

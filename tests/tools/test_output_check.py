@@ -13,7 +13,7 @@ from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event, FullText, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryMessage, Message, Reasoning, TextPart, ToolCall
-from codex_proxy.core.rules import TurnRepair
+from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import Verdict
 from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, with_schema_words

@@ -14,7 +14,7 @@ from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Notice, StepCompleted, Stop, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryOutput, Message, TextPart, Tool, ToolCall
-from codex_proxy.core.rules import TurnRepair
+from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import NamedTools, ToolChoice, Turn
 from codex_proxy.tools.policy import DEFERRED, MAX_FAULTS, HiddenOutput, PolicyResult, ToolPolicy
 from tests.core.strategies import NOTES, TALK
@@ -49,7 +49,7 @@ def ask(call_id: str, text: str = GOOD, name: str = "weather", **more: str) -> e
 
 
 def seen(done: PolicyResult) -> dict[str, str]:
-    """The calls that a client gets to see, with their arguments, once the rules have read what came out."""
+    """The calls that a client gets to see, with their arguments, once what came out is repaired."""
     log = TurnRepair().feed(done.events)
     assert violations(log, ended=any(isinstance(event, TurnEnded) for event in log)) == []
     return arguments(log)

@@ -1,6 +1,6 @@
 """Events of a turn, rendered as a chat completion: SSE bytes as they come, or one body at the end.
 
-In: batches of well-formed events (`core/rules.py` saw to that). Out: `feed` gives the bytes of a batch,
+In: batches of well-formed events (`core/repair.py` saw to that). Out: `feed` gives the bytes of a batch,
 `result` the whole answer; both are made of the same `Choice`s, so they cannot disagree. OutputOrder, placeholders
 and the error frame: docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
 

@@ -1,6 +1,6 @@
 """Events of a turn, rendered as a response: SSE bytes as they come, or one object at the end.
 
-In: batches of well-formed events (`core/rules.py` saw to that). Out: `feed` gives the bytes of a batch, `response` the
+In: batches of well-formed events (`core/repair.py` saw to that). Out: `feed` gives the bytes of a batch, `response` the
 object; both are made of the same items, so they cannot disagree. Which bytes an event has is for
 `ResponseEvents` (or the events of another profile) to say; here is what happens, and in which order.
 

@@ -1,4 +1,4 @@
-"""Arbitrary well-formed turns, richer in text and items than the rules' own: the rules make them so."""
+"""Arbitrary well-formed turns, richer in text and items than those of the repair's tests: the repair makes them so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event
 from codex_proxy.core.items import Activity, McpApproval, McpCall, McpTools, Message, Reasoning, ToolCall
-from codex_proxy.core.rules import TurnRepair
+from codex_proxy.core.repair import TurnRepair
 
 IDS = st.sampled_from(["a", "b", "c", "d"])
 TEXTS = st.text(

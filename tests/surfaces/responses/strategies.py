@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from codex_proxy.core.events import Event, RawItem, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.rules import TurnRepair
+from codex_proxy.core.repair import TurnRepair
 from tests.surfaces.chat import strategies as chat
 
 RAW = st.builds(

@@ -1,4 +1,4 @@
-"""The rules, as properties: whatever a child says, in whatever order, the log is well-formed."""
+"""The repair of a turn, as properties: whatever a child says, in whatever order, the log is well-formed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event, FullText, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
 from codex_proxy.core.items import Message, ToolCall
-from codex_proxy.core.rules import TurnRepair
+from codex_proxy.core.repair import TurnRepair
 from tests.core.strategies import EVENT_LISTS, EVENTS, UNENDED_LISTS
 from tests.core.well_formed import arguments, open_items, texts, violations
 

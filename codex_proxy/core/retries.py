@@ -1,0 +1,127 @@
+"""What an agent that retries its call of the model has to repeat: the texts that were sent of the step already.
+
+An agent that retries says everything of the step again. What repeats the text that was sent is swallowed, what goes
+beyond it is new, and what contradicts it breaks the turn off, since nothing that a client has read can be unsaid.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from codex_proxy.core.items import Item, Message, Reasoning, ToolCall
+
+TextKey = tuple[str, int]
+"""A text of an item: its kind and its part."""
+TEXT: Final[TextKey] = ("text", 0)
+REFUSAL: Final[TextKey] = ("refusal", 0)
+ARGUMENTS: Final[TextKey] = ("arguments", 0)
+
+
+class Repetition:
+    """A text that was sent, and how much of it the new try has repeated."""
+
+    __slots__ = ("_matched", "_sent")
+
+    def __init__(self, sent: str) -> None:
+        self._sent = sent
+        self._matched = 0
+
+    @property
+    def complete(self) -> bool:
+        return self._matched >= len(self._sent)
+
+    def beyond(self, text: str) -> str | None:
+        """What of the next piece goes beyond the text that was sent. None where it contradicts that text."""
+        due = self._sent[self._matched : self._matched + len(text)]
+        if not text.startswith(due):
+            return None
+        self._matched += len(due)
+        return text[len(due) :]
+
+    def rest_of(self, whole: str) -> str | None:
+        """What follows in a whole text on what was repeated of it. None where the text was revised."""
+        return whole[self._matched :] if whole.startswith(self._sent[: self._matched]) else None
+
+
+class SentItem:
+    """An item and what was sent of it. After its end it is kept only for a retry of its step."""
+
+    __slots__ = ("id", "item", "open", "repetition", "sent", "whole")
+
+    def __init__(self, item: Item) -> None:
+        self.id = item.id
+        self.item = item
+        self.open = True
+        self.sent: dict[TextKey, list[str]] = {}
+        self.whole: frozenset[TextKey] = frozenset()
+        """Texts that came as a whole: a delta that comes after that repeats them."""
+        self.repetition: Repetition | None = None
+        """While the agent repeats itself."""
+
+    def text(self, key: TextKey) -> str:
+        return "".join(self.sent.get(key, ()))
+
+    @property
+    def still_to_repeat(self) -> bool:
+        """The agent has not repeated yet all that was sent of it."""
+        return self.repetition is not None and not self.repetition.complete
+
+
+class Step:
+    """The call of the model that is under way: its items, ended ones too, and what a retry has to repeat of them."""
+
+    def __init__(self) -> None:
+        self._items: list[SentItem] = []
+        self._to_repeat: list[SentItem] = []
+        """After a retry: messages that the agent has not begun to repeat, oldest first."""
+        self.mutes_reasoning = False
+        """Reasoning was sent before a retry: that of the new try is not, since it need not be the same."""
+
+    def add(self, item: SentItem) -> None:
+        self._items.append(item)
+
+    @property
+    def still_to_repeat(self) -> bool:
+        return any(item.still_to_repeat for item in self._items)
+
+    def complete(self) -> None:
+        """The call is over: nothing of it is made anew."""
+        for item in self._items:
+            item.repetition = None
+        self._items.clear()
+        self._to_repeat.clear()
+        self.mutes_reasoning = False
+
+    @property
+    def can_retry(self) -> bool:
+        """Whether a new try can repeat what was sent: a call or a refusal cannot be matched."""
+        return not any(isinstance(item.item, ToolCall) or REFUSAL in item.sent for item in self._items)
+
+    def retry(self) -> None:
+        """The agent makes the call anew: it has to repeat every message that was sent or is open."""
+        self.mutes_reasoning |= any(isinstance(item.item, Reasoning) and item.sent for item in self._items)
+        self._to_repeat.clear()
+        for item in self._items:
+            if not isinstance(item.item, Message):
+                continue
+            item.whole = frozenset()
+            sent = item.text(TEXT)
+            item.repetition = Repetition(sent) if sent or item.open else None
+            if item.repetition is not None:
+                self._to_repeat.append(item)
+
+    def waits_for(self, item: SentItem | None) -> bool:
+        """Whether the agent has yet to begin to repeat this item."""
+        return item in self._to_repeat
+
+    def begin_to_repeat(self, item: SentItem | None) -> SentItem | None:
+        """The message that a started one repeats: this item where it is waited for, else the oldest. None where none
+        is waited for."""
+        if not self._to_repeat:
+            return None
+        return self._to_repeat.pop(self._to_repeat.index(item) if item in self._to_repeat else 0)
+
+    def repeats(self, item: SentItem) -> None:
+        """The agent repeats this item without having started it."""
+        if item in self._to_repeat:
+            self._to_repeat.remove(item)
