@@ -31,6 +31,8 @@ from codex_proxy.core.rate import RateLimits, RunningRequests
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS
 from codex_proxy.http.application import application
 from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
+from codex_proxy.http.endpoint import add_endpoints
+from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.guard import STREAM_GUARD, SseGuard
 from codex_proxy.http.health import MADE_UP
 from codex_proxy.http.instrumentation import TEST_ENDPOINTS, TestEndpoints
@@ -44,7 +46,6 @@ from codex_proxy.http.middleware.origins import ORIGINS, misspelt
 from codex_proxy.http.middleware.pace import REQUEST_LIMITS, RequestLimits
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
 from codex_proxy.http.models import ENVIRONMENT, STARTED
-from codex_proxy.http.routes import add_routes
 from codex_proxy.http.runner import Runner
 from codex_proxy.http.usage_book import USAGE, UsageBook
 from codex_proxy.http.webhook_sender import WebhookSender
@@ -220,11 +221,11 @@ class Server:
         app[TRUSTED_PROXIES] = trusted_proxies(settings)
         if settings.test_endpoints:
             app[TEST_ENDPOINTS] = TestEndpoints(settings.stream_release_file)
-        add_routes(app)
         if settings.log_content:
             app.middlewares.insert(0, contents)
         if settings.metrics:
             self._add_metrics(app)
+        add_endpoints(app, ENDPOINTS)
         return app
 
     def _owners(self) -> int:

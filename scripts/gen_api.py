@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.http.openapi.document import document
-from codex_proxy.http.openapi.operations import OPERATIONS, ROOT_ONLY, STATUSES, Operation, Parameter
+from codex_proxy.http.endpoint import Endpoint, Parameter
+from codex_proxy.http.endpoints import ENDPOINTS
+from codex_proxy.http.openapi.document import STATUSES, document
 from codex_proxy.surfaces.errors import TABLE, row_of
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "api.md"
@@ -21,7 +22,7 @@ MAX_CHOICES = 5
 
 HEAD = """# API reference
 
-*Written by `scripts/gen_api.py` from the OpenAPI document: change `codex_proxy/http/openapi`, then run it.*
+*Written by `scripts/gen_api.py` from the OpenAPI document: change `codex_proxy/http/endpoints.py`, then run it.*
 
 A server publishes the document of what it serves at `/openapi.json` (OpenAPI 3.1; no key needed). Its schemas of
 request bodies are made from the very models that read them; tests hold the server to it.
@@ -36,15 +37,6 @@ request bodies are made from the very models that read them; tests hold the serv
 What each surface promises in particular, with the tests: [contract.md](contract.md),
 [responses.md](responses.md), [tools.md](tools.md).
 """
-
-CHAPTERS = (
-    ("Chat Completions", ("/chat/",)),
-    ("Models", ("/models",)),
-    ("Responses", ("/responses",)),
-    ("Conversations", ("/conversations",)),
-    ("Usage", ("/usage",)),
-    ("The server itself", ("/healthz", "/livez", "/readyz", "/openapi.json", "/metrics", "/__test")),
-)
 
 SENT = (
     ("`Authorization`", "`Bearer KEY`"),
@@ -84,7 +76,7 @@ TOLD = (
     ),
 )
 
-DOCUMENT = document(OPERATIONS, most_choices=MAX_CHOICES)
+DOCUMENT = document(ENDPOINTS, most_choices=MAX_CHOICES)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 
 
@@ -144,18 +136,22 @@ def _bounds(schema: dict[str, Any], what: str) -> str:
 # --- the parts of the page ------------------------------------------------------------------------
 
 
-def section(method: str, path: str, operation: Operation) -> str:
-    """One operation."""
-    shown = path if path in ROOT_ONLY else f"/v1{path}"
+def title(endpoint: Endpoint) -> str:
+    """The method and the path, with `/v1` where it is served so."""
+    return f"`{endpoint.method} {'/v1' if endpoint.versioned else ''}{endpoint.path}`"
+
+
+def section(endpoint: Endpoint) -> str:
+    """One endpoint."""
     parts = [
-        f"### `{method} {shown}`",
-        operation.summary + (f" {operation.words}" if operation.words else ""),
+        f"### {title(endpoint)}",
+        endpoint.summary + (f" {endpoint.description}" if endpoint.description else ""),
     ]
-    if operation.parameters:
-        rows = [_parameter(each) for each in operation.parameters]
+    if endpoint.parameters:
+        rows = [_parameter(each) for each in endpoint.parameters]
         parts.append(table(("parameter", "in", "values", "meaning"), rows))
-    if operation.body is not None:
-        parts.append(_body(operation))
+    if endpoint.body is not None:
+        parts.append(_body(endpoint))
     return "\n\n".join(parts)
 
 
@@ -163,23 +159,20 @@ def _parameter(parameter: Parameter) -> tuple[str, ...]:
     return f"`{parameter.name}`", parameter.place, words_of(parameter.schema), parameter.description
 
 
-def _body(operation: Operation) -> str:
-    schema = SCHEMAS[operation.body or ""]
+def _body(endpoint: Endpoint) -> str:
+    schema = SCHEMAS[endpoint.body or ""]
     required = schema.get("required", ())
     rows = [
         (f"`{name}`", words_of(each), "yes" if name in required else "")
         for name, each in schema["properties"].items()
     ]
-    optional = "" if operation.body_required else " It may be left out."
-    words = f"{operation.body_words}{optional}".strip()
+    optional = "" if endpoint.body_required else " It may be left out."
+    words = f"{endpoint.body_description}{optional}".strip()
     return table(("field", "values", "required"), rows) + (f"\n\n{words}" if words else "")
 
 
 def overview() -> str:
-    rows = []
-    for (method, path), operation in OPERATIONS.items():
-        shown = path if path in ROOT_ONLY else f"/v1{path}"
-        rows.append((f"`{method} {shown}`", operation.summary))
+    rows = [(title(each), each.summary) for each in ENDPOINTS]
     return table(("", ""), rows)
 
 
@@ -232,9 +225,9 @@ MEANINGS = {
 def page() -> str:
     """The whole file."""
     parts = [HEAD, overview()]
-    for title, beginnings in CHAPTERS:
-        parts.append(f"## {title}")
-        parts += [section(*key, each) for key, each in OPERATIONS.items() if key[1].startswith(beginnings)]
+    for chapter in dict.fromkeys(each.chapter for each in ENDPOINTS):
+        parts.append(f"## {chapter}")
+        parts += [section(each) for each in ENDPOINTS if each.chapter == chapter]
     turn = ", ".join(map(str, STATUSES["turn"]))
     parts += [
         "## Headers\n\nOf a request:\n\n" + table(("header", "meaning"), SENT),

@@ -12,7 +12,7 @@ from codex_proxy.http.stalled import bound_reading
 
 
 def application(*, body_limit: int) -> web.Application:
-    """The application with its middlewares; the caller puts the server's parts in, and calls `add_routes`."""
+    """The application with its middlewares; the caller puts the server's parts in, and calls `add_endpoints`."""
     app = web.Application(middlewares=[frame, doors, pace, bodies], client_max_size=body_limit)
     app.on_response_prepare.extend((sign, bound_reading))
     return app

@@ -32,22 +32,6 @@ from codex_proxy.surfaces.conversations import objects
 from codex_proxy.surfaces.conversations.bodies import parse_create, parse_items, parse_update
 from codex_proxy.surfaces.items import ItemDict, with_ids
 
-
-def add_conversation_routes(app: web.Application) -> None:
-    """Every path, with and without `/v1`."""
-    for prefix in ("/v1", ""):
-        conversations = f"{prefix}/conversations"
-        one = conversations + "/{id}"
-        app.router.add_post(conversations, create)
-        app.router.add_get(one, retrieve)
-        app.router.add_post(one, update)
-        app.router.add_delete(one, delete)
-        app.router.add_get(f"{one}/items", list_items)
-        app.router.add_post(f"{one}/items", create_items)
-        app.router.add_get(one + "/items/{item_id}", retrieve_item)
-        app.router.add_delete(one + "/items/{item_id}", delete_item)
-
-
 # --- conversations ------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""A fault as an HTTP answer. Which surface it is decides the table's column."""
+"""A fault as an HTTP answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.traces import trace_of
-from codex_proxy.surfaces.errors import Surface, error_body, retry_after, status_of
+from codex_proxy.http.endpoint import errors_of
+from codex_proxy.surfaces.errors import error_body, retry_after, status_of
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -20,14 +21,10 @@ def log_unforeseen(error: BaseException) -> None:
     log.error("internal_error", **trace_of(error))
 
 
-def surface_of(path: str) -> Surface:
-    """Which table a path's faults follow: `responses` for that endpoint and conversations, else `chat`."""
-    return "responses" if "/responses" in path or "/conversations" in path else "chat"
-
-
-def fault_response(failure: Failure, path: str, *, allow: str | None = None) -> web.Response:
-    """The error as JSON with its status, `Retry-After` and `Allow` where they apply."""
-    surface = surface_of(path)
+def fault_response(failure: Failure, request: web.BaseRequest, *, allow: str | None = None) -> web.Response:
+    """The error as JSON in the shape of the request's endpoint, with its status, `Retry-After` and `Allow` where they
+    apply."""
+    surface = errors_of(request)
     headers = {}
     seconds = retry_after(failure)
     if seconds is not None:

@@ -15,12 +15,12 @@ from aiohttp import web
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.app_keys import CLOCK
+from codex_proxy.http.endpoint import Handler
 from codex_proxy.http.middleware.doors import guarded, key_in
 from codex_proxy.http.middleware.forwarded import is_near
-from codex_proxy.http.middleware.frame import CLIENT_LEFT, NOTES, Handler
+from codex_proxy.http.middleware.frame import CLIENT_LEFT, NOTES
 from codex_proxy.http.observed import TALLY, Tally
 
-PATH = "/metrics"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", CLIENT_LEFT: "client_left"}
 """Refusals that are no fault of a handler, by their status."""
@@ -64,11 +64,10 @@ METRICS_KEY = web.AppKey("metrics_key", str)
 
 
 def add_metrics(app: web.Application, meter: Meter, key: str | None) -> None:
-    """Turns metrics on, before the application runs. `key` None: they are for this machine only."""
+    """Turns metrics on, before endpoints are added. `key` None: they are for this machine only."""
     app[METER] = meter
     app[METRICS_KEY] = key or ""
     app.middlewares.insert(0, measured)
-    app.router.add_get(PATH, metrics)
 
 
 async def metrics(request: web.Request) -> web.Response:

@@ -173,7 +173,7 @@ class _Connection(web.RequestHandler):
         return await super().finish_response(request, resp, start_time)
 
     def _answer(self, request: BaseRequest, failure: Failure) -> web.Response:
-        response = fault_response(failure, request.path)
+        response = fault_response(failure, request)
         known = request.get(REQUEST_ID)
         response.headers["x-request-id"] = known or self._app[IDS].new("req_")
         response.headers.update(ON_EVERY_REPLY)

@@ -26,13 +26,6 @@ NOTHING_TOLD: Final = (
 )
 
 
-def add_usage_routes(app: web.Application) -> None:
-    """Every path, with and without `/v1`."""
-    for prefix in ("/v1", ""):
-        app.router.add_get(f"{prefix}/usage", usage)
-        app.router.add_get(f"{prefix}/usage/limits", limits)
-
-
 async def usage(request: web.Request) -> web.Response:
     """Sums by hour or day. A key sees its own and nothing else."""
     recorder = request.app[USAGE]

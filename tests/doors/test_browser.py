@@ -18,7 +18,8 @@ import pytest
 import structlog
 from aiohttp import web
 
-from codex_proxy.http.routes import add_routes
+from codex_proxy.http.endpoint import add_endpoints
+from codex_proxy.http.endpoints import ENDPOINTS
 from tests.doors.browser import Page, Pages, browser, find_browser, rebound, serving
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.waiting import PATIENCE
@@ -131,7 +132,7 @@ def _routes(proxy: Proxy, bait: dict[str, str]) -> list[dict[str, str]]:
     """Every route there is, with ids of things that exist."""
     app = web.Application()
     app.update(proxy.app)
-    add_routes(app)
+    add_endpoints(app, ENDPOINTS)
     paths = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
     filled = []
     for method, path in sorted({*paths, ("GET", "/metrics")}):

@@ -21,8 +21,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.openapi.document import document
-from codex_proxy.http.openapi.operations import OPERATIONS
 
 OF_THE_MODEL: Final = frozenset({"invalid_structured_output", "tool_choice_not_honoured"})
 """The fake agent answers the same whatever is asked: it follows no schema, and calls no tool that it has to."""
@@ -43,9 +43,9 @@ CHECKS: Final = [
     negative_data_rejection,
 ]
 
-SERVED: Final = {key for key in OPERATIONS if "__test" not in key[1] and key[1] != "/metrics"}
+SERVED: Final = [endpoint for endpoint in ENDPOINTS if endpoint.needs is None]
 """What a server has by default; the WebSocket is no question with one answer."""
-DOCUMENT: Final = document(SERVED - {("GET", "/responses")}, most_choices=5)
+DOCUMENT: Final = document([each for each in SERVED if each.name != "open_responses_socket"], most_choices=5)
 DESCRIBED: Final[dict[str, Any]] = {
     found.ok().label: found.ok()
     for found in schemathesis.openapi.from_dict(DOCUMENT).get_all_operations()
@@ -64,7 +64,7 @@ FEW: Final = settings(
 
 
 def test_it_is_an_openapi_document() -> None:
-    schemathesis.openapi.from_dict(document(OPERATIONS, most_choices=5)).validate()
+    schemathesis.openapi.from_dict(document(ENDPOINTS, most_choices=5)).validate()
 
 
 def test_every_operation_is_asked() -> None:

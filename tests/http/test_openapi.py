@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 
 from codex_proxy import __version__
 from codex_proxy.core.faults import Fault
+from codex_proxy.http.endpoint import served_by
+from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.openapi.document import document
-from codex_proxy.http.openapi.operations import OPERATIONS, ROOT_ONLY
-from codex_proxy.http.openapi_route import served
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat import parse as chat
 from codex_proxy.surfaces.chat.wire import parse_body as parse_chat_body
@@ -29,7 +29,7 @@ from codex_proxy.surfaces.responses.wire import parse_body as parse_responses_bo
 from tests.fuzz.requests import CHAT, ITEMS, LEGACY, RESPONSE, spoilt
 from tests.http.serving import Proxy, fake_proxy
 
-DOCUMENT = document(OPERATIONS, most_choices=5)
+DOCUMENT = document(ENDPOINTS, most_choices=5)
 COMPONENTS = DOCUMENT["components"]
 
 
@@ -62,7 +62,7 @@ async def test_every_route_is_in_the_document_and_the_other_way_round(everything
         if route.resource is not None and route.method != "HEAD"
     }
     assert routes_of(found) == own
-    assert set(OPERATIONS) == served(app)
+    assert set(served_by(app)) == set(ENDPOINTS)
 
 
 async def test_what_is_switched_off_is_not_in_it(proxy: Proxy) -> None:
@@ -100,11 +100,11 @@ def test_every_reference_leads_somewhere_and_every_component_is_told_of() -> Non
 
 
 def test_every_operation_has_a_name_of_its_own_and_parameters_for_its_path() -> None:
-    names = [operation.name for operation in OPERATIONS.values()]
+    names = [endpoint.name for endpoint in ENDPOINTS]
     assert len(set(names)) == len(names)
-    for (_, path), operation in OPERATIONS.items():
-        in_path = {parameter.name for parameter in operation.parameters if parameter.place == "path"}
-        assert in_path == set(re.findall(r"\{(\w+)\}", path)), path
+    for endpoint in ENDPOINTS:
+        in_path = {parameter.name for parameter in endpoint.parameters if parameter.place == "path"}
+        assert in_path == set(re.findall(r"\{(\w+)\}", endpoint.path)), endpoint.path
 
 
 # --- the schemas of bodies and the parsers --------------------------------------------------------
@@ -281,7 +281,7 @@ async def test_what_is_stored_is_answered_as_described(everything: Proxy) -> Non
         await asked("GET", path)
 
 
-PREFIXED = set(DOCUMENT["paths"]) - ROOT_ONLY
+PREFIXED = {endpoint.path for endpoint in ENDPOINTS if endpoint.versioned}
 
 
 @pytest.mark.parametrize(

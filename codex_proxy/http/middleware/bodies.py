@@ -10,7 +10,8 @@ from aiohttp import web
 
 from codex_proxy.core.byte_budget import ByteBudget
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.middleware.frame import OWNER, Handler
+from codex_proxy.http.endpoint import Handler
+from codex_proxy.http.middleware.frame import OWNER
 
 BODY_BUDGET = web.AppKey("body_budget", ByteBudget)
 """Bytes of the bodies of all requests that are under way."""

@@ -12,8 +12,7 @@ from typing import Final, Literal
 import structlog
 from aiohttp import web
 
-from codex_proxy.http.middleware.doors import OPEN_PATHS
-from codex_proxy.http.middleware.frame import Handler
+from codex_proxy.http.endpoint import OPEN_PATHS, Handler
 from codex_proxy.http.tellers import TELL, Tell
 
 log = structlog.get_logger("codex_proxy.http")
@@ -63,7 +62,7 @@ def _without_images(text: str, most: int) -> tuple[str, int]:
 @web.middleware
 async def contents(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Outside of `frame`, so that it sees every answer; what passes meanwhile is told by whoever reads or writes it."""
-    if request.path in OPEN_PATHS:
+    if request.path in request.app[OPEN_PATHS]:
         return await handler(request)
     tell = request[TELL] = _teller(request.headers.get("Authorization", "").partition(" ")[2].strip())
     response = await handler(request)

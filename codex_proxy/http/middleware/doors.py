@@ -17,17 +17,15 @@ from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NOBODY, digest_of
 from codex_proxy.http.app_keys import CLIENTS
+from codex_proxy.http.endpoint import OPEN_PATHS, Handler
 from codex_proxy.http.middleware.forwarded import check_forwarded, client_address
-from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER, Handler
+from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
 from codex_proxy.http.middleware.heads import check_head
 from codex_proxy.http.middleware.origins import admit
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
 
 HOSTS: Final = web.AppKey("hosts", frozenset[str])
 """Names (without port) that a Host header may have; empty: any."""
-
-OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/metrics", "/openapi.json"})
-"""What a supervisor asks without a key; `/metrics` has a key of its own, and what is served is no secret."""
 
 _SINGLE: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization")
 _HOST: Final = re.compile(
@@ -57,7 +55,7 @@ async def doors(request: web.Request, handler: Handler) -> web.StreamResponse:
     answer = admit(request)
     if answer is not None:
         return answer
-    if request.path not in OPEN_PATHS:
+    if request.path not in request.app[OPEN_PATHS]:
         await _let_in(request)
     if request.method not in READS and request.match_info.http_exception is None:
         _check_content_type(request)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
 
 import structlog
 from aiohttp import web
@@ -18,11 +17,10 @@ from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.keys import NOBODY
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
+from codex_proxy.http.endpoint import ENDPOINT, ROUTES, Handler
 from codex_proxy.http.faults import fault_response, log_unforeseen
 
 log = structlog.get_logger("codex_proxy.http")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 REQUEST_ID = web.RequestKey("request_id", str)
 NOTES = web.RequestKey("notes", dict[str, object])
@@ -68,6 +66,9 @@ async def frame(request: web.Request, handler: Handler) -> web.StreamResponse:
     request[REPLY_HEADERS] = {}
     request[OWNER] = NOBODY
     request[_PREPARED] = False
+    endpoint = request.app[ROUTES].get(request.match_info.route)
+    if endpoint is not None:
+        request[ENDPOINT] = endpoint
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(req_id=request_id)
     began = request[_BEGAN] = clock.monotonic()
@@ -97,12 +98,12 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except Fault as fault:
         request[NOTES]["error"] = fault.failure.kind.value
-        return fault_response(fault.failure, request.path)
+        return fault_response(fault.failure, request)
     except asyncio.CancelledError:
         if not _is_given_up(request):
             raise
         request[NOTES]["error"] = STOPPING.kind.value
-        return fault_response(STOPPING, request.path)
+        return fault_response(STOPPING, request)
     except web.HTTPException as error:
         error.__traceback__ = None  # the request holds the error, and this would hold the request
         return _http_error(request, error)
@@ -116,7 +117,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
             if request.transport is not None:
                 request.transport.abort()
             raise asyncio.CancelledError from None
-        return fault_response(UNFORESEEN, request.path)
+        return fault_response(UNFORESEEN, request)
 
 
 def _is_given_up(request: web.Request) -> bool:
@@ -136,17 +137,17 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
         allowed = ", ".join(sorted(error.allowed_methods))
         message = f"{excerpt(request.path)} does not take {excerpt(request.method)}; it takes {allowed}."
         return fault_response(
-            Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message), request.path, allow=allowed
+            Failure(kind=FaultKind.METHOD_NOT_ALLOWED, message=message), request, allow=allowed
         )
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         limit = request.client_max_size
         message = f"The body is larger than {limit} bytes, the limit of this server (PROXY_BODY_LIMIT)."
-        return fault_response(Failure(kind=FaultKind.REQUEST_TOO_LARGE, message=message), request.path)
+        return fault_response(Failure(kind=FaultKind.REQUEST_TOO_LARGE, message=message), request)
     if error.status == 404:
         message = f"There is nothing at {excerpt(request.method)} {excerpt(request.path)}."
-        return fault_response(Failure(kind=FaultKind.NOT_FOUND, message=message), request.path)
+        return fault_response(Failure(kind=FaultKind.NOT_FOUND, message=message), request)
     message = error.text or error.reason
-    return fault_response(Failure(kind=FaultKind.INVALID_REQUEST, message=message), request.path)
+    return fault_response(Failure(kind=FaultKind.INVALID_REQUEST, message=message), request)
 
 
 async def sign(request: web.Request, response: web.StreamResponse) -> None:

@@ -15,9 +15,8 @@ from aiohttp import web
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.rate import Allowance, RateLimits, RunningRequests
-from codex_proxy.http.middleware.frame import CLIENT, REPLY_HEADERS, Handler
-
-TEST_PREFIX = "/__test/"
+from codex_proxy.http.endpoint import ENDPOINT, Handler
+from codex_proxy.http.middleware.frame import CLIENT, REPLY_HEADERS
 
 
 class RequestLimits(msgspec.Struct, frozen=True):
@@ -34,8 +33,9 @@ REQUEST_LIMITS = web.AppKey("request_limits", RequestLimits)
 
 @web.middleware
 async def pace(request: web.Request, handler: Handler) -> web.StreamResponse:
-    client = request.get(CLIENT)
-    if client is None or request.method != "POST" or request.path.startswith(TEST_PREFIX):
+    client, endpoint = request.get(CLIENT), request.get(ENDPOINT)
+    is_counted = endpoint is None or endpoint.counted
+    if client is None or request.method != "POST" or not is_counted:
         return await handler(request)
     with counted(request.app[REQUEST_LIMITS], client, request[REPLY_HEADERS]):
         return await handler(request)

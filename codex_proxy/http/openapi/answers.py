@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from codex_proxy.http.openapi.bodies import NULL, Schema
+from codex_proxy.http.schemas import (
+    ANYTHING,
+    COUNT,
+    FLAG,
+    NULL,
+    NUMBER,
+    TEXT,
+    TRUE,
+    Schema,
+    array,
+    kind,
+    maybe,
+    one_of,
+    record,
+    ref,
+)
 from codex_proxy.surfaces.errors import TABLE
 from codex_proxy.surfaces.usage_report import WIDTHS
-
-TEXT: Final[Schema] = {"type": "string"}
-FLAG: Final[Schema] = {"type": "boolean"}
-COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
-NUMBER: Final[Schema] = {"type": "number"}
-ANYTHING: Final[Schema] = {}
-TRUE: Final[Schema] = {"const": True}
-
-
-def ref(name: str) -> Schema:
-    """A component by its name."""
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def kind(word: str) -> Schema:
-    """The one word that a field always has."""
-    return {"type": "string", "const": word}
-
-
-def one_of(*words: str) -> Schema:
-    return {"type": "string", "enum": list(words)}
-
-
-def maybe(schema: Schema) -> Schema:
-    return {"anyOf": [schema, NULL]}
-
-
-def array(items: Schema, **more: Any) -> Schema:
-    return {"type": "array", "items": items, **more}
-
-
-def record(_required: Schema, _optional: Schema | None = None, /, **more: Any) -> Schema:
-    """An object. Further fields may come with later versions."""
-    properties = {**_required, **(_optional or {})}
-    return {"type": "object", "properties": properties, "required": list(_required), **more}
-
 
 METADATA: Final = {"type": "object", "additionalProperties": TEXT, "maxProperties": 16}
 
@@ -229,19 +208,6 @@ RESPONSES: Final[dict[str, Schema]] = {
     ),
     "ConversationDeleted": record({"id": TEXT, "object": kind("conversation.deleted"), "deleted": TRUE}),
 }
-
-
-def list_of(name: str) -> Schema:
-    """OpenAI's list of a component."""
-    return record(
-        {
-            "object": kind("list"),
-            "data": array(ref(name)),
-            "first_id": maybe(TEXT),
-            "last_id": maybe(TEXT),
-            "has_more": FLAG,
-        }
-    )
 
 
 # --- models, usage, the server itself -----------------------------------------------------------

@@ -12,14 +12,12 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
+from codex_proxy.http.schemas import NULL, Schema
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.conversations.bodies import AddItemsBody, CreateBody, UpdateBody
 from codex_proxy.surfaces.responses.parse import CONVERSATION_PREFIX
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, Include, ResponseRequest
 
-Schema = dict[str, Any]
-
-NULL: Final[Schema] = {"type": "null"}
 NEVER_TAKEN: Final = frozenset({"ChatUnheardPart", "UnheardPart", "ChosenHosted", "HostedTool"})
 """Members of unions that are known by name only to be refused by name."""
 

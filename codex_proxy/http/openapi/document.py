@@ -1,24 +1,34 @@
-"""The OpenAPI document, put together from the table of operations, the models of bodies, and the answers' schemas.
+"""The OpenAPI document, put together from endpoints, the models of bodies, and the answers' schemas.
 
-In: the routes that a server has, and what of its settings shows in the schemas. Out: the document as a dict.
+In: the endpoints that a server has, and what of its settings shows in the schemas. Out: the document as a dict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final
 
 from codex_proxy import __version__
-from codex_proxy.http.openapi.answers import TEXT, answer_schemas, ref
-from codex_proxy.http.openapi.bodies import Schema, body_schemas
-from codex_proxy.http.openapi.operations import OPERATIONS, ROOT_ONLY, STATUSES, Operation, Parameter
+from codex_proxy.http.endpoint import Endpoint, Kind, Parameter
+from codex_proxy.http.openapi.answers import answer_schemas
+from codex_proxy.http.openapi.bodies import body_schemas
+from codex_proxy.http.schemas import TEXT, Schema, ref
+from codex_proxy.surfaces.errors import TABLE
 
 BOTH: Final = [
     {"url": "/v1", "description": "As OpenAI's clients have it."},
     {"url": "/", "description": "The same, for clients that leave `/v1` out."},
 ]
 ROOT: Final = [{"url": "/"}]
+
+STATUSES: Final[dict[Kind, tuple[int, ...]]] = {
+    "open": (403, 500),
+    "read": (400, 401, 403, 404, 500),
+    "stored": (400, 401, 403, 404, 413, 415, 429, 500, 503),
+    "turn": tuple(sorted({row.status for row in TABLE.values()})),
+}
+"""What an endpoint of each kind may refuse or fail with."""
 
 _DESCRIPTION: Final = (
     "A local coding agent as an OpenAI endpoint. Unknown fields of bodies are accepted and ignored; null is as good as "
@@ -37,14 +47,12 @@ _LIMIT_HEADERS: Final = {
 _WAITING: Final = (429, 503)
 
 
-def document(served: Collection[tuple[str, str]], *, most_choices: int) -> Schema:
-    """Of the operations in `served` (method and path, without `/v1`)."""
+def document(endpoints: Iterable[Endpoint], *, most_choices: int) -> Schema:
+    """The description of these endpoints; `most_choices` is the largest `n` that chat takes."""
     paths: dict[str, Schema] = {}
-    for (method, path), operation in OPERATIONS.items():
-        if (method, path) not in served:
-            continue
-        item = paths.setdefault(path, {"servers": ROOT} if path in ROOT_ONLY else {})
-        item[method.lower()] = _operation(operation)
+    for endpoint in endpoints:
+        item = paths.setdefault(endpoint.path, {} if endpoint.versioned else {"servers": ROOT})
+        item[endpoint.method.lower()] = _operation(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {"title": "codex-proxy", "version": __version__, "description": _DESCRIPTION},
@@ -65,21 +73,21 @@ def document(served: Collection[tuple[str, str]], *, most_choices: int) -> Schem
     }
 
 
-def _operation(operation: Operation) -> Schema:
-    found: Schema = {"operationId": operation.name, "summary": operation.summary}
-    if operation.words:
-        found["description"] = operation.words
-    if operation.kind == "open":
+def _operation(endpoint: Endpoint) -> Schema:
+    found: Schema = {"operationId": endpoint.name, "summary": endpoint.summary}
+    if endpoint.description:
+        found["description"] = endpoint.description
+    if endpoint.kind == "open":
         found["security"] = []
-    if operation.parameters:
-        found["parameters"] = [_parameter(each) for each in operation.parameters]
-    if operation.body is not None:
+    if endpoint.parameters:
+        found["parameters"] = [_parameter(each) for each in endpoint.parameters]
+    if endpoint.body is not None:
         found["requestBody"] = {
-            "required": operation.body_required,
-            **({"description": operation.body_words} if operation.body_words else {}),
-            "content": {"application/json": {"schema": ref(operation.body)}},
+            "required": endpoint.body_required,
+            **({"description": endpoint.body_description} if endpoint.body_description else {}),
+            "content": {"application/json": {"schema": ref(endpoint.body)}},
         }
-    found["responses"] = _answers(operation)
+    found["responses"] = _answers(endpoint)
     return found
 
 
@@ -93,29 +101,29 @@ def _parameter(parameter: Parameter) -> Schema:
     }
 
 
-def _answers(operation: Operation) -> dict[str, Schema]:
-    found = {status: _answer(operation, schema) for status, schema in operation.answers.items()}
-    for status in STATUSES[operation.kind]:
+def _answers(endpoint: Endpoint) -> dict[str, Schema]:
+    found = {status: _answer(endpoint, schema) for status, schema in endpoint.answers.items()}
+    for status in STATUSES[endpoint.kind]:
         found.setdefault(str(status), _refusal(status))
     return found
 
 
-def _answer(operation: Operation, schema: Schema | str) -> Schema:
+def _answer(endpoint: Endpoint, schema: Schema | str) -> Schema:
     content: dict[str, Any] = {}
     if isinstance(schema, str):
         content = {schema: {"schema": TEXT}} if schema else {}
     else:
         content["application/json"] = {"schema": schema}
-    if operation.streams:
+    if endpoint.streams:
         # OpenAPI 3.1 has no word for the shape of one event.
-        content["text/event-stream"] = {"x-event-schema": ref(operation.streams)}
+        content["text/event-stream"] = {"x-event-schema": ref(endpoint.streams)}
     headers = (
-        {name: _header(words) for name, words in _TURN_HEADERS.items()} if operation.kind == "turn" else {}
+        {name: _header(words) for name, words in _TURN_HEADERS.items()} if endpoint.kind == "turn" else {}
     )
-    if operation.kind == "turn":
+    if endpoint.kind == "turn":
         headers |= {name: _header(words) for name, words in _LIMIT_HEADERS.items()}
     return {
-        "description": operation.summary,
+        "description": endpoint.summary,
         "headers": {"x-request-id": {"$ref": "#/components/headers/x-request-id"}, **headers},
         **({"content": content} if content else {}),
     }
