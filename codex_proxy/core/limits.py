@@ -19,6 +19,7 @@ from codex_proxy.core.events import (
     RawItem,
     ReasoningDelta,
     RefusalDelta,
+    Stop,
     TextDelta,
 )
 from codex_proxy.core.items import ItemStatus
@@ -192,6 +193,30 @@ class MaxSize:
                 return [*events[:index], *_closings(self._open, "incomplete")], "length"
         self._left = left
         return events, None
+
+
+class TurnLimits:
+    """The limits of one turn, one behind the other: its size, its stop sequences, its length.
+
+    Every limit sees what the one before it let through, so the last that is hit came first in the text.
+    """
+
+    def __init__(self, *, chars: int, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:
+        """`chars`: how much the turn may say in all, whatever the client asked for."""
+        self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
+        if stop:
+            self._limits.append(StopSequences(stop))
+        if max_tokens:
+            self._limits.append(MaxTokens(max_tokens))
+
+    def feed(self, events: list[Event]) -> tuple[list[Event], Stop | None]:
+        """What may pass, and how the turn ends where a limit is hit."""
+        stop: Stop | None = None
+        for limit in self._limits:
+            events, hit = limit.feed(events)
+            if hit is not None:
+                stop = Stop.STOP if isinstance(limit, StopSequences) else Stop.LENGTH
+        return events, stop
 
 
 def _closings(open_ids: Iterable[str], status: ItemStatus) -> list[Event]:

@@ -1,9 +1,15 @@
-"""A run owns one turn of a client: it drives sessions, reads what comes of it, and keeps the log.
+"""A run owns one turn of a client: it drives sessions with the agent, and appends what they give to the log.
 
-There is no task of its own in it: what the child says arrives by a call, is read, repaired and logged in that call, and
-the readers of the log are woken. An HTTP request never owns a child; it reads the log, and may `interrupt`. One
-run is one client turn, of one or more steps of the agent, and of two tries at most; a thread whose process was gone
-as it was taken is none of them.
+Events pass these stages on their way from a session to the log, each `feed(events) -> events`:
+
+1. the attempt: the tool policy, which decides who answers a call, then the check of an answer under its schema;
+2. the repair, which makes any sequence well-formed;
+3. the run itself, which keeps raw items, adds up usage, and answers what nobody else does;
+4. the limits: size, stop sequences, length.
+
+A run has no task of its own: what a session gives passes all stages and is logged in the same call. An HTTP request
+reads the log, and may `interrupt`; it never owns a child. A turn takes one or more steps of the agent, and two tries
+at most; a session whose process was gone when it was taken counts as none.
 """
 
 from __future__ import annotations
@@ -31,14 +37,14 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.core.ids import Scheduler
 from codex_proxy.core.items import RawHistoryItem
-from codex_proxy.core.limits import MAX_TURN_CHARS, MaxSize, MaxTokens, StopSequences
+from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.idle_sessions import ReusedSession
 from codex_proxy.runs.server_calls import ServerCalls
-from codex_proxy.tools.attempt import Attempt, first_attempt, second_attempt
+from codex_proxy.tools.attempt import Attempt, first_attempt
 from codex_proxy.tools.checks import Check, Verdict
 from codex_proxy.tools.policy import PolicyResult
 from codex_proxy.tools.replay import clean_item, output_id
@@ -129,12 +135,8 @@ class Run:
         """Another thread does as well, should the process end: of a kept one while the client has seen nothing, of
         a new one on a process of several while that has not said a word, and so was gone before."""
         self._replayed = False
-        self._rules = TurnRepair()
-        self._limits: list[StopSequences | MaxTokens | MaxSize] = [MaxSize(most)]
-        if turn.stop:
-            self._limits.append(StopSequences(turn.stop))
-        if turn.max_tokens:
-            self._limits.append(MaxTokens(turn.max_tokens))
+        self._repair = TurnRepair()
+        self._limits = TurnLimits(chars=most, stop=turn.stop, max_tokens=turn.max_tokens)
         self._spent_before = Usage()
         """By a first try that was thrown away."""
         self._spent = Usage()
@@ -146,18 +148,18 @@ class Run:
     @property
     def ended(self) -> bool:
         """Nothing more comes; the client may not have heard of the end yet."""
-        return self._rules.ended
+        return self._repair.ended
 
     def add_first_events(self, events: Sequence[Event]) -> None:
         """What the client hears before anything of the agent's. It is no answer yet: the agent may be late all the
         same."""
-        self._append(self._rules.feed(events), 0)
+        self._append(self._repair.feed(events), 0)
 
     def add_events(self, events: Sequence[Event]) -> None:
         """What the server has to tell of its own in this turn."""
-        if not self._rules.ended:
+        if not self._repair.ended:
             self._log_events(list(events), 0)
-            if self._rules.ended:  # it was all that the turn may say
+            if self._repair.ended:  # it was all that the turn may say
                 self._leave()
 
     def begin_after(self, work: Coroutine[Any, Any, None]) -> None:
@@ -168,7 +170,7 @@ class Run:
 
     def begin_session(self, session: AgentSession) -> None:
         """Begins the turn on a new session."""
-        if self._rules.ended:
+        if self._repair.ended:
             session.close()
             return
         self._agent_begins()
@@ -178,7 +180,7 @@ class Run:
 
     def resume_session(self, reused: ReusedSession) -> None:
         """Begins the turn on a session that was kept."""
-        if self._rules.ended:
+        if self._repair.ended:
             reused.session.close()
             return
         self._agent_begins()
@@ -209,59 +211,48 @@ class Run:
     # --- what the session calls ---------------------------------------------------------------------
 
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
-        if session is not self._session or self._rules.ended:
+        if session is not self._session or self._repair.ended:
             return  # an earlier try that winds down
         if session.gone and self._replayable and not self._checking:
             self._replay()
             return
         if size and self._replayable == "unheard":
             self._replayable = ""
-        self._take(self.attempt.policy.feed(events), session, size)
+        self._take(self.attempt.feed(events), session, size)
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> None:
         """A call that this server runs has its output."""
         self._calls_running -= 1
         self._wait_for_agent()
-        if self._session is not None and not self._rules.ended:
-            self._take(self.attempt.policy.tool_finished(ask_id, output), self._session, 0)
-
-    def _take(self, result: PolicyResult, session: AgentSession, size: int) -> None:
-        """What the policy made of something: for the log, for the agent, and to be run."""
-        check = self.attempt.check
-        self._pass_on(result, result.events if check is None else check.feed(result.events), session, size)
+        if self._session is not None and not self._repair.ended:
+            self._take(self.attempt.tool_finished(ask_id, output), self._session, 0)
 
     def verdicts_received(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
         """What came of the checks of this attempt, which may be over by now."""
         session = self._session
-        if attempt is not self.attempt or self._rules.ended or session is None:
+        if attempt is not self.attempt or self._repair.ended or session is None:
             return
         self._checking = False
         self._wait_for_agent()
-        if attempt.check is not None and attempt.check.checks:
-            self._pass_on(PolicyResult([], []), attempt.check.with_verdicts(verdicts), session, 0)
-        else:
-            self._take(attempt.policy.with_verdicts(verdicts), session, 0)
+        self._take(attempt.with_verdicts(verdicts), session, 0)
 
-    def _pass_on(self, result: PolicyResult, said: list[Event], session: AgentSession, size: int) -> None:
-        check = self.attempt.check
-        self._log_events(said, size)
-        checks = result.checks or ([] if check is None else check.checks)
-        if checks and not self._rules.ended:
+    def _take(self, result: PolicyResult, session: AgentSession, size: int) -> None:
+        """Logs what the attempt let through, and does what it asks for."""
+        self._log_events(result.events, size)
+        if result.checks and not self._repair.ended:
             self._checking = True
             self._watch.hold()
-            self._calls.begin_work(self._owner.check(self, self.attempt, checks))
-        if result.again or (check is not None and check.wrong is not None):
-            self._begin_again(
-                second_attempt(self._so_far(), self.attempt.form, None if check is None else check.wrong)
-            )
-        if result.calls and not self._rules.ended:
+            self._calls.begin_work(self._owner.check(self, self.attempt, result.checks))
+        if result.again:
+            self._begin_again(self.attempt.next(self._so_far()))
+        if result.calls and not self._repair.ended:
             self._acted = True
             self._calls_running += len(result.calls)
             self._watch.hold()
             self._calls.begin(self, result.calls)
         for answered in result.answers:
             session.answer(answered.ask_id, ToolReply(answered.output.parts))
-        if self._rules.ended:
+        if self._repair.ended:
             self._leave()
 
     def session_failed(self, session: AgentSession, failure: Failure) -> None:
@@ -277,10 +268,10 @@ class Run:
             self._session = None
             self.fail(UNFORESEEN)
 
-    # --- the way of an event --------------------------------------------------------------------
+    # --- the stages behind the attempt ----------------------------------------------------------
 
     def _log_events(self, said: list[Event], size: int) -> None:
-        events = self._rules.feed(said)
+        events = self._repair.feed(said)
         visible = not VISIBLE.isdisjoint(map(type, events))
         if visible:
             self._replayable = ""
@@ -303,17 +294,10 @@ class Run:
                 self._owner.limits_reported(event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
-        """Logs what the limits let through. One that is hit has closed the open items; the turn ends there.
-
-        Every limit sees what the one before it let through, so the last that is hit came first in the text.
-        """
-        stop: Stop | None = None
-        for limit in self._limits:
-            events, hit = limit.feed(events)
-            if hit is not None:
-                stop = Stop.STOP if isinstance(limit, StopSequences) else Stop.LENGTH
+        """Logs what the limits let through. One that is hit has closed the open items; the turn ends there."""
+        events, stop = self._limits.feed(events)
         if stop is not None:
-            self._rules.feed([TurnEnded(stop)])
+            self._repair.feed([TurnEnded(stop)])
             events = [*events, TurnEnded(stop, "provider", cut=True)]
         if not events:
             return
@@ -372,9 +356,9 @@ class Run:
 
     def _end(self, ended: TurnEnded) -> None:
         """Ends the turn from outside: closes the log first, then tells the agent."""
-        if self._rules.ended:
+        if self._repair.ended:
             return
-        self._append(self._rules.feed([ended]), 0)
+        self._append(self._repair.feed([ended]), 0)
         self._leave()
 
     def _leave(self) -> None:
@@ -393,7 +377,7 @@ class Run:
 
     def _backlog(self, size: int) -> None:
         session = self._session
-        if self._rules.ended or session is None:
+        if self._repair.ended or session is None:
             return
         if size > HIGH_WATER and not self._paused:
             if session.pause_reading():

@@ -6,33 +6,79 @@ schema): then with a reminder that is not remembered.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from codex_proxy.core.events import Event
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.checks import StrictForm
+from codex_proxy.tools.checks import StrictForm, Verdict
 from codex_proxy.tools.choice import with_tool_choice
 from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, with_schema_words
-from codex_proxy.tools.policy import ToolPolicy
+from codex_proxy.tools.policy import PolicyResult, ToolPolicy
+from codex_proxy.tools.server_calls import ToolOutput
 
 
-class Attempt(msgspec.Struct, frozen=True):
-    """`turn` is for the agent; `as_asked`: nothing was added to what the client said; `form`: of its output schema."""
+class Attempt:
+    """What the events of one try pass, in this order: the tool policy, then the check of the answer.
 
-    turn: Turn
-    policy: ToolPolicy
-    check: OutputCheck | None
-    as_asked: bool
-    form: StrictForm | None
+    Each method returns what may go on and what there is to do. Nothing passes while a check of `PolicyResult.checks`
+    is under way; its verdicts come to `with_verdicts`.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        policy: ToolPolicy,
+        check: OutputCheck | None,
+        form: StrictForm | None,
+        *,
+        as_asked: bool,
+    ) -> None:
+        self.turn = turn
+        """As the agent is given it."""
+        self.policy = policy
+        self.check = check
+        self.form = form
+        """What the agent is given of the turn's output schema."""
+        self.as_asked = as_asked
+        """Nothing was added to what the client said."""
+
+    def feed(self, events: Sequence[Event]) -> PolicyResult:
+        """Takes what the agent does."""
+        return self._checked(self.policy.feed(events))
+
+    def tool_finished(self, ask_id: str, output: ToolOutput) -> PolicyResult:
+        """Takes the output of a call that this server has run."""
+        return self._checked(self.policy.tool_finished(ask_id, output))
+
+    def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
+        """Takes the verdicts on the checks that were asked for last, in their order."""
+        if self.check is not None and self.check.checks:
+            return self._with_check(PolicyResult(self.check.with_verdicts(verdicts), []))
+        return self._checked(self.policy.with_verdicts(verdicts))
+
+    def next(self, turn: Turn) -> Attempt:
+        """The second try of `turn`, with a reminder of what was wrong in this one."""
+        return _attempt(turn, self.form, again=True, wrong=None if self.check is None else self.check.wrong)
+
+    def _checked(self, result: PolicyResult) -> PolicyResult:
+        if self.check is None:
+            return result
+        result.events = self.check.feed(result.events)
+        return self._with_check(result)
+
+    def _with_check(self, result: PolicyResult) -> PolicyResult:
+        """The result with what the check of the answer has to say."""
+        assert self.check is not None
+        result.checks = result.checks or self.check.checks
+        result.again = result.again or self.check.wrong is not None
+        return result
 
 
 def first_attempt(turn: Turn, form: StrictForm | None) -> Attempt:
     """`form`: what the agent is given of the turn's output schema; None where it can be given nothing."""
     return _attempt(turn, form, again=False, wrong=None)
-
-
-def second_attempt(turn: Turn, form: StrictForm | None, wrong: str | None) -> Attempt:
-    """`wrong`: what was the matter with the first answer's text, where that was the matter."""
-    return _attempt(turn, form, again=True, wrong=wrong)
 
 
 def _attempt(turn: Turn, form: StrictForm | None, *, again: bool, wrong: str | None) -> Attempt:
@@ -51,4 +97,4 @@ def _attempt(turn: Turn, form: StrictForm | None, *, again: bool, wrong: str | N
             given, output_schema=None if form is None else msgspec.Raw(form.schema)
         )
     as_asked = given.history is turn.history
-    return Attempt(given, ToolPolicy(turn, second_try=again), check, as_asked, form)
+    return Attempt(given, ToolPolicy(turn, second_try=again), check, form, as_asked=as_asked)

@@ -83,7 +83,7 @@ class OutputCheck:
         self._rewritten: dict[str, str] = {}
         """By the text that the model said, the one that the client gets."""
         self.checks: list[Check] = []
-        """Of texts, which may take long: nothing of the answer passes until the verdicts come to `judged`."""
+        """Of texts, which may take long: nothing of the answer passes until the verdicts come to `with_verdicts`."""
         self.wrong: str | None = None
         """What was the matter with the text, where it has to be asked for again."""
 

@@ -96,9 +96,9 @@ class PolicyResult(msgspec.Struct):
     events: list[Event]
     answers: list[HiddenOutput]
     calls: list[ServerCall] = msgspec.field(default_factory=list)
-    """What is to be run; each output comes back by `ran`."""
+    """What is to be run; each output comes back by `tool_finished`."""
     checks: list[Check] = msgspec.field(default_factory=list)
-    """Arguments whose check may take long. All events wait, in order, until the verdicts come to `judged`."""
+    """Texts whose check may take long. All events wait, in order, until the verdicts come to `with_verdicts`."""
     again: bool = False
     """The turn is to be tried once more, with a reminder; nothing of this try's answer was let through."""
 
