@@ -23,11 +23,10 @@ from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.registry import agent_able_to, chosen_spec, make_agent
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.config import Settings, split_list
-from codex_proxy.core.byte_budget import ByteBudget
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.keys import NOBODY, KeysError
-from codex_proxy.core.protection import Protected
-from codex_proxy.core.rate import RateLimits, RunningRequests
+from codex_proxy.core.quotas import ByteBudget, RateLimits, RunningRequests
+from codex_proxy.core.safety import Protected
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS
 from codex_proxy.http.application import application
 from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions

@@ -14,7 +14,7 @@ import click
 from codex_proxy import __version__
 from codex_proxy.agents import registry
 from codex_proxy.commands.banner import banner
-from codex_proxy.core.printable import escaped_json, escaped_lines
+from codex_proxy.core.shown_text import escaped_json, escaped_lines
 
 Result = TypeVar("Result")
 

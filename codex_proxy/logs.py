@@ -17,8 +17,7 @@ from typing import Any
 
 import structlog
 
-from codex_proxy.core.printable import escaped, escaped_json
-from codex_proxy.core.traces import trace_of
+from codex_proxy.core.shown_text import escaped, escaped_json, trace_of
 
 log = structlog.get_logger(__name__)
 

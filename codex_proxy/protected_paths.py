@@ -19,7 +19,7 @@ from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.plugins import code_of
 from codex_proxy.agents.registry import plugin_reference, runs_codex
 from codex_proxy.config import Settings
-from codex_proxy.core.protection import Protected, endangered
+from codex_proxy.core.safety import Protected, endangered
 
 if TYPE_CHECKING:
     from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite

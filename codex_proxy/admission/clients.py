@@ -11,9 +11,9 @@ from typing import Protocol
 import msgspec
 
 from codex_proxy.admission.workspace import Workspace, narrowed_to
-from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import NOBODY, Key, KeySet
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import SANDBOXES, Turn
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.models import ModelCatalog, resolve

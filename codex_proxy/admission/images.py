@@ -29,10 +29,10 @@ from aiohttp import (
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from codex_proxy.core.addresses import is_public, literal
 from codex_proxy.core.faults import STOPPING, Fault, bad_request
 from codex_proxy.core.images import NoImageError, data_url_of
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, ImagePart, Part
+from codex_proxy.core.safety import is_public, literal
 from codex_proxy.core.turn import Turn
 
 SETTING: Final = "PROXY_IMAGE_FETCH"

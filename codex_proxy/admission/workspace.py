@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
-from codex_proxy.core.protection import Protected, endangered, is_inside
+from codex_proxy.core.safety import Protected, endangered, is_inside
 from codex_proxy.core.turn import Turn
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.core.account_limits import AccountLimits, LimitWindow, WindowName
+from codex_proxy.core.account import AccountLimits, LimitWindow, WindowName
 
 MAX_COUNT: Final = 16
 """Limits that are read of one message: an account has one to three."""

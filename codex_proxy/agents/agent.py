@@ -9,8 +9,8 @@ import msgspec
 from codex_proxy.agents.base import Capability
 from codex_proxy.agents.newest_limits import NewestLimits
 from codex_proxy.agents.session import AgentSession
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Turn
 
 

@@ -14,8 +14,8 @@ from codex_proxy.agents.child_transport import ChildTransport
 from codex_proxy.agents.lines import Chunks, LineFramer
 from codex_proxy.agents.newest_limits import NewestLimits
 from codex_proxy.agents.session import AgentSession
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, SpawnError
 from codex_proxy.process.launch import find_program

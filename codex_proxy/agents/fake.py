@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.base import Capability
     from codex_proxy.commands.checkup import Check
-    from codex_proxy.core.models import AgentModel
+    from codex_proxy.core.account import AgentModel
 
 PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"history", "client_tools", "structured_output", "images", "plain_model"}
@@ -75,7 +75,7 @@ def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
 
 
 def _models() -> tuple[AgentModel, ...]:
-    from codex_proxy.core.models import AgentModel
+    from codex_proxy.core.account import AgentModel
 
     return (
         AgentModel(id="fake-model", display_name="Fake", is_default=True, efforts=("low", "medium", "high")),

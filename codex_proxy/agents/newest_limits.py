@@ -11,7 +11,7 @@ import contextlib
 import msgspec
 
 from codex_proxy.agents.account_limits import MAX_COUNT, limits_in
-from codex_proxy.core.account_limits import AccountLimits
+from codex_proxy.core.account import AccountLimits
 
 
 class NewestLimits:

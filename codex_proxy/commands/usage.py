@@ -21,7 +21,7 @@ from codex_proxy.app import SystemClock
 from codex_proxy.commands.chat.conversation import ChatError, Conversation
 from codex_proxy.commands.store import existing_store
 from codex_proxy.config import Settings
-from codex_proxy.core.printable import escaped, escaped_json, escaped_lines
+from codex_proxy.core.shown_text import escaped, escaped_json, escaped_lines
 from codex_proxy.keeping import KeepingError
 from codex_proxy.store.usage import HOUR, Figures, UsageQuery
 from codex_proxy.surfaces.models import DEFAULT_NAME

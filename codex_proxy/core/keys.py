@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from codex_proxy.core.excerpts import excerpt
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Sandbox
 
 DEFAULT_NAME: Final = "default"

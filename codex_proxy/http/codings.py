@@ -9,8 +9,8 @@ from __future__ import annotations
 import zlib
 from typing import Final, Literal, TypeAlias
 
-from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.shown_text import excerpt
 
 Coding: TypeAlias = Literal["gzip", "deflate"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.listing import check_include, listed, shown

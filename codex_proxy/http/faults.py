@@ -6,7 +6,7 @@ import structlog
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.traces import trace_of
+from codex_proxy.core.shown_text import trace_of
 from codex_proxy.http.endpoint import errors_of
 from codex_proxy.surfaces.errors import error_body, retry_after, status_of
 

@@ -8,8 +8,8 @@ from typing import Any, Final, get_args
 import msgspec
 from aiohttp import web
 
-from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.responses.store_faults import store_errors_as_faults
 from codex_proxy.store.base import NotStored, Page, PageRequest, StoredItem
 from codex_proxy.surfaces.items import ItemDict

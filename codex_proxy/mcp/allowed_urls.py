@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from codex_proxy.core.addresses import is_public, literal
+from codex_proxy.core.safety import is_public, literal
 
 SETTING: Final = "PROXY_MCP_ALLOWED_URLS"
 

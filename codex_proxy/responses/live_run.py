@@ -15,7 +15,7 @@ import structlog
 
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
-from codex_proxy.core.traces import trace_of
+from codex_proxy.core.shown_text import trace_of
 from codex_proxy.responses.answer import Answer
 from codex_proxy.responses.prepare import (
     PreparedResponse,

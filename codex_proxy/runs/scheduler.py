@@ -18,8 +18,8 @@ import structlog
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.session import AgentSession
+from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.events import Event, Stop, TurnEnded
-from codex_proxy.core.failure_details import with_context_length, with_reset
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.limits import MAX_TURN_CHARS

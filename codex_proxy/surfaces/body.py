@@ -25,8 +25,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from codex_proxy.core.excerpts import MAX_EXCERPT, excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
 
 DEPTH: Final = 128
 """Levels of nesting. Real schemas need a dozen; whoever walks the value later must not run out of stack."""

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.core.excerpts import excerpt
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
-from codex_proxy.core.models import AgentModel
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Mode, Turn
 
 DEFAULT_NAME: Final = "codex-5"

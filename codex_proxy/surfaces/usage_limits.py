@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from codex_proxy.core.account_limits import AccountLimits, LimitWindow
-from codex_proxy.core.failure_details import resets_at
+from codex_proxy.core.account import AccountLimits, LimitWindow, resets_at
 
 
 def limits_object(

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from codex_proxy.core.excerpts import MAX_EXCERPT, excerpt
 from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
 
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR

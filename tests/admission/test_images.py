@@ -15,7 +15,6 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.test_utils import BaseTestServer, TestServer
 
 from codex_proxy.admission.images import SETTING, ImageFetcher, ImageLimits, inline_images
-from codex_proxy.core.addresses import is_public
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import (
     HistoryCall,
@@ -26,6 +25,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
+from codex_proxy.core.safety import is_public
 from codex_proxy.core.turn import Turn
 from tests.pictures import PICTURES, PNG
 from tests.waiting import PATIENCE

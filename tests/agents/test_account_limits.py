@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.account_limits import limits_in
-from codex_proxy.core.account_limits import AccountLimits, LimitWindow
+from codex_proxy.core.account import AccountLimits, LimitWindow
 
 APP_SERVER = {
     "limitId": "codex",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.core.account_limits import AccountLimits, LimitWindow
-from codex_proxy.core.failure_details import with_context_length, with_reset
+from codex_proxy.core.account import AccountLimits, AgentModel, LimitWindow, with_context_length, with_reset
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.models import AgentModel
 
 MODELS = (
     AgentModel(id="small", context_window=1000),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.core.printable import escaped, escaped_json, escaped_lines, without_controls
+from codex_proxy.core.shown_text import escaped, escaped_json, escaped_lines, without_controls
 
 TEXTS = st.text(
     st.characters() | st.sampled_from("\x00\x07\x1b\x7f\x85\x9b\u2028\u2029\u202e\u200f\udcff\n\r\t")

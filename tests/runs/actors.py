@@ -10,10 +10,10 @@ from codex_proxy.agents.agent import ProcessCounts
 from codex_proxy.agents.base import Capability, Ended, Reply, Step
 from codex_proxy.agents.newest_limits import NewestLimits
 from codex_proxy.agents.session import AgentSession, TransportReader
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, Message
-from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.run import Run
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from codex_proxy.core.traces import trace_of
+from codex_proxy.core.shown_text import trace_of
 from tests.waiting import PATIENCE
 
 SCRIPT = """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.core.models import AgentModel
 from codex_proxy.surfaces.models import (
     ModelCatalog,
     Resolved,

@@ -19,9 +19,9 @@ from codex_proxy.agents.codex_app_server.pool import Pool
 from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
 from codex_proxy.agents.newest_limits import NewestLimits
 from codex_proxy.agents.session import AgentSession
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
-from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex_app_server.setup import CodexPlaces
     from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
-    from codex_proxy.core.models import AgentModel
+    from codex_proxy.core.account import AgentModel
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
@@ -105,7 +105,7 @@ def _places(context: AgentContext) -> CodexPlaces:
 
 
 def _model(model: CatalogModel) -> AgentModel:
-    from codex_proxy.core.models import AgentModel
+    from codex_proxy.core.account import AgentModel
 
     return AgentModel(
         id=model.slug,

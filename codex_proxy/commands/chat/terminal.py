@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from codex_proxy.commands.chat.conversation import ChatError, Conversation, Piece
-from codex_proxy.core.printable import escaped_lines, without_controls
+from codex_proxy.core.shown_text import escaped_lines, without_controls
 
 HELP = """\
 /new          begin a new conversation

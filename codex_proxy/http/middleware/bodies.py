@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from codex_proxy.core.byte_budget import ByteBudget
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.quotas import ByteBudget
 from codex_proxy.http.endpoint import Handler
 from codex_proxy.http.middleware.frame import OWNER
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from aiohttp import web
 
-from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NOBODY, digest_of
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.endpoint import OPEN_PATHS, Handler
 from codex_proxy.http.middleware.forwarded import check_forwarded, client_address

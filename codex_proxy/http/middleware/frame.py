@@ -13,9 +13,9 @@ import structlog
 from aiohttp import web
 
 from codex_proxy.admission.clients import Client
-from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.keys import NOBODY
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
 from codex_proxy.http.endpoint import ENDPOINT, ROUTES, Handler
 from codex_proxy.http.faults import fault_response, log_unforeseen

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.rate import Allowance, RateLimits, RunningRequests
+from codex_proxy.core.quotas import Allowance, RateLimits, RunningRequests
 from codex_proxy.http.endpoint import ENDPOINT, Handler
 from codex_proxy.http.middleware.frame import CLIENT, REPLY_HEADERS
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.lists import list_object
 

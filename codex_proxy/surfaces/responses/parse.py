@@ -14,9 +14,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.core.excerpts import excerpt
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, workdir_of
 from codex_proxy.surfaces.body import MAX_ITEMS, most_elements

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.core.models import AgentModel
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ChatSettings, ParsedChat, parse
 from codex_proxy.surfaces.models import ModelCatalog

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryItem
-from codex_proxy.core.models import AgentModel
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.models import ModelCatalog

@@ -1,19 +1,60 @@
-"""What is known here of a turn's fault beside what the agent says of it: the model's context, the account's limits.
+"""What an agent lists of its models and tells of its account's limits, and what that adds to a fault.
 
-In: a failure, and what is known. Out: the failure as the client is told it. Clients recognise a context that is too
-long by OpenAI's words, and then leave something out or summarise; so its message has those words, whatever the agent's.
+Clients recognise a context that is too long by OpenAI's words, and then leave something out or summarise; so the
+message of such a fault has those words, whatever the agent's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.core.account_limits import AccountLimits, LimitWindow
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.models import AgentModel
+
+
+class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as the agent lists it."""
+
+    id: str
+    display_name: str = ""
+    context_window: int | None = None
+    input_modalities: tuple[str, ...] = ()
+    efforts: tuple[str, ...] = ()
+    default_effort: str | None = None
+    is_default: bool = False
+    hidden: bool = False
+    """Not in our lists, though its name is accepted."""
+    native: bytes = b""
+    """The agent's own entry for it, JSON, which only Codex as a client reads; empty where there is none."""
+
+
+WindowName: TypeAlias = Literal["primary", "secondary"]
+
+
+class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """A span of time in which so much may be used."""
+
+    name: WindowName
+    used_percent: float
+    seconds: int | None = None
+    resets_at: int | None = None
+    """Seconds since 1970."""
+    resets_in: float | None = None
+    """Seconds from when it was told: older agents tell this instead."""
+
+
+class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit of the account; agents that know several name each."""
+
+    id: str = ""
+    name: str | None = None
+    plan: str | None = None
+    windows: tuple[LimitWindow, ...] = ()
+    reached: str | None = None
+    """Which limit is reached, in the agent's word; None where none is."""
+
 
 _OPENAIS_WORDS: Final = "This model's maximum context length is"
 _TOO_LONG: Final = "The input exceeds the context window of this model (context_length_exceeded)."

@@ -1,10 +1,13 @@
-"""How many requests a key may make: a minute, by a token bucket for each key, and at once, by counting them.
+"""How much a key may have: requests a minute (a token bucket for each key), requests at once, and bytes of bodies.
 
 In: a key's name, its limit, and the time (from an injected clock). Out: whether the request may pass, and the figures
 that the `x-ratelimit-*` headers carry. It knows neither headers nor who the keys belong to.
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
 
 import msgspec
 
@@ -91,3 +94,36 @@ class RunningRequests:
 
     def of(self, key: str) -> int:
         return self._running.get(key, 0)
+
+
+Refusal = Literal["owner", "total"]
+"""Whose limit it is that has no room."""
+
+
+class ByteBudget:
+    """`total` for all owners together, `each` for one of them; 0 for any number."""
+
+    def __init__(self, total: int, each: int) -> None:
+        self.total = total
+        self.each = each
+        self._held: Counter[str] = Counter()
+
+    @property
+    def held(self) -> int:
+        return self._held.total()
+
+    def take(self, owner: str, size: int) -> Refusal | None:
+        """Counts so many bytes more, or says which limit has no room for them. What holds nothing else always has
+        room: one body may be larger than a limit, and is bounded by one of its own."""
+        theirs = self._held[owner]
+        if self.each and theirs and theirs + size > self.each:
+            return "owner"
+        if self.total and self.held and self.held + size > self.total:
+            return "total"
+        self._held[owner] += size
+        return None
+
+    def give_back(self, owner: str, size: int) -> None:
+        self._held[owner] -= size
+        if not self._held[owner]:
+            del self._held[owner]

@@ -1,14 +1,17 @@
-"""Text that others have said, made safe to show: what a terminal, or a reader of lines, would obey becomes visible.
+"""What others have said, made fit to show: in a terminal, in a message, in a log.
 
 A path, a model's name or a model's answer may hold escape sequences (cursor, title, clipboard), ends of lines that
 `\\n` is not (U+2028, U+2029, NEL), and marks that turn the direction of writing around. Each such character is written
-as Python escapes it: `\\x1b`, `\\u202e`.
+as Python escapes it: `\\x1b`, `\\u202e`. A message repeats no more of a client's words than a person reads. A log says
+of an exception what kind it was and where it happened, never its text, which often holds a piece of what it failed on:
+a prompt, a path, a key.
 """
 
 from __future__ import annotations
 
+import traceback
 import unicodedata
-from typing import Final
+from typing import Any, Final
 
 _JOINERS: Final = "\u200c\u200d"
 """They shape Persian and Indic words and join emoji, and do nothing else."""
@@ -54,3 +57,43 @@ def _json_escape(char: str) -> str:
     """As one or two units of UTF-16; JSON knows no other escape."""
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
+
+
+MAX_EXCERPT: Final = 80
+
+
+def excerpt(words: str) -> str:
+    """The beginning of them, and dots for the rest."""
+    return words if len(words) <= MAX_EXCERPT else f"{words[:MAX_EXCERPT]}..."
+
+
+MAX_CAUSES: Final = 5
+
+
+def trace_of(error: BaseException) -> dict[str, Any]:
+    """`raised`, `caused_by` (the nearest first) and `at`, from the outermost place to the innermost."""
+    return {
+        "raised": type(error).__name__,
+        "caused_by": [type(cause).__name__ for cause in _causes(error)],
+        "at": [
+            f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}"
+            for frame, line in traceback.walk_tb(error.__traceback__)
+        ],
+    }
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """What it came of; of a group: what the group holds."""
+    found: list[BaseException] = []
+    to_see = _behind(error)
+    while to_see and len(found) < MAX_CAUSES:
+        cause = to_see.pop(0)
+        found.append(cause)
+        to_see += _behind(cause)
+    return found
+
+
+def _behind(error: BaseException) -> list[BaseException]:
+    inner = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
+    cause = error.__cause__ or error.__context__
+    return inner if cause is None else [*inner, cause]

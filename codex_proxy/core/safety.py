@@ -1,0 +1,65 @@
+"""What a request may reach: which network addresses are public, and which paths an agent's commands may write.
+
+Decides by the address or the resolved path alone; resolving a name or a link, and connecting, are for the caller. What
+a request names may come from a stranger: nothing on the operator's own network may be reached by it, and no command of
+an agent may change the server's own files or what runs it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+"""Where an IPv4 address stands in the last 32 bits: how a network without IPv4 reaches it."""
+
+
+def literal(host: str) -> Address | None:
+    """The address that is written there, None for a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def is_public(text: str) -> bool:
+    """Whether an address is one of the public internet, and leads nowhere else in disguise."""
+    address = literal(text.partition("%")[0])
+    if address is None or "%" in text:
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        inside = address.ipv4_mapped
+        if address in _NAT64:
+            inside = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inside is not None:
+            return is_public(str(inside))
+        if address.is_site_local or address.sixtofour is not None or address.teredo is not None:
+            return False
+    return address.is_global and not (address.is_multicast or address.is_reserved)
+
+
+class Protected(msgspec.Struct, frozen=True):
+    """One place, with what it is for a message ("the state folder")."""
+
+    what: str
+    path: str
+    whole: bool = True
+    """Whether it is a folder in which nothing may be written either. If not, only who holds it can harm it."""
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether a resolved path is this folder or lies in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def endangered(root: str, protected: Sequence[Protected]) -> Protected | None:
+    """The first protected place that somebody can change who may write to `root`."""
+    for each in protected:
+        if is_inside(each.path, root) or (each.whole and is_inside(root, each.path)):
+            return each
+    return None
