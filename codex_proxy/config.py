@@ -253,6 +253,11 @@ class Settings(BaseSettings):
         "",
         description="URLs of MCP servers that requests may name, each with what is below it; none by default",
     )
+    mcp_start_wait: float = Field(
+        10.0,
+        ge=0,
+        description="seconds a request waits for an MCP server that starts; then it goes without its tools",
+    )
     mcp_call_timeout: float = Field(60.0, gt=0, description="seconds that one call of an MCP tool may take")
     mcp_tool_refresh_interval: float = _named(
         "mcp_tool_refresh_interval",

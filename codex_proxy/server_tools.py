@@ -20,7 +20,7 @@ from codex_proxy.core.items import McpOrigin, McpTools, TextPart, Tool
 from codex_proxy.core.mcp_names import ListedTool, offered_name
 from codex_proxy.mcp.remote import NamedServer, RemoteServers
 from codex_proxy.mcp.servers import McpServers
-from codex_proxy.mcp.values import McpFault, McpListing, McpResult, McpTool
+from codex_proxy.mcp.values import McpFault, McpLimits, McpListing, McpResult, McpTool
 from codex_proxy.mcp_setup import McpConfigError, Programs, configured_servers
 from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
@@ -224,11 +224,12 @@ def tool_source(
 ) -> McpToolSource:
     """The servers that the settings name. Raises `McpConfigError`."""
     definitions = configured_servers(settings, environ)
-    interval = settings.mcp_tool_refresh_interval
+    interval, limits = settings.mcp_tool_refresh_interval, McpLimits(wait=settings.mcp_start_wait)
     try:
-        remote = RemoteServers(split_list(settings.mcp_allowed_urls), clock=clock, refresh_interval=interval)
+        allowed = split_list(settings.mcp_allowed_urls)
+        remote = RemoteServers(allowed, clock=clock, limits=limits, refresh_interval=interval)
     except ValueError as error:
         raise McpConfigError(f"PROXY_MCP_ALLOWED_URLS: {error}.") from error
     programs = Programs(settings, environ)
-    servers = McpServers(definitions, programs, clock=clock, refresh_interval=interval)
+    servers = McpServers(definitions, programs, clock=clock, limits=limits, refresh_interval=interval)
     return McpToolSource(servers, remote, ids, settings, checks)

@@ -35,7 +35,7 @@ class EventStream:
     async def write(self, data: bytes) -> None:
         """One write. `ConnectionError` where the client is gone."""
         if self._timer is None:
-            self._timer = self._loop.call_later(stalled.STALL_SECONDS, self._check)
+            self._timer = self._loop.call_later(stalled.LOOK_SECONDS, self._check)
             await self.response.prepare(self._request)
         self._writing_since = self._loop.time()
         if self._tell is not None:
@@ -60,4 +60,4 @@ class EventStream:
             if self._request.transport is not None:
                 self._request.transport.abort()
             return
-        self._timer = self._loop.call_later(stalled.STALL_SECONDS, self._check)
+        self._timer = self._loop.call_later(stalled.LOOK_SECONDS, self._check)

@@ -12,6 +12,9 @@ from aiohttp import web
 STALL_SECONDS = 120.0
 """Longer than any hiccup of a network, and little enough that a stuck client does not hold memory for an hour."""
 
+LOOK_SECONDS = 10.0
+"""Between two looks at whether a stream's write has waited for so long."""
+
 BOUND = getattr(socket, "TCP_USER_TIMEOUT", None)
 """The option that says how long sent data may stay unread. macOS has none."""
 

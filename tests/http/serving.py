@@ -121,6 +121,7 @@ def settings_of(folder: Path, **more: Any) -> Settings:
         "workdir": folder,
         "state_dir": folder / "state",
         "drain_ms": 0,
+        "mcp_start_wait": PATIENCE,
     }
     return Settings(**(given | more))
 

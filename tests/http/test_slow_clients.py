@@ -20,12 +20,13 @@ from tests.waiting import PATIENCE
 
 FLOOD = "[[fake:count n=60000 size=100]]"
 """More than the buffers of both ends of a connection hold, and than a log may hold."""
-STALL = 0.5
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalled, "STALL_SECONDS", STALL)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is cut before a test has seen what there is to be seen, and sets a shorter time."""
+    monkeypatch.setattr(stalled, "STALL_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr(stalled, "LOOK_SECONDS", 0.05)
 
 
 @asynccontextmanager
@@ -65,7 +66,7 @@ def runs_of(proxy: Proxy) -> list[Run]:
 
 @pytest.mark.parametrize("dialect", ["proto", "app-server"])
 async def test_a_stream_that_is_not_read_is_bounded_and_cut_and_others_go_on_meanwhile(
-    tmp_path: Path, dialect: str
+    tmp_path: Path, dialect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
         async with stalled_client(proxy, user(FLOOD, stream=True)) as client:
@@ -76,6 +77,7 @@ async def test_a_stream_that_is_not_read_is_bounded_and_cut_and_others_go_on_mea
             other = await proxy.ask(user("[[fake:text]]", stream=True))
             assert other.frames[-1] == "[DONE]"
             assert proxy.streams == 1, "the other one did not have to wait for its end"
+            monkeypatch.setattr(stalled, "STALL_SECONDS", 0.05)
             await proxy.settled()
             assert b"[DONE]" not in await rest_of(client)
         assert (await proxy.ask(user("[[fake:text]]"))).status == 200
@@ -88,6 +90,10 @@ async def test_a_whole_answer_that_is_not_read_is_cut_too(tmp_path: Path) -> Non
         assert runner is not None
         assert runner.server is not None
         server = runner.server
-        assert len(server.connections) == 1
+        [connection] = server.connections
+        assert connection.transport is not None
+        bounded = connection.transport.get_extra_info("socket")
+        assert bounded.getsockopt(socket.IPPROTO_TCP, stalled.BOUND) == 10 * PATIENCE * 1000
+        bounded.setsockopt(socket.IPPROTO_TCP, stalled.BOUND, 500)
         await until(lambda: not server.connections)
         assert len(await rest_of(client)) < 60_000 * 100

@@ -16,11 +16,11 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.http.serving import Proxy, fake_proxy
+from tests.http.serving import Proxy, fake_proxy, user
 from tests.http_responses.asking import ask, events_of, types_of
 from tests.http_responses.test_websocket import answer_to, open_socket
 from tests.mcp.serving import PROGRAM, web_server
-from tests.waiting import eventually
+from tests.waiting import eventually, polled
 
 CALLS = {"FAKE_CODEX_MODE": "tool_call", "FAKE_CODEX_MODELS": "any"}
 """The agent calls the first tool that it is offered, and then says what the tool said."""
@@ -146,9 +146,9 @@ def weather(port: int, **more: Any) -> dict[str, Any]:
     return {"type": "mcp", "server_label": "weather", "server_url": url, **more}
 
 
-def operators(folder: Path, tool: str = "get_weather") -> Path:
+def operators(folder: Path, tool: str = "get_weather", *options: str) -> Path:
     """The operator's file, with the same server over stdio."""
-    server = {"command": sys.executable, "args": [PROGRAM, "stdio", "--only", tool]}
+    server = {"command": sys.executable, "args": [PROGRAM, "stdio", "--only", tool, *options]}
     file = folder / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"desk": server}}))
     return file
@@ -263,6 +263,24 @@ async def test_a_chat_hears_of_the_operator_s_tools_as_thoughts_only(tmp_path: P
     assert "[mcp_call] desk.get_weather" in thought
     assert not [choice for choice in choices if "tool_calls" in choice["delta"]]
     assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
+
+
+async def test_a_server_that_is_still_starting_is_waited_for_as_long_as_the_setting_says(
+    tmp_path: Path,
+) -> None:
+    ready, file = tmp_path / "ready", operators(tmp_path, "get_weather", "--until", str(tmp_path / "ready"))
+    async with fake_proxy(
+        tmp_path, CALLS, fake_dialect="app-server", mcp_config=file, mcp_start_wait=0.05
+    ) as proxy:
+
+        async def called() -> bool:
+            return "Sunny in Paris" in (await proxy.ask(user())).text
+
+        answer = await proxy.ask(user())
+        assert "Sunny in Paris" not in answer.text
+        assert int(answer.headers["openai-processing-ms"]) < 9000, "without the setting it is ten seconds"
+        ready.touch()
+        await polled(called)
 
 
 async def test_a_stream_is_kept_alive_while_a_call_runs(tmp_path: Path) -> None:

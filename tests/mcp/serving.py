@@ -21,9 +21,10 @@ from codex_proxy.mcp.config import StdioServer
 from codex_proxy.mcp.ports import Output, Process, StartError
 from codex_proxy.mcp.values import McpResult
 from codex_proxy.process.child import Command, SpawnError, spawn
+from tests.waiting import PATIENCE
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
-LONG = 30.0
+LONG = PATIENCE
 """A deadline that no call here reaches, however busy the machine."""
 
 
