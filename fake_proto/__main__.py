@@ -60,7 +60,7 @@ def prepared(settings: Settings) -> tuple[Faults, Wire]:
     note_pid(pid_file, os.getpid())
     names, _, options = settings.text("MISBEHAVE").partition(" ")
     faults = Faults(names, read_options(options))
-    faults.begin(pid_file)
+    faults.begin(pid_file, settings.text("SILENT_FILE"))
     wire = Wire()
     wire.muted = faults.has("hang_start")
     return faults, wire

@@ -197,7 +197,7 @@ class AppServerAgent:
         request.tools, request.offered = thread.tools, thread.offered
         script = Script(request, self.settings, self._process_faults)
         if script.faults is not self._process_faults:
-            script.faults.begin(self.settings.text("PID_FILE"))
+            script.faults.begin(self.settings.text("PID_FILE"), self.settings.text("SILENT_FILE"))
         self.responses = max(self.responses, request.highest_response())
         if thread.turn is not None:
             # A second turn/start steers: the running answer is cut and a new one starts in the same turn.

@@ -34,21 +34,23 @@ class StalledError(Exception):
 class Faults:
     """Named faults with options; `emit` lets one line through, in the way the faults want it."""
 
-    __slots__ = ("at", "lines", "names", "options", "touches_lines")
+    __slots__ = ("at", "lines", "names", "options", "silent_file", "touches_lines")
 
     def __init__(self, names: str = "", options: dict[str, str] | None = None) -> None:
         self.names = frozenset(name for name in names.split(",") if name)
         self.options = options or {}
         self.at = int(self.options.get("at", AFTER_LINES))
         self.lines = 0
+        self.silent_file = ""
         self.touches_lines = bool(self.names)
 
     def has(self, name: str) -> bool:
         """Whether this fault was asked for."""
         return name in self.names
 
-    def begin(self, pid_file: str) -> None:
-        """What happens before the first line: signals, other processes, stderr."""
+    def begin(self, pid_file: str, silent_file: str) -> None:
+        """What happens before the first line: signals, other processes, stderr. The files: see the README."""
+        self.silent_file = silent_file
         if "ignore_sigterm" in self.names:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if "grandchild" in self.names:
@@ -111,9 +113,11 @@ class Faults:
             wire.close()
         if "deaf" in names:
             wire.flush()
+            note_pid(self.silent_file, os.getpid())
             signal.alarm(LIFE_S)
             time.sleep(LIFE_S)
         if "hang" in names:
+            note_pid(self.silent_file, os.getpid())
             raise StalledError
 
 

@@ -145,7 +145,7 @@ class ProtoAgent:
         script = Script(request, self.settings, self._process_faults)
         self._faults = script.faults
         if script.faults is not self._process_faults:
-            script.faults.begin(self.settings.text("PID_FILE"))
+            script.faults.begin(self.settings.text("PID_FILE"), self.settings.text("SILENT_FILE"))
         self.responses = max(self.responses, request.highest_response())
         self.decision = None
         self._task_id = submission

@@ -1,4 +1,7 @@
-"""No test sleeps: it waits for an event, by the virtual clock, or with the one bounded wait of `tests/waiting.py`."""
+"""No test sleeps: it waits for an event, by the virtual clock, or with the one bounded wait of `tests/waiting.py`.
+
+And none gives up what has to come after a few seconds: a busy machine would fail it.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,16 @@ PROGRAMS = {
 }
 """Where a sleep is meant."""
 
+SHORTEST_BOUND = 30.0
+MEANT_TO_PASS = {
+    "agents/test_children.py": "a start that never ends is given up",
+    "http_responses/test_conversations.py": "a turn that waits for another has not ended",
+    "real/driver.py": "what a child says last is only for the report of a failure",
+    "store/test_hold.py": "nobody waits for a file that is held",
+    "test_waiting.py": "the wait itself",
+}
+"""Where a short time is what is tested, and why."""
+
 
 def sleeps(path: Path) -> Iterator[int]:
     """The lines that sleep, for longer than giving others their turn (`asyncio.sleep(0)`) takes."""
@@ -31,6 +44,38 @@ def sleeps(path: Path) -> Iterator[int]:
         turn = node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
         if node.func.value.id in ("asyncio", "time") and not turn:
             yield node.lineno
+
+
+def short_bounds(path: Path) -> Iterator[int]:
+    """The lines that wait, for what has to come, for fewer seconds than `SHORTEST_BOUND`: `within=`, `timeout=`,
+    `asyncio.timeout(...)`, the mark of pytest-timeout, and what processes and threads are waited for."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        given = [keyword.value for keyword in node.keywords if keyword.arg in ("within", "timeout")]
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("timeout", "wait", "join"):
+            given += node.args
+        for value in given:
+            seconds = value.value if isinstance(value, ast.Constant) else None
+            if isinstance(seconds, int | float) and seconds < SHORTEST_BOUND:
+                yield node.lineno
+
+
+def test_nothing_that_has_to_come_is_given_up_soon() -> None:
+    wrong = [
+        f"{path.relative_to(TESTS)}:{line}"
+        for path in sorted(TESTS.rglob("*.py"))
+        if str(path.relative_to(TESTS)) not in MEANT_TO_PASS
+        and f"from {VIRTUAL} import" not in path.read_text("utf-8")
+        for line in short_bounds(path)
+    ]
+    assert wrong == []
+
+
+def test_a_short_bound_is_found(tmp_path: Path) -> None:
+    there = tmp_path / "a.py"
+    there.write_text("asyncio.timeout(5)\nprocess.wait(60)\nrun(x, timeout=20)\neventually(x, within=LONG)\n")
+    assert list(short_bounds(there)) == [1, 3]
 
 
 def test_nothing_sleeps_but_the_one_wait_and_the_virtual_clock() -> None:

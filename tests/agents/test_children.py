@@ -97,7 +97,7 @@ async def test_an_agent_that_never_greets_is_ended_in_time(process: AppServerPro
     began = time.monotonic()
     message = await refused(process, fake("app-server", FAKE_CODEX_MISBEHAVE="hang_start"), within=0.5)
     assert "0.5 s" in message
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PATIENCE
     assert not process.alive
 
 

@@ -36,7 +36,7 @@ class Child:
             bufsize=0,
             start_new_session=True,
         )
-        self._rest = b""
+        self._rest = bytearray()
 
     def __enter__(self) -> Self:
         return self
@@ -72,12 +72,15 @@ class Child:
     def read_line(self, wait_s: float = PATIENCE) -> bytes | None:
         """The next line without its end; b"" at the end of stdout, None when none came in time."""
         deadline = time.monotonic() + wait_s
-        while b"\n" not in self._rest:
+        searched = 0
+        while (end := self._rest.find(b"\n", searched)) < 0:
+            searched = len(self._rest)
             chunk = self.read_chunk(max(0.0, deadline - time.monotonic()))
             if not chunk:
                 return chunk
             self._rest += chunk
-        line, _, self._rest = self._rest.partition(b"\n")
+        line = bytes(self._rest[:end])
+        del self._rest[: end + 1]
         return line
 
     def read_until(self, is_last: Callable[[Message], bool]) -> list[Message]:
@@ -96,7 +99,8 @@ class Child:
 
     def read_rest(self) -> bytes:
         """Everything up to the end of stdout."""
-        data, self._rest = self._rest, b""
+        data = bytes(self._rest)
+        self._rest.clear()
         while chunk := self.read_chunk():
             data += chunk
         assert chunk == b"", "stdout did not end"

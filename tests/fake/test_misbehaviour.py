@@ -12,6 +12,7 @@ import pytest
 from tests.fake.app_child import AppChild, deltas, is_completed, methods
 from tests.fake.child import Child
 from tests.fake.proto_child import ask, is_over, proto, texts, user_input
+from tests.waiting import eventually
 
 SAID = "Hello from the deterministic fake agent."
 
@@ -107,6 +108,18 @@ def test_a_hanging_turn_can_still_be_interrupted() -> None:
         child.send({"id": "2", "op": {"type": "interrupt"}})
         assert child.read_until(is_over)[-1]["msg"]["type"] == "turn_aborted"
         assert ask(child, "[[fake:text]]", "3")[-1]["type"] == "task_complete"
+
+
+@pytest.mark.parametrize("name", ["hang", "deaf"])
+async def test_a_file_says_when_a_child_has_fallen_silent(name: str, tmp_path: Path) -> None:
+    silent = tmp_path / "silent"
+    with proto(SILENT_FILE=str(silent)) as child:
+        ask(child, "[[fake:text]]")
+        assert not silent.exists()
+        child.send(user_input(f"[[fake:text misbehave={name} at=2]]"))
+        await eventually(lambda: silent.exists() and silent.read_text().endswith("\n"))
+        assert silent.read_text() == f"{child.process.pid}\n"
+        assert [bool(child.read_line()) for _ in range(2)] == [True, True]
 
 
 def test_a_hanging_thread_leaves_the_others_alone() -> None:

@@ -7,7 +7,7 @@ import os
 import shlex
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +26,10 @@ from codex_proxy.app import SystemClock
 from codex_proxy.process.child import Command
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, proxy_of, until
 from tests.process.children import gone, open_descriptors
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE, eventually, out_of_patience
 
 Dialect = Literal["proto", "app-server"]
 Surface = Literal["chat", "responses"]
-
-IMPATIENCE = 1.5
-"""Seconds until a turn that hangs is given up: a good one takes a fiftieth of it."""
 
 HOUSEKEEPING = {"UsageBook._flush_soon"}
 """Tasks that come and go with requests and are nobody's in particular."""
@@ -65,7 +62,7 @@ class Scene:
         self.program = folder / "agent"
         self.opened = opened
         """Every connection to the store."""
-        self._pids = folder / "pids"
+        self._pids, self._silent = folder / "pids", folder / "silent"
         self._rest = self.things()
 
     @property
@@ -76,6 +73,19 @@ class Scene:
         """One request, read to its end."""
         path, body = request_of(mode, prompt, **fields)
         return await self.proxy.send("POST", path, body)
+
+    async def ask_silent(self, asked: Sequence[tuple[Mode, str]], *, shown: int) -> list[Answer]:
+        """Asks all of these at once. Their agents fall silent, and their time is up when all have and so many of the
+        turns have shown something."""
+        manager, before = self.proxy.server.manager, self._times_silent()
+        answers = [asyncio.create_task(self.ask(mode, prompt)) for mode, prompt in asked]
+        await until(lambda: self._times_silent() == before + len(asked))
+        await until(lambda: sum(run._watch._visible for run in manager._runs) == shown)
+        out_of_patience(manager)
+        return await asyncio.gather(*answers)
+
+    def _times_silent(self) -> int:
+        return self._silent.read_text().count("\n") if self._silent.exists() else 0
 
     async def good(self) -> None:
         """A turn as it should be."""
@@ -101,7 +111,7 @@ class Scene:
         """Slots, streams, lanes, tasks, descriptors and processes are as before; waits for that, bounded."""
         try:
             await until(lambda: self.things().within(self._rest) and gone(self._strangers()))
-        except TimeoutError:
+        except AssertionError:
             left = [pid for pid in self._strangers() if not gone([pid])]
             raise AssertionError(f"now: {self.things()}, before: {self._rest}, left: {left}") from None
         self._rest = self.things()  # what was more before is a leak from now on
@@ -191,14 +201,10 @@ async def scene(dialect: Dialect, folder: Path, opened: list[sqlite3.Connection]
     environment = {
         **ENVIRONMENT,
         "FAKE_CODEX_PID_FILE": str(folder / "pids"),
+        "FAKE_CODEX_SILENT_FILE": str(folder / "silent"),
         "STREAM_RELEASE_FILE": str(folder / "never"),
     }
-    settings: dict[str, Any] = {
-        "first_event_timeout": IMPATIENCE,
-        "idle_timeout": IMPATIENCE,
-        "kept_threads": 0,
-        "max_running_turns": 8,
-    }
+    settings: dict[str, Any] = {"kept_threads": 0, "max_running_turns": 8}
     async with (
         proxy_of(agent_of(dialect, program, environment), folder, **settings) as running,
         aiohttp.ClientSession(

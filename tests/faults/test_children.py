@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from codex_proxy.core.faults import FaultKind
 from tests.faults.answers import is_broken_stream, is_call, is_good, is_status
 from tests.faults.scene import MODES, Dialect, Mode, Scene
 from tests.http import serving as chat_tools
+from tests.http.serving import Answer
 from tests.http_responses import asking as response_tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -56,13 +56,12 @@ class Row:
     """A misbehaviour of the fake agent (see its README), and what kind of fault a client is told.
 
     `places`: lines behind which it strikes; negative ones count from the last, None is one in the middle.
-    `together`: the fault stays in its turn, so that several may be tried at once. None for `kind`: no fault at all.
+    None for `kind`: no fault at all.
     """
 
     misbehaves: str
     kind: FaultKind | None
     places: Sequence[int] | None = None
-    together: bool = False
     modes: Sequence[Mode] = tuple(MODES)
     options: str = ""
     text: str | None = SAID
@@ -86,7 +85,7 @@ ROWS = [
     Row("plain_grandchild,crash", FaultKind.AGENT_CRASHED, modes=MODES[:2]),
     Row("stderr_flood,crash", FaultKind.AGENT_CRASHED, modes=ONE_WHOLE),
     # It hangs.
-    Row("hang", FaultKind.TIMED_OUT, FOUR, together=True),
+    Row("hang", FaultKind.TIMED_OUT, FOUR),
     Row("deaf", FaultKind.TIMED_OUT, modes=ONE_STREAM),
     Row("deaf,ignore_sigterm,grandchild", FaultKind.TIMED_OUT, modes=ONE_WHOLE),
     Row("close_stdout", FaultKind.AGENT_CRASHED, modes=MODES[:2]),
@@ -123,10 +122,10 @@ async def test_the_answer_names_the_fault_and_nothing_is_left(there: Scene, row:
     if row.only not in (None, there.dialect):
         pytest.skip("the dialect has no such thing")
     places = places_of(row, there.dialect)
-    if row.together:
+    if row.kind is FaultKind.TIMED_OUT:
         cells = [(place, mode) for place in places for mode in row.modes]
         for start in range(0, len(cells), AT_ONCE):
-            await asyncio.gather(*(tried(there, row, *cell) for cell in cells[start : start + AT_ONCE]))
+            await tried_silent(there, row, cells[start : start + AT_ONCE])
             await there.at_rest()
     else:
         for number, place in enumerate(places):
@@ -150,11 +149,26 @@ def tool_for(mode: Mode) -> dict[str, Any]:
     return chat_tools.WEATHER if mode.surface == "chat" else response_tools.WEATHER
 
 
+def prompt_of(row: Row, place: int) -> str:
+    return f"[[fake:{row.course.scenario} misbehave={row.misbehaves} at={place} {row.options}]]"
+
+
 async def tried(there: Scene, row: Row, place: int, mode: Mode) -> None:
     """One cell of the matrix."""
+    tools = {"tools": [tool_for(mode)]} if row.course.calls else {}
+    judge(await there.ask(mode, prompt_of(row, place), **tools), there, row, place, mode)
+
+
+async def tried_silent(there: Scene, row: Row, cells: Sequence[tuple[int, Mode]]) -> None:
+    """Cells whose agent says nothing more, at once."""
+    asked = [(mode, prompt_of(row, place)) for place, mode in cells]
+    shown = sum(place >= row.course.shows[there.dialect] for place, _ in cells)
+    for (place, mode), answer in zip(cells, await there.ask_silent(asked, shown=shown), strict=True):
+        judge(answer, there, row, place, mode)
+
+
+def judge(answer: Answer, there: Scene, row: Row, place: int, mode: Mode) -> None:
     course = row.course
-    prompt = f"[[fake:{course.scenario} misbehave={row.misbehaves} at={place} {row.options}]]"
-    answer = await there.ask(mode, prompt, **({"tools": [tool_for(mode)]} if course.calls else {}))
     try:
         if row.kind is None or place >= course.ends[there.dialect]:
             if course.calls:

@@ -24,7 +24,7 @@ from tests.faults.answers import is_broken_stream, is_good, is_status
 from tests.faults.scene import MODES, Mode, Scene, write_program
 from tests.faults.test_clients import line
 from tests.http.serving import Answer, until
-from tests.waiting import PATIENCE, polled
+from tests.waiting import PATIENCE, out_of_patience, polled
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -92,7 +92,11 @@ async def test_a_program_that_cannot_serve_is_told_and_one_that_can_again_serves
         row.is_wrong(there)
         await ended(there)
         for mode in MODES if kind is not FaultKind.TIMED_OUT else CHAT[:1]:
-            answer = await there.ask(mode, "[[fake:text]]")
+            asking = asyncio.create_task(there.ask(mode, "[[fake:text]]"))
+            if kind is FaultKind.TIMED_OUT:
+                await until(lambda: there.proxy.server.manager.running == 1)
+                out_of_patience(there.proxy.server.manager)
+            answer = await asking
             is_status(answer, mode, kind)
             if there.dialect == "app-server":
                 assert int(answer.headers["Retry-After"]) >= 1

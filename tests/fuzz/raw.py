@@ -41,29 +41,49 @@ async def said_to(port: int, data: bytes, *, patience: float | None = None) -> b
         return found
 
 
+class CutOffError(Exception):
+    """An answer has no end yet."""
+
+
 def answers_in(data: bytes) -> list[RawAnswer]:
-    """The answers, all of which have a length or chunks."""
+    """The answers, all of which have a length or chunks. What follows a change of protocol is its body. Raises
+    `CutOffError`."""
     found = []
     while data:
-        head, _, data = data.partition(b"\r\n\r\n")
+        head, data = _split(data, b"\r\n\r\n")
         lines = head.decode("latin-1").split("\r\n")
+        status = int(lines[0].split()[1])
         headers = {
             name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
         }
-        if headers.get("transfer-encoding") == "chunked":
+        if status == 101:
+            body, data = data, b""
+        elif headers.get("transfer-encoding") == "chunked":
             body, data = _unchunked(data)
         else:
-            length = int(headers.get("content-length", 0))
-            body, data = data[:length], data[length:]
-        found.append(RawAnswer(int(lines[0].split()[1]), headers, body))
+            body, data = _cut(data, int(headers.get("content-length", 0)))
+        found.append(RawAnswer(status, headers, body))
     return found
 
 
 def _unchunked(data: bytes) -> tuple[bytes, bytes]:
     body = b""
     while True:
-        size, _, data = data.partition(b"\r\n")
-        length = int(size, 16)
-        body, data = body + data[:length], data[length + 2 :]
-        if not length:
+        size, data = _split(data, b"\r\n")
+        chunk, data = _cut(data, int(size, 16) + 2)
+        body += chunk[:-2]
+        if chunk == b"\r\n":
             return body, data
+
+
+def _split(data: bytes, at: bytes) -> tuple[bytes, bytes]:
+    before, there, behind = data.partition(at)
+    if not there:
+        raise CutOffError
+    return before, behind
+
+
+def _cut(data: bytes, length: int) -> tuple[bytes, bytes]:
+    if len(data) < length:
+        raise CutOffError
+    return data[:length], data[length:]

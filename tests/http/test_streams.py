@@ -77,24 +77,20 @@ async def test_a_keepalive_interval_of_0_is_none(tmp_path: Path) -> None:
         assert not COMMENT.search((await proxy.ask(SLOW)).text)
 
 
-async def timed_out_behind(
-    proxy: Proxy, prompt: str, said: bytes, *, visible: bool
-) -> tuple[int, bytes, bytes]:
+async def timed_out_behind(proxy: Proxy, prompt: str, said: bytes) -> tuple[int, bytes, bytes]:
     """A stream whose time is up as soon as this was said in it: its status, what came before, and the rest."""
     async with proxy.open(user(prompt, stream=True)) as reply:
         head = b""
         while said not in head:
             head += await reply.content.readany()
             assert not reply.content.at_eof(), head
-        out_of_patience(proxy.server.manager, visible=visible)
+        out_of_patience(proxy.server.manager)
         return reply.status, head, await reply.content.read()
 
 
 async def test_after_a_keepalive_a_failure_is_a_frame(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, sse_keepalive_ms=20) as proxy:
-        status, head, rest = await timed_out_behind(
-            proxy, "[[fake:text misbehave=hang at=1]]", b": ", visible=False
-        )
+        status, head, rest = await timed_out_behind(proxy, "[[fake:text misbehave=hang at=1]]", b": ")
     assert status == 200
     assert b"error" not in head
     assert frames_of(rest.decode())[-2]["error"]["code"] == "request_timeout"
@@ -114,9 +110,7 @@ async def test_a_time_out_before_the_first_byte_is_504_timeout_error(
 
 async def test_a_time_out_in_the_middle_is_a_timeout_error_frame_and_done(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
-        status, head, rest = await timed_out_behind(
-            proxy, "[[fake:text misbehave=hang at=4]]", b'"content"', visible=True
-        )
+        status, head, rest = await timed_out_behind(proxy, "[[fake:text misbehave=hang at=4]]", b'"content"')
         assert status == 200
         *chunks, failed, done = frames_of((head + rest).decode())
         assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"

@@ -24,7 +24,7 @@ def test_a_quick_run_gives_a_figure_for_everything(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=4 * PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(file.read_text())["figures"]
@@ -39,7 +39,7 @@ def test_figures_that_mean_nothing_are_not_saved() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=4 * PATIENCE,
     )
     assert done.returncode == 2
     assert "are not saved" in done.stderr

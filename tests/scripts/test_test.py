@@ -71,7 +71,7 @@ def collected(*arguments: str) -> list[str]:
         "addopts=--import-mode=importlib",
     ]
     command += ["-p", "no:langsmith_plugin", *files, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE)
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
