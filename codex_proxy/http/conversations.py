@@ -27,9 +27,9 @@ from codex_proxy.store.base import (
     StoreConflict,
     StoredItem,
 )
+from codex_proxy.surfaces import conversations as objects
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.conversations import objects
-from codex_proxy.surfaces.conversations.bodies import parse_create, parse_items, parse_update
+from codex_proxy.surfaces.conversations import parse_create, parse_items, parse_update
 from codex_proxy.surfaces.items import ItemDict, with_ids
 
 # --- conversations ------------------------------------------------------------------------------

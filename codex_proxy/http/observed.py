@@ -22,7 +22,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.items import McpTools
-from codex_proxy.surfaces.chat.usage import StreamMetrics
+from codex_proxy.surfaces.chat.render import StreamMetrics
 
 SHOWN = VISIBLE - {TurnEnded}
 """What a client can be shown something of."""

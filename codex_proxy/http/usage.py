@@ -15,8 +15,7 @@ from codex_proxy.http.replies import json_response
 from codex_proxy.http.usage_book import USAGE
 from codex_proxy.responses.store_faults import store_errors_as_faults
 from codex_proxy.store.usage import UsageQuery
-from codex_proxy.surfaces.usage_limits import limits_object
-from codex_proxy.surfaces.usage_report import Row, page_of, report_of
+from codex_proxy.surfaces.usage_report import Row, limits_object, page_of, report_of
 
 NEW_SECONDS: Final = 60.0
 """How old an agent's figures may be, and how often it is asked: it tells them with each call of the model."""

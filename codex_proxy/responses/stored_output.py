@@ -10,7 +10,7 @@ from codex_proxy.core.ids import IdSource
 from codex_proxy.runs.model_items import ItemHead, ModelItem
 from codex_proxy.store.base import StoredItem
 from codex_proxy.surfaces.items import ItemDict
-from codex_proxy.surfaces.mcp_ids import call_id_of
+from codex_proxy.surfaces.responses.mcp_items import call_id_of
 
 
 def stored_output(

@@ -14,8 +14,7 @@ from typing import Any, Final, TypeAlias
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.ids import IdSource
 from codex_proxy.surfaces import item_wire as wire
-from codex_proxy.surfaces.files import file_text
-from codex_proxy.surfaces.images import image_url
+from codex_proxy.surfaces.attachments import file_text, image_url
 
 ItemDict: TypeAlias = dict[str, Any]
 

@@ -1,8 +1,9 @@
-"""`GET /v1/usage`: what a client may ask of its usage, and the page that answers it.
+"""`GET /v1/usage` and `/v1/usage/limits`: what turns have cost, and what the agent's account may still use.
 
 In: the query's parameters in order, the time, sums of buckets. Out: `Report`, and the page as a dict. Raises `Fault`
 INVALID_REQUEST with `param`; a parameter that is not known here is one too, since an answer that ignored a filter
-would be wrong. The shape is that of OpenAI's usage of completions (`GET /v1/organization/usage/completions`).
+would be wrong. The shape is that of OpenAI's usage of completions (`GET /v1/organization/usage/completions`); that of
+the limits is ours, since OpenAI's API has no such thing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from codex_proxy.core.account import AccountLimits, LimitWindow, resets_at
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
 
@@ -196,3 +198,39 @@ def _floor(time: int, width: Width) -> int:
 
 def _invalid(name: str, expected: str) -> Fault:
     return bad_request(f"Invalid value for '{name}': {expected}.", name, "invalid_value")
+
+
+def limits_object(
+    agent: str, known: Sequence[AccountLimits], *, told_at: float, now: float, reason: str
+) -> dict[str, Any]:
+    """`limits` is null, with the `reason`, where nothing is known. `told_at`, `now`: seconds since 1970."""
+    found = [_limit(each, told_at, now) for each in known]
+    return {
+        "object": "usage.limits",
+        "agent": agent,
+        "limits": found or None,
+        "as_of": int(told_at) if found else None,
+        "reason": None if found else reason,
+    }
+
+
+def _limit(limit: AccountLimits, told_at: float, now: float) -> dict[str, Any]:
+    return {
+        "id": limit.id or None,
+        "name": limit.name,
+        "plan": limit.plan,
+        "reached": limit.reached,
+        "windows": [_window(each, told_at, now) for each in limit.windows],
+    }
+
+
+def _window(window: LimitWindow, told_at: float, now: float) -> dict[str, Any]:
+    reset = resets_at(window, told_at)
+    return {
+        "name": window.name,
+        "window_seconds": window.seconds,
+        "used_percent": window.used_percent,
+        "resets_at": reset,
+        # The agent tells the figure of its last call: a window that is over since then counts from nothing again.
+        "over": reset is not None and reset <= now,
+    }

@@ -7,7 +7,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.surfaces.mcp_ids import APPROVAL_REQUEST, MCP_CALL, call_id_of, id_with
+from codex_proxy.surfaces.responses.mcp_items import APPROVAL_REQUEST, MCP_CALL, call_id_of, id_with
 
 
 class Random:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from codex_proxy.http.schemas import NULL, Schema
 from codex_proxy.surfaces.chat.wire import ChatRequest
-from codex_proxy.surfaces.conversations.bodies import AddItemsBody, CreateBody, UpdateBody
+from codex_proxy.surfaces.conversations import AddItemsBody, CreateBody, UpdateBody
 from codex_proxy.surfaces.responses.parse import CONVERSATION_PREFIX
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, Include, ResponseRequest
 

@@ -12,7 +12,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.surfaces.base import Logprobs
 from codex_proxy.surfaces.body import check_range
 from codex_proxy.surfaces.chat.wire import AssistantMessage, ChatRequest
-from codex_proxy.surfaces.text_format import JSON_OBJECT, Format, json_schema_format
+from codex_proxy.surfaces.request_options import JSON_OBJECT, Format, json_schema_format
 
 UNSUPPORTED: Final = "unsupported_value"
 

@@ -20,9 +20,8 @@ from codex_proxy.core.items import (
     Part,
     TextPart,
 )
+from codex_proxy.surfaces.attachments import file_text, image_part
 from codex_proxy.surfaces.chat import wire
-from codex_proxy.surfaces.files import file_text
-from codex_proxy.surfaces.images import image_part
 
 
 def history_of(messages: Iterable[wire.AnyMessage]) -> tuple[HistoryItem, ...]:

@@ -23,9 +23,8 @@ from codex_proxy.surfaces.chat.answer import (
 from codex_proxy.surfaces.chat.messages import has_instructions, history_of, web_images
 from codex_proxy.surfaces.chat.tools import offered_by
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
-from codex_proxy.surfaces.mode import BuiltinTools, mode_of, sandbox_of
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
-from codex_proxy.surfaces.text_format import with_json_hint
+from codex_proxy.surfaces.request_options import BuiltinTools, mode_of, sandbox_of, with_json_hint
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):

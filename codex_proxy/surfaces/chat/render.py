@@ -1,7 +1,7 @@
 """Events of a turn, rendered as a chat completion: SSE bytes as they come, or one body at the end.
 
 In: batches of well-formed events (`core/repair.py` saw to that). Out: `feed` gives the bytes of a batch,
-`result` the whole answer; both are made of the same `Choice`s, so they cannot disagree. OutputOrder, placeholders
+`result` the whole answer; both are made of the same `Choice`s, so they cannot disagree. Order, placeholders
 and the error frame: docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
 
 It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from codex_proxy.core.events import (
     ArgumentsDelta,
@@ -28,10 +30,40 @@ from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
-from codex_proxy.surfaces.chat.usage import Measure, StreamMetrics, chat_usage
 from codex_proxy.surfaces.errors import error_frame
-from codex_proxy.surfaces.text_runs import TextRun, pieces_together
+from codex_proxy.surfaces.text_output import TextRun, pieces_together
 from codex_proxy.surfaces.usage import Spending, Spent
+
+
+class StreamMetrics(msgspec.Struct, frozen=True):
+    """Measured by whoever owns the clock: milliseconds, tokens per second."""
+
+    time_to_first_token: float | None = None
+    throughput_after_first_token: float | None = None
+
+
+Measure: TypeAlias = Callable[[int], StreamMetrics]
+"""Gives the metrics at the end of a stream, told the completion tokens."""
+
+
+def chat_usage(
+    spent: Spent, *, copies: int, prompt: Callable[[], int], answer: Callable[[], int]
+) -> dict[str, Any]:
+    """The `usage` object. `copies`: how many choices what is told of the output stands for. `prompt`, `answer`:
+    estimates, of one answer that stands for as many."""
+    usage = spent.tokens(prompt=prompt, answer=answer)
+    completion = usage.output * copies
+    figures: dict[str, Any] = {
+        "prompt_tokens": usage.input,
+        "completion_tokens": completion,
+        "total_tokens": usage.input + completion,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning * copies},
+    }
+    if spent.estimated:
+        figures["estimated"] = True
+    return figures
+
 
 ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]
 """Whose chunks: OpenAI's, or those of codex-completions-api (`usage: null` always, all choices in one chunk)."""

@@ -14,7 +14,7 @@ from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.chat import wire
-from codex_proxy.surfaces.offers import grammar_words, known_tool, refuse_duplicates
+from codex_proxy.surfaces.request_options import grammar_words, known_tool, refuse_duplicates
 
 
 class Offered(msgspec.Struct, frozen=True):

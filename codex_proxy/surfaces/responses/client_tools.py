@@ -21,7 +21,7 @@ from codex_proxy.core.mcp_names import offered_name
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import validated
 from codex_proxy.surfaces.items import ItemDict
-from codex_proxy.surfaces.offers import grammar_words
+from codex_proxy.surfaces.request_options import grammar_words
 from codex_proxy.surfaces.responses import wire_tools as wire
 
 TOOL_SEARCH: Final = "tool_search"

@@ -3,15 +3,18 @@
 In: items in the form of `items.normalised` or of a response's output, oldest first, references resolved. Out:
 `HistoryItem`s. Raises `Fault` INVALID_REQUEST for an output without its call and for a call without its output.
 
-System becomes developer. An output that comes before its call is put behind it; a second output of a call, and a
-call that is told again, are left out (docs/contract.md#message-validation); an output that brings its call's name and
-arguments is made whole with them (docs/contract.md#outputs-without-their-call). Reasoning that nobody
-encrypted tells the model nothing and is left out, as are lists of MCP tools and the agent's activity. What calls of
-MCP servers tell is for `McpPast` to say.
+System becomes developer. An output that comes before its call is put behind it; a second output of a call, and a call
+that is told again, are left out (docs/contract.md#message-validation); an output that brings its call's name and
+arguments is made whole with them (docs/contract.md#outputs-without-their-call). Reasoning that nobody encrypted tells
+the model nothing and is left out, as are lists of MCP tools and the agent's activity. What calls of MCP servers tell
+is for `McpPast` to say. A compaction item of ours is a summary that stands for what was said before. It is opaque to
+the client, not secret: what does not begin as ours came from a provider and goes back to it as it is.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -31,9 +34,26 @@ from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses import mcp_history
 from codex_proxy.surfaces.responses.client_tools import as_function_item, name_of
-from codex_proxy.surfaces.responses.compaction import unsealed
 from codex_proxy.surfaces.responses.mcp_history import McpPast
 from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE
+
+_MARK: Final = "codex-proxy-summary-1."
+
+
+def sealed(summary: str) -> str:
+    """The summary as `encrypted_content`."""
+    return _MARK + base64.urlsafe_b64encode(summary.encode("utf-8", "replace")).decode()
+
+
+def unsealed(content: str) -> str | None:
+    """The summary in an `encrypted_content` of ours; None for anybody else's."""
+    if not content.startswith(_MARK):
+        return None
+    try:
+        return base64.b64decode(content[len(_MARK) :], b"-_", validate=True).decode("utf-8")
+    except (binascii.Error, ValueError):
+        return None
+
 
 SUMMARY_WORDS: Final = "What was said before, in a summary:\n"
 _ROLES: Final[dict[str, Role]] = {"user": "user", "assistant": "assistant"}

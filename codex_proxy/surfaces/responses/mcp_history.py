@@ -18,8 +18,8 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryCall, HistoryOutput, TextPart
 from codex_proxy.core.mcp_names import offered_name
 from codex_proxy.surfaces.items import ItemDict
-from codex_proxy.surfaces.mcp_ids import call_id_of
 from codex_proxy.surfaces.responses import mcp_items
+from codex_proxy.surfaces.responses.mcp_items import call_id_of
 
 DENIED: Final = "The user has not approved this call"
 UNANSWERED: Final = "The user did not say whether to approve this call, so it was not made."

@@ -3,19 +3,45 @@
 In: such an item as it grows (`OutputItem`), or as a client sends it back. Out: its fields, or the text that the model
 gets of it. A call shows what it gave only when it is over: as `output`, or as `error` where it failed. OpenAI's types
 have a status for calls only; here all have one, since Open Responses wants it of every item and no client minds.
+
+Calls and requests to approve one have no call id of their own, so their id holds it: a prefix, twelve random
+characters, a dash, and the model's call id. What a later request says of the item is then said of the call that the
+model knows.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from codex_proxy.core.ids import IdSource
 from codex_proxy.core.items import McpApproval, McpCall, McpTools
 from codex_proxy.surfaces.base import json_text, raw_text, schema_json
 
 if TYPE_CHECKING:
     from codex_proxy.surfaces.responses.output import OutputItem
+
+MCP_CALL: Final = "mcp_"
+APPROVAL_REQUEST: Final = "mcpr_"
+_CHANCE: Final = 12
+"""Letters, of sixteen kinds: with the call id behind them, two ids are never one."""
+_OURS: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_CHANCE}}}-(.+)", re.DOTALL)
+_MAX_CHARS: Final = 64
+"""Letters of a call id that models take."""
+
+
+def id_with(prefix: str, call_id: str, ids: IdSource) -> str:
+    """A new id for an item of this call."""
+    return f"{prefix}{ids.new('')[:_CHANCE]:0>{_CHANCE}}-{call_id}"
+
+
+def call_id_of(id: str) -> str:
+    """The call id in an item's id; where a client made the id up, as much of it as a call id can be."""
+    found = _OURS.fullmatch(id)
+    return (found[1] if found else id)[:_MAX_CHARS]
+
 
 LIST: Final = "mcp_list_tools"
 CALL: Final = "mcp_call"

@@ -13,7 +13,7 @@ from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.items import ItemDict
-from codex_proxy.surfaces.responses.compaction import sealed
+from codex_proxy.surfaces.responses.history import sealed
 from codex_proxy.surfaces.responses.response_object import error_object, usage_object
 
 INPUT_ITEMS_LIMIT: Final = 20

@@ -25,7 +25,6 @@ from codex_proxy.core.items import (
     Reasoning,
     ToolCall,
 )
-from codex_proxy.surfaces import mcp_ids
 from codex_proxy.surfaces.base import json_lines, raw_text
 from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.usage import json_tokens
@@ -220,8 +219,8 @@ def output_item(
     if kind is None:
         return None
     if isinstance(item, McpCall | McpApproval):
-        prefix = mcp_ids.MCP_CALL if isinstance(item, McpCall) else mcp_ids.APPROVAL_REQUEST
-        return OutputItem(item, kind, mcp_ids.id_with(prefix, item.call_id, ids))
+        prefix = mcp_items.MCP_CALL if isinstance(item, McpCall) else mcp_items.APPROVAL_REQUEST
+        return OutputItem(item, kind, mcp_items.id_with(prefix, item.call_id, ids))
     prefix = _PREFIXES[kind]
     own = item.id
     keep = own.startswith(prefix) and len(own) >= _OWN_ID_LENGTH and "~" not in own

@@ -21,10 +21,18 @@ from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, workdir_of
 from codex_proxy.surfaces.body import MAX_ITEMS, most_elements
 from codex_proxy.surfaces.items import ItemDict, normalised
-from codex_proxy.surfaces.mode import BuiltinTools, mode_of, sandbox_of
 from codex_proxy.surfaces.models import ModelCatalog, resolve
+from codex_proxy.surfaces.request_options import (
+    JSON_OBJECT,
+    BuiltinTools,
+    Format,
+    json_schema_format,
+    mode_of,
+    sandbox_of,
+    with_json_hint,
+)
 from codex_proxy.surfaces.responses.client_tools import tools_in
-from codex_proxy.surfaces.responses.echo import echo_of, summary_of
+from codex_proxy.surfaces.responses.response_object import echo_of, summary_of
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, Offered, offered_by
 from codex_proxy.surfaces.responses.wire import (
     ContextFields,
@@ -33,7 +41,6 @@ from codex_proxy.surfaces.responses.wire import (
     ResponseRequest,
     parse_body,
 )
-from codex_proxy.surfaces.text_format import JSON_OBJECT, Format, json_schema_format, with_json_hint
 
 UNSUPPORTED: Final = "unsupported_value"
 CONVERSATION_PREFIX: Final = "conv_"

@@ -69,8 +69,7 @@ from codex_proxy.surfaces.responses.response_object import (
     status_of,
     usage_object,
 )
-from codex_proxy.surfaces.serial_output import SerialOutput
-from codex_proxy.surfaces.text_runs import TextRun, pieces_together
+from codex_proxy.surfaces.text_output import SerialOutput, TextRun, pieces_together
 from codex_proxy.surfaces.usage import Spending, Spent
 
 EMPTY_MESSAGE: Final = Message("")

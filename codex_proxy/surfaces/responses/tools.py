@@ -17,7 +17,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.body import Wire
-from codex_proxy.surfaces.offers import known_tool, refuse_duplicates
+from codex_proxy.surfaces.request_options import known_tool, refuse_duplicates
 from codex_proxy.surfaces.responses import wire_tools as wire
 from codex_proxy.surfaces.responses.client_tools import TOOL_SEARCH, client_tools, name_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from codex_proxy.core.events import TurnEnded, Usage
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.surfaces.chat.usage import StreamMetrics
+from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.errors import status_of
 from tests.surfaces.chat.answering import CREATED, ID, MODEL, deltas, message, renderer, streamed, whole
 from tests.surfaces.chat.asking import ask, refused

@@ -14,8 +14,8 @@ from openai.types.conversations import (
 from pydantic import TypeAdapter
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.surfaces.conversations import objects
-from codex_proxy.surfaces.conversations.bodies import merged, parse_create, parse_items, parse_update
+from codex_proxy.surfaces import conversations as objects
+from codex_proxy.surfaces.conversations import parse_create, parse_items, parse_update
 from codex_proxy.surfaces.errors import status_of
 from codex_proxy.surfaces.items import references_of, with_ids
 from tests.surfaces.responses.answering import Counting
@@ -51,17 +51,9 @@ def test_a_conversation_may_begin_with_nothing(empty: bytes) -> None:
     assert (new.metadata, new.items) == ({}, ())
 
 
-def test_metadata_merges_and_null_deletes_a_key() -> None:
-    changes = parse_update(body(metadata={"status": "resolved", "project": None, "unknown": None}))
-    assert merged({"project": "support", "user_id": "u"}, changes) == {"user_id": "u", "status": "resolved"}
-
-
-def test_a_merge_cannot_have_more_than_16_keys() -> None:
-    full = {str(n): "x" for n in range(16)}
-    assert len(merged(full, {"0": None, "new": "x"})) == 16
-    with pytest.raises(Fault) as raised:
-        merged(full, {"new": "x"})
-    assert raised.value.failure.param == "metadata"
+def test_an_update_keeps_its_nulls_which_delete_keys() -> None:
+    changes = parse_update(body(metadata={"status": "resolved", "project": None}))
+    assert changes == {"status": "resolved", "project": None}
 
 
 def test_every_kind_of_item_can_be_added_by_value_or_by_reference() -> None:

@@ -19,8 +19,7 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.surfaces.items import references_of, resolved, with_ids
-from codex_proxy.surfaces.responses.compaction import sealed, unsealed
-from codex_proxy.surfaces.responses.history import history_of
+from codex_proxy.surfaces.responses.history import history_of, sealed, unsealed
 from tests.pictures import PIXEL
 from tests.surfaces.chat.turns import called, did, said, thought, turn
 from tests.surfaces.responses.answering import Counting

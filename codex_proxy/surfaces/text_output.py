@@ -1,10 +1,45 @@
-"""Things of one kind go out one after the other, however their pieces come in.
+"""How pieces of text come to the wire: those that follow each other are taken together, items go out one by one.
 
-Two open calls (or two open messages) may get their deltas in turns. On the wire they are serialised: the
-first that was opened speaks, the pieces of the others wait until it is closed. Source: docs/contract.md#streams.
+Most events are pieces of one message. What stands around them on the wire is the same for all of a run, so a renderer
+finds it out once per run and not once per piece. Two open calls (or two open messages) may get their deltas in turns.
+On the wire they are serialised: the first that was opened goes out at once, the pieces of the others wait until it is
+closed. Source: docs/contract.md#streams. It knows no wire.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from codex_proxy.core.events import Event, TextDelta
+
+
+class TextRun(msgspec.Struct, frozen=True):
+    """Several `TextDelta`s of one message, in order; never none."""
+
+    id: str
+    texts: list[str]
+
+
+def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
+    """The same events, in order, but `Pieces` in the place of every run of a message's deltas."""
+    speaker: str | None = None
+    texts: list[str] = []
+    for event in events:
+        if isinstance(event, TextDelta):
+            if event.id != speaker:
+                if speaker is not None:
+                    yield TextRun(speaker, texts)
+                speaker, texts = event.id, []
+            texts.append(event.text)
+            continue
+        if speaker is not None:
+            yield TextRun(speaker, texts)
+            speaker = None
+        yield event
+    if speaker is not None:
+        yield TextRun(speaker, texts)
 
 
 class SerialOutput:

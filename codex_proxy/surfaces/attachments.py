@@ -1,7 +1,7 @@
-"""Files in a request: those that are text reach the model as text, with their names. Raises `Fault` for the others.
+"""Images and files in a request: what of them may reach the model. Raises `Fault` INVALID_REQUEST for the others.
 
-In: the fields of a file part, which both APIs call the same. Out: the text of one part. There is no Files API here, so
-a `file_id` names nothing; and nobody fetches a `file_url`.
+In: the URL of an image, the fields of a file part, which both APIs call the same. Out: an `ImagePart`, the text of a
+file with its name. There is no Files API here, so a `file_id` names nothing; and nobody fetches a `file_url`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,33 @@ from typing import Final
 
 from codex_proxy.core import base64_text
 from codex_proxy.core.faults import bad_request
+from codex_proxy.core.images import ACCEPTED, NoImageError, clean_data_url
+from codex_proxy.core.items import ImagePart
+
+_WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
+
+
+def image_part(url: str, detail: str | None, place: str) -> ImagePart:
+    """The image that `url` names, as a clean data URL where it is one; `place` is the field that holds it."""
+    return ImagePart(image_url(url, place), detail)
+
+
+def image_url(url: str, place: str) -> str:
+    """The same, without the part around it."""
+    url = url.strip()
+    if _WEB_IMAGE.match(url):
+        return url
+    if url[:5].lower() != "data:":
+        raise bad_request("Invalid image: expected a 'data:image/<type>;base64,' URL or an https URL.", place)
+    try:
+        return clean_data_url(url)
+    except NoImageError as why:
+        raise bad_request(
+            f"Invalid image: the data {why}. Accepted is {ACCEPTED} that is whole, in base64.",
+            place,
+            "invalid_base64_image" if "base64" in str(why) else "invalid_image",
+        ) from None
+
 
 MAX_NAME: Final = 200
 _DATA_URL: Final = re.compile(r"data:[^,]{0,256}?;base64,", re.IGNORECASE)

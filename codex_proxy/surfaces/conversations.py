@@ -1,17 +1,70 @@
-"""Conversations and their items as clients see them. Source: docs/contract.md#conversations.
+"""Conversations and their items: the bodies of requests, and the objects that clients see.
 
-In: stored values. Out: dicts, or `Fault`s for what is not there.
+In: bytes, or stored values. Out: metadata and normalised items without ids (`items.with_ids`), or dicts. Raises `Fault`
+INVALID_REQUEST with `param`; what is not there is a `Fault` that the caller raises. Source:
+docs/contract.md#conversations: at most 20 items at once, metadata of 16 keys, null deletes a key on update.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
+from pydantic import Field
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.surfaces.items import ItemDict
+from codex_proxy.surfaces.body import Wire, parse_as
+from codex_proxy.surfaces.item_wire import AnyItem, Metadata
+from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.lists import list_object
+
+ITEMS_AT_ONCE: Final = 20
+
+
+class CreateBody(Wire):
+    """Of `POST /v1/conversations`."""
+
+    metadata: Metadata | None = None
+    items: Annotated[list[AnyItem], Field(max_length=ITEMS_AT_ONCE)] | None = None
+
+
+class UpdateBody(Wire):
+    """Of `POST /v1/conversations/{id}`."""
+
+    metadata: Metadata | None
+
+
+class AddItemsBody(Wire):
+    """Of `POST /v1/conversations/{id}/items`."""
+
+    items: Annotated[list[AnyItem], Field(max_length=ITEMS_AT_ONCE)]
+
+
+class NewConversation(msgspec.Struct, frozen=True):
+    """What a conversation begins with."""
+
+    metadata: dict[str, str]
+    items: tuple[ItemDict, ...]
+
+
+def parse_create(body: bytes) -> NewConversation:
+    """`POST /v1/conversations`. A body may be missing: then there is nothing in it."""
+    request = parse_as(CreateBody, body or b"{}")
+    metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
+    return NewConversation(metadata, normalised(request.items or [], "items"))
+
+
+def parse_update(body: bytes) -> dict[str, str | None]:
+    """`POST /v1/conversations/{id}`: what to merge, null where a key is to go."""
+    return dict(parse_as(UpdateBody, body).metadata or {})
+
+
+def parse_items(body: bytes) -> tuple[ItemDict, ...]:
+    """`POST /v1/conversations/{id}/items`."""
+    return normalised(parse_as(AddItemsBody, body).items, "items")
+
 
 ITEMS_LIMIT: Final = 100
 

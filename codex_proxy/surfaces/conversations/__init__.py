@@ -1,1 +1,0 @@
-"""OpenAI's Conversations: bodies in, objects out. Sans-IO."""

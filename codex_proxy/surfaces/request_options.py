@@ -1,0 +1,132 @@
+"""What both APIs treat alike in a request: plain model or agent, the sandbox, the tools, the format of the text.
+
+In: what the operator set, what the name and the headers ask for, and whether the request looks like that of a client
+which is an agent itself (it brings tools, a response format, or instructions). Out: values. A request can narrow what
+the server allows and never widen it: asking for the agent where the operator said `never` raises `Fault` NOT_ALLOWED;
+what is wrong raises `Fault` INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart, Tool
+from codex_proxy.core.turn import SANDBOXES, Mode, Sandbox
+from codex_proxy.surfaces.base import schema_json
+
+BuiltinTools: TypeAlias = Literal["auto", "always", "never"]
+
+MODE_HEADER: Final = "X-Codex-Mode"
+SANDBOX_HEADER: Final = "X-Codex-Sandbox"
+
+
+def mode_of(*, by_name: Mode | None, by_header: str | None, server: BuiltinTools, client_acts: bool) -> Mode:
+    """The mode of one turn. Of two wishes in one request the narrower wins."""
+    wishes = {by_name, _header_mode(by_header)}
+    if "model" in wishes:
+        return "model"
+    if "agent" in wishes:
+        if server == "never":
+            raise Fault(
+                Failure(
+                    kind=FaultKind.NOT_ALLOWED,
+                    message="You get the plain model only: agent turns are switched off, on this server or for your "
+                    "key.",
+                    param="model" if by_name == "agent" else MODE_HEADER,
+                )
+            )
+        return "agent"
+    if server == "auto":
+        return "model" if client_acts else "agent"
+    return "agent" if server == "always" else "model"
+
+
+def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
+    """The sandbox of one turn: the server's, or the narrower one that is asked for. Raises `Fault`."""
+    asked = (by_header or "").strip().lower()
+    if not asked:
+        return server
+    if asked not in SANDBOXES:
+        known = ", ".join(f"'{each}'" for each in SANDBOXES)
+        raise bad_request(
+            f"Invalid value for '{SANDBOX_HEADER}': supported values are: {known}.", SANDBOX_HEADER
+        )
+    if SANDBOXES.index(asked) > SANDBOXES.index(server):
+        raise Fault(
+            Failure(
+                kind=FaultKind.NOT_ALLOWED,
+                message=f"The most that this server allows you is the sandbox '{server}'.",
+                param=SANDBOX_HEADER,
+            )
+        )
+    return asked
+
+
+def _header_mode(value: str | None) -> Mode | None:
+    match (value or "").strip().lower():
+        case "":
+            return None
+        case "model":
+            return "model"
+        case "agent":
+            return "agent"
+    raise bad_request(
+        f"Invalid value for '{MODE_HEADER}': supported values are: 'model', 'agent'.", MODE_HEADER
+    )
+
+
+def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
+    """`fields`: where each tool's name stands in the request."""
+    names: set[str] = set()
+    for tool, field in zip(tools, fields, strict=True):
+        if tool.name in names:
+            raise bad_request(f"The tool name '{tool.name}' is given twice.", field)
+        names.add(tool.name)
+
+
+def grammar_words(description: str, syntax: str, definition: str) -> str:
+    """An agent has no place for a custom tool's grammar, so the model is told of it in words."""
+    words = f"The input must follow this {syntax} grammar:\n{definition}"
+    return f"{description}\n\n{words}" if description else words
+
+
+def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
+    """The name, if such a tool was given."""
+    if any(tool.name == name and tool.kind == kind for tool in tools):
+        return name
+    given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"
+    raise bad_request(f"No {kind} '{name}' was given; there are: {given}.", param)
+
+
+JSON_OBJECT_WORDS: Final = (
+    "Answer with exactly one JSON object: no text before or after it, and no code fence around it."
+)
+
+
+class Format(msgspec.Struct, frozen=True):
+    """The format of the answer's text, and the schema that it must follow."""
+
+    kind: Literal["text", "json_object", "json_schema"] = "text"
+    schema: msgspec.Raw | None = None
+
+
+JSON_OBJECT: Final = Format("json_object", msgspec.Raw(b'{"type":"object"}'))
+"""No agent has a knob for it: it is told, and the answer is held to a schema that any object follows."""
+
+
+def json_schema_format(schema: dict[str, Any], name: str, description: str | None) -> Format:
+    """A schema with the name and the description that the client gives it. No agent has a field for them, so they
+    stand in the schema itself, where the model reads them; what the schema says of itself stays."""
+    about = {"title": name, **({} if description is None else {"description": description})}
+    return Format("json_schema", schema_json({**about, **schema}))
+
+
+def with_json_hint(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
+    """For a JSON object there is no knob: the model is told first of all."""
+    if wanted.kind != "json_object":
+        return history
+    return (HistoryMessage("developer", (TextPart(JSON_OBJECT_WORDS),)), *history)
