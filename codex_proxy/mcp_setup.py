@@ -11,7 +11,7 @@ from pathlib import Path
 from codex_proxy.agents.spec import child_limits
 from codex_proxy.config import Settings, split_list
 from codex_proxy.mcp.config import Definition, parse_servers
-from codex_proxy.mcp.ports import Output, Process, StartError
+from codex_proxy.mcp.interfaces import Process, ProcessListener, StartError
 from codex_proxy.process.child import Command, SpawnError, spawn
 from codex_proxy.process.environment import child_environment
 
@@ -51,9 +51,9 @@ class Programs:
         return Command(argv=argv, env={**self._environment, **env}, cwd=folder, limits=self._limits)
 
     async def __call__(
-        self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, output: Output
+        self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, listener: ProcessListener
     ) -> Process:
         try:
-            return await spawn(self.command(argv, env, cwd), output)
+            return await spawn(self.command(argv, env, cwd), listener)
         except SpawnError as error:
             raise StartError(str(error)) from error

@@ -18,8 +18,8 @@ from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.core.items import McpOrigin, McpTools, TextPart, Tool
 from codex_proxy.core.mcp_names import ListedTool, offered_name
-from codex_proxy.mcp.remote import NamedServer, RemoteServers
-from codex_proxy.mcp.servers import McpServers
+from codex_proxy.mcp.request_servers import NamedServer, RequestServers
+from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFault, McpLimits, McpListing, McpResult, McpTool
 from codex_proxy.mcp_setup import McpConfigError, Programs, configured_servers
 from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
@@ -36,8 +36,8 @@ class McpToolSource:
 
     def __init__(
         self,
-        servers: McpServers,
-        remote: RemoteServers,
+        servers: OperatorServers,
+        remote: RequestServers,
         ids: IdSource,
         settings: Settings,
         checks: SchemaChecks,
@@ -224,12 +224,12 @@ def tool_source(
 ) -> McpToolSource:
     """The servers that the settings name. Raises `McpConfigError`."""
     definitions = configured_servers(settings, environ)
-    interval, limits = settings.mcp_tool_refresh_interval, McpLimits(wait=settings.mcp_start_wait)
+    interval, limits = settings.mcp_tool_refresh_interval, McpLimits(list_seconds=settings.mcp_start_wait)
     try:
         allowed = split_list(settings.mcp_allowed_urls)
-        remote = RemoteServers(allowed, clock=clock, limits=limits, refresh_interval=interval)
+        remote = RequestServers(allowed, clock=clock, limits=limits, refresh_interval=interval)
     except ValueError as error:
         raise McpConfigError(f"PROXY_MCP_ALLOWED_URLS: {error}.") from error
     programs = Programs(settings, environ)
-    servers = McpServers(definitions, programs, clock=clock, limits=limits, refresh_interval=interval)
+    servers = OperatorServers(definitions, programs, clock=clock, limits=limits, refresh_interval=interval)
     return McpToolSource(servers, remote, ids, settings, checks)

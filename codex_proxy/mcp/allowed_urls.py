@@ -1,9 +1,11 @@
-"""Which addresses the servers of requests may have: a list of the operator's, and what names may resolve to.
+"""Checks the URLs of MCP servers that requests name: against the operator's list, and against private
+networks.
 
-An entry permits the URL that it is and what is below it: `https://example.com/mcp` permits `/mcp`, `/mcp/x` and
-`/mcp?x=1`, not `/mcpx`. A name must resolve to public addresses only, and what it resolves to is what is connected
-to. A server of the operator's own network is one whose address the list writes out (`http://10.0.0.5:8080/mcp`), or
-`localhost`; who wants a name for it has the file of the operator's servers.
+An entry of the list permits its own URL and the URLs below it: `https://example.com/mcp` permits `/mcp`,
+`/mcp/x` and `/mcp?x=1`, but not `/mcpx`. A listed host name must resolve to public addresses only, and the
+client connects to exactly the addresses that were checked. To permit a server on a private network, the
+operator lists its IP address (`http://10.0.0.5:8080/mcp`) or `localhost`; servers under private host names go
+into the operator's own file.
 """
 
 from __future__ import annotations
@@ -22,36 +24,40 @@ from codex_proxy.core.safety import is_public, literal
 SETTING: Final = "PROXY_MCP_ALLOWED_URLS"
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
-"""The addresses of a name, for a port. Raises `OSError` where there are none."""
+"""Resolves a host name and port to IP addresses. Raises `OSError` where the name has none."""
 
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
-_UNCLEAR: Final = re.compile(r"[\\\x00-\x20\x7f]|%(?:2e|2f|5c)|/\.{1,2}(?:[/?#]|$)", re.IGNORECASE)
-"""What servers and clients read differently: a path that leaves its folder is on no list."""
+_AMBIGUOUS: Final = re.compile(r"[\\\x00-\x20\x7f]|%(?:2e|2f|5c)|/\.{1,2}(?:[/?#]|$)", re.IGNORECASE)
+"""Characters that clients and servers read differently, and path steps that leave the permitted folder."""
 
 
 class ForbiddenAddressError(Exception):
-    """A name leads to an address that may not be connected to."""
+    """A permitted host name resolves to an address that may not be connected to."""
 
 
-class AllowedUrl(msgspec.Struct, frozen=True):
-    """A URL in the one way in which it is compared."""
+class NormalizedUrl(msgspec.Struct, frozen=True):
+    """A URL taken apart and normalized for comparison; the query is left out."""
 
     scheme: str
     host: str
     port: int
     path: str
 
-    def holds(self, other: AllowedUrl) -> bool:
-        """Whether the other is this one, or below it."""
+    def covers(self, other: NormalizedUrl) -> bool:
+        """Returns whether `other` is the same URL as this one, or below it."""
         if (self.scheme, self.host, self.port) != (other.scheme, other.host, other.port):
             return False
         folder = self.path if self.path.endswith("/") else self.path + "/"
         return other.path == self.path or other.path.startswith(folder)
 
 
-def allowed_url_of(url: str) -> AllowedUrl:
-    """The URL's place. Raises `ValueError` where it is none that could be on a list."""
-    if _UNCLEAR.search(url):
+def normalized_url(url: str) -> NormalizedUrl:
+    """Parses a URL for comparison with the list.
+
+    Raises `ValueError` for a URL that no list may hold: of another scheme, with a user name, ambiguous or not
+    ASCII.
+    """
+    if _AMBIGUOUS.search(url):
         raise ValueError("it holds blanks, dots or slashes that can be read in two ways")
     parsed = urlsplit(url)
     if parsed.scheme not in _DEFAULT_PORTS or not parsed.hostname:
@@ -63,31 +69,38 @@ def allowed_url_of(url: str) -> AllowedUrl:
     host = parsed.hostname.rstrip(".")
     address = literal(host)
     port = parsed.port or _DEFAULT_PORTS[parsed.scheme]
-    return AllowedUrl(parsed.scheme, host if address is None else str(address), port, parsed.path or "/")
+    return NormalizedUrl(parsed.scheme, host if address is None else str(address), port, parsed.path or "/")
 
 
 class AllowedUrls:
-    """The operator's list, and the check of what names resolve to."""
+    """The operator's list of permitted URLs, with the check of what their host names resolve to."""
 
     def __init__(self, allowed: tuple[str, ...], resolve: Resolve | None = None) -> None:
-        """Raises `ValueError` for an entry that is no URL, or holds a query."""
+        """`resolve` looks up host names; None uses the system's resolver.
+
+        Raises `ValueError` for an entry that is not an http(s) URL, or that has a query or a fragment.
+        """
         self._allowed = tuple(map(_entry, allowed))
-        self._resolve = resolve or resolved
+        self._resolve = resolve or resolve_with_system
 
     def permits(self, url: str) -> bool:
-        """Whether the URL is on the list."""
+        """Returns whether the list has an entry that covers the URL."""
         try:
-            place = allowed_url_of(url)
+            normalized = normalized_url(url)
         except ValueError:
             return False
-        return any(entry.holds(place) for entry in self._allowed)
+        return any(entry.covers(normalized) for entry in self._allowed)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """What to connect to for a host that is on the list. Raises `ForbiddenAddressError` if any address of a
-        name is not public (a name that leads both ways is somebody's try), `OSError` where there is none."""
+        """Returns the IP addresses to connect to for a permitted host.
+
+        Raises `ForbiddenAddressError` if any address of a host name is not public, and `OSError` where it has
+        no address.
+        """
         if literal(host) is not None:
             return [host]
         found = await self._resolve(host, port)
+        # A name with public and private addresses is refused whole: it may be an attempt to get inside.
         if host == "localhost":
             local = [address for address in found if (known := literal(address)) and known.is_loopback]
             if local == found:
@@ -97,16 +110,16 @@ class AllowedUrls:
         raise ForbiddenAddressError
 
 
-async def resolved(host: str, port: int) -> list[str]:
-    """The system's own answer."""
+async def resolve_with_system(host: str, port: int) -> list[str]:
+    """Resolves a host name by the system's resolver. Returns its IP addresses without repetitions."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-def _entry(text: str) -> AllowedUrl:
+def _entry(text: str) -> NormalizedUrl:
     try:
         if "?" in text or "#" in text:
             raise ValueError("it holds a query or a fragment")
-        return allowed_url_of(text.strip())
+        return normalized_url(text.strip())
     except ValueError as error:
-        raise ValueError(f"{SETTING}: {text!r} is no address of MCP servers: {error}") from None
+        raise ValueError(f"{SETTING}: {text!r} is not a URL of an MCP server: {error}") from None

@@ -1,18 +1,17 @@
-"""The operator's MCP servers, from a file as other programs have it: `{"mcpServers": {"name": {...}}}`.
+"""Parses the operator's file of MCP servers, in the format other MCP clients use: `{"mcpServers": {"name":
+{...}}}`.
 
-In: the text of the file and the variables that it may name. Out: definitions by name. Raises `ValueError` with what
-is wrong, of which server; never with a value, since values are where the keys are (msgspec names types
-and places only).
-
-A server is stdio (`command`, `args`, `env`, `cwd`) or HTTP (`url`, `headers`, `type`: `http`, `streamable-http` or
-`sse`). `${NAME}`, `${env:NAME}` and `${NAME:-otherwise}` stand for variables of the environment, as elsewhere. Fields
-that other programs add are left alone, but `disabled: true` and `enabled: false` are obeyed.
+A server has either `command`, `args`, `env` and `cwd` (a program, spoken to over stdio), or `url`, `headers`
+and `type` (`http`, `streamable-http` or `sse`). `${NAME}`, `${env:NAME}` and `${NAME:-default}` are replaced
+by environment variables. Fields that other clients add are ignored, except `disabled: true` and `enabled:
+false`, which leave a server out. Errors name the server and what is wrong, but never a value, since values
+may be secrets.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -31,24 +30,30 @@ _TRANSPORTS: Final[dict[str | None, Transport]] = {
 }
 
 
+MIN_SECRET_CHARS: Final = 4
+"""Shorter values (`1`, `on`) are not treated as secrets: removing them would make any text unreadable."""
+
+
 class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that is a program of this machine."""
+    """An MCP server that is a program on this machine, spoken to over stdin and stdout."""
 
     label: str
     command: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    """Beside what every child of the proxy gets."""
+    """Added to the environment that every child of the proxy gets."""
     cwd: str | None = None
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not be repeated anywhere."""
+        """The values that must not appear in any message or log: those of its environment."""
         return tuple(self.env.values())
 
 
 class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server with an address. `either`: Streamable HTTP, and SSE where the server has no such thing."""
+    """An MCP server with a URL. Transport `either` tries Streamable HTTP first, then SSE if the server lacks
+    it.
+    """
 
     label: str
     url: str
@@ -57,7 +62,7 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not be repeated anywhere."""
+        """The values that must not appear in any message or log: those of its headers, and its URL."""
         return (*self.headers.values(), self.url)
 
 
@@ -65,7 +70,7 @@ Definition: TypeAlias = StdioServer | HttpServer
 
 
 class _Entry(msgspec.Struct):
-    """One server as the file has it."""
+    """One server as the file has it, before variables are replaced."""
 
     command: str | None = None
     args: tuple[str, ...] = ()
@@ -79,11 +84,33 @@ class _Entry(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
+    """The file: the servers by name, each decoded later so that an error can name its server."""
+
     servers: dict[str, msgspec.Raw] = msgspec.field(name="mcpServers")
 
 
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """Returns `text` with each secret replaced by `[...]`.
+
+    Of a secret like `Bearer abc`, the credential (`abc`) is also replaced where it stands alone.
+    """
+    parts = {
+        part
+        for secret in secrets
+        for part in (secret, secret.rpartition(" ")[2])
+        if len(part) >= MIN_SECRET_CHARS
+    }
+    for part in sorted(parts, key=len, reverse=True):
+        text = text.replace(part, "[...]")
+    return text
+
+
 def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, Definition]:
-    """The servers of the file that are not disabled, by name, in the file's order. Raises `ValueError`."""
+    """Parses the file. Returns the servers that are not disabled, by name, in the file's order.
+
+    `variables` are the environment variables that entries may refer to. Raises `ValueError`, naming the
+    server.
+    """
     try:
         file = msgspec.json.decode(text, type=_File)
     except msgspec.MsgspecError as error:
@@ -102,6 +129,7 @@ def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, 
 
 
 def _definition(label: str, entry: _Entry) -> Definition:
+    """Turns an entry into a definition. Raises `ValueError` if its fields do not make a server."""
     if (entry.command is None) == (entry.url is None):
         raise ValueError("it needs a `command` or a `url`, and not both")
     if entry.command is not None:
@@ -120,6 +148,8 @@ def _definition(label: str, entry: _Entry) -> Definition:
 
 
 def _expanded(entry: _Entry, variables: Mapping[str, str]) -> _Entry:
+    """Replaces the variables in all values of an entry. Raises `ValueError` for one that is not set."""
+
     def expand(value: Any) -> Any:
         if isinstance(value, str):
             return _VARIABLE.sub(replace, value)
@@ -133,7 +163,7 @@ def _expanded(entry: _Entry, variables: Mapping[str, str]) -> _Entry:
         asked, name, otherwise = match.groups()
         if asked is not None:
             raise ValueError(
-                f"it names ${{input:{name}}}, for which nobody can be asked here: name a variable"
+                f"it names ${{input:{name}}}, for which nobody can be asked: use an environment variable"
             )
         value = variables.get(name, otherwise)
         if value is None:

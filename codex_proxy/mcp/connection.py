@@ -1,8 +1,8 @@
-"""One connection to one server, from its handshake to its end.
+"""One session with one MCP server, from its handshake to its end.
 
-Imports the `mcp` package: load it where a server is used only. The connection lives in a task of its own, since the
-package's transports have to be left in the task that entered them; who calls is in another task, and may be
-cancelled without harm to it. Whatever goes wrong comes out as an `McpError` or a failed `McpResult`.
+Imports the `mcp` package, which is large: import this module only when a server is used. The session runs in
+a task of its own, since the package's transports must be closed by the task that opened them; callers run in
+other tasks and can be cancelled safely. All failures come out as `McpError` or as a failed `McpResult`.
 """
 
 from __future__ import annotations
@@ -30,40 +30,46 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from codex_proxy.mcp.config import Definition
-from codex_proxy.mcp.ports import Report
-from codex_proxy.mcp.redaction import redacted
+from codex_proxy.mcp.config import Definition, redacted
+from codex_proxy.mcp.interfaces import TransportReport
 from codex_proxy.mcp.results import result_of
 from codex_proxy.mcp.values import McpError, McpFault, McpFaultKind, McpLimits, McpListing, McpResult, McpTool
 
-Way: TypeAlias = Callable[[Report], AbstractAsyncContextManager[TransportStreams]]
-"""Opens a transport, which tells the report how it fails."""
+OpenTransport: TypeAlias = Callable[[TransportReport], AbstractAsyncContextManager[TransportStreams]]
+"""Opens a transport, which writes into the report how it fails."""
 
 CLIENT: Final = Implementation(name="codex-proxy", version="1")
 MAX_ERROR_CHARS: Final = 4000
-"""Of what a server says about an error: the model has to learn what it did wrong, not to read a log."""
+"""The most of a server's error text that is passed on: enough for a model to correct its call."""
 NO_SUCH_TRANSPORT: Final = frozenset({400, 404, 405, 406, 415})
-"""With which an SSE server refuses a message of Streamable HTTP; another transport may do."""
+"""HTTP statuses with which an SSE server refuses a Streamable HTTP message: then the next transport is tried.
+"""
 
-# Their loggers tell addresses, session names and whole messages; what matters is in our faults.
+# These libraries log URLs, session ids and whole messages, which may be secret. What matters is in the faults.
 for _name in ("mcp", "client", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 
 class Connection:
-    """A server that is connected to, or was. Make it, `start` it, and `close` it."""
+    """A session with an MCP server. Create it, `start` it, and `close` it at the end."""
 
     def __init__(
-        self, definition: Definition, ways: Sequence[Way], limits: McpLimits, on_change: Callable[[], None]
+        self,
+        definition: Definition,
+        transports: Sequence[OpenTransport],
+        limits: McpLimits,
+        on_change: Callable[[], None],
     ) -> None:
-        """`ways` are tried in order, as long as the server has no such transport. `on_change` is called when the
-        server says that its tools are others now."""
+        """`transports` are tried in order, until the server knows one.
+
+        `on_change` is called when the server announces that its list of tools has changed.
+        """
         self._definition = definition
         self._label = definition.label
-        self._ways = ways
+        self._transports = transports
         self._limits = limits
         self._on_change = on_change
-        self._report = Report()
+        self._report = TransportReport()
         self._session: ClientSession | None = None
         self._ready = asyncio.Event()
         self._stop = asyncio.Event()
@@ -71,18 +77,18 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether calls can be made."""
+        """Whether the session is open, so that calls can be made."""
         return self._session is not None and not self._report.ended.is_set()
 
     @property
-    def forgotten(self) -> bool:
-        """Whether it ended because the server has forgotten it: then the last call was not run."""
-        return self._report.forgotten
+    def session_lost(self) -> bool:
+        """Whether the session ended because the server no longer knew it. Then the last call did not run."""
+        return self._report.session_lost
 
     async def start(self) -> None:
-        """Connects. Raises `McpError`, and has then ended."""
+        """Connects and shakes hands. Raises `McpError` where that fails; the connection is closed then."""
         self._task = asyncio.create_task(self._run(), name=f"mcp {self._label}")
-        self._task.add_done_callback(_looked_at)
+        self._task.add_done_callback(_retrieve_exception)
         ready = asyncio.create_task(self._ready.wait())
         try:
             await asyncio.wait((self._task, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -93,137 +99,149 @@ class Connection:
             raise McpError(self.fault())
 
     async def close(self) -> None:
-        """Ends it, within the limit. May be called twice, and at once."""
+        """Ends the session, within `limits.close_seconds` twice over. May be called again, also concurrently."""
         task = self._task
         if task is None:
             return
         self._stop.set()
         if not self._ready.is_set():
             task.cancel()
-        if not (await asyncio.wait((task,), timeout=self._limits.close))[0]:
+        if not (await asyncio.wait((task,), timeout=self._limits.close_seconds))[0]:
             task.cancel()
-            await asyncio.wait((task,), timeout=self._limits.close)
+            await asyncio.wait((task,), timeout=self._limits.close_seconds)
 
     async def wait_closed(self) -> None:
-        """Returns when the connection has ended, whoever ended it."""
+        """Waits until the session has ended, for whatever reason."""
         if self._task is not None:
             await asyncio.wait((self._task,))
 
     def fault(self) -> McpFault:
-        """Why it ended, or why it did not come to be."""
+        """Returns why the session ended, or why it could not be opened."""
         if self._report.fault is not None:
             return self._report.fault
         task = self._task
         ended = task.exception() if task is not None and task.done() and not task.cancelled() else None
-        cause = _leaf(ended)
+        cause = _first_cause(ended)
         if isinstance(cause, McpError):
             return cause.fault
         if isinstance(cause, MCPError) and cause.code != CONNECTION_CLOSED:
-            return self._fault(McpFaultKind.PROTOCOL, f"refused to start: {self._said(cause)}")
+            return self._fault(McpFaultKind.PROTOCOL, f"refused to start: {self._error_text(cause)}")
         if isinstance(cause, RuntimeError | ValidationError):
-            return self._fault(McpFaultKind.PROTOCOL, "speaks no version of MCP that is known here.")
+            return self._fault(McpFaultKind.PROTOCOL, "speaks no version of MCP that this proxy supports.")
         return self._fault(McpFaultKind.DIED, "closed its connection.")
 
-    # --- what it is for -------------------------------------------------------------------------
+    # --- tools ----------------------------------------------------------------------------------
 
     async def tools(self) -> McpListing:
-        """All tools, page by page; what is above the limits is left out, with a fault. Raises `McpError`."""
+        """Fetches all tools of the server, page by page.
+
+        Tools beyond the limits are left out, and the listing then has a fault that says so. Raises
+        `McpError`.
+        """
         found: dict[str, McpTool] = {}
         cursor: str | None = None
         size = 0
-        for _ in range(self._limits.pages):
+        for _ in range(self._limits.max_pages):
             page = await self._page(cursor)
             for tool in page.tools:
                 mine = self._tool(tool)
                 size += len(mine.name) + len(mine.description) + len(mine.input_schema)
-                if len(found) >= self._limits.tools or size > self._limits.schema_bytes:
-                    return self._cut(found)
+                if len(found) >= self._limits.max_tools or size > self._limits.schema_bytes:
+                    return self._truncated(found)
                 found[mine.name] = mine
             following = page.next_cursor
             if not following or following == cursor:
                 return McpListing(tuple(found.values()))
             cursor = following
-        return self._cut(found)
+        return self._truncated(found)
 
-    async def call(self, tool: str, arguments: dict[str, Any], within: float) -> McpResult:
-        """Runs a tool. On a timeout, and when the caller is cancelled, the server is told to stop.
+    async def call(self, tool: str, arguments: dict[str, Any], timeout_seconds: float) -> McpResult:
+        """Runs a tool. When the time is over or the caller is cancelled, it tells the server to stop.
 
-        Raises `McpError` where the tool gave no answer.
+        `timeout_seconds` bounds the wait for the answer. Raises `McpError` where the tool gave no answer.
         """
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         try:
-            async with asyncio.timeout(within):
-                answer = await self._open().send_request(request, CallToolResult)
+            async with asyncio.timeout(timeout_seconds):
+                answer = await self._current_session().send_request(request, CallToolResult)
         except TimeoutError:
             raise McpError(
                 self._fault(
                     McpFaultKind.TIMED_OUT,
-                    f"did not answer the call of '{tool}' within {within:.3g} s. It was told to stop.",
+                    f"did not answer the call of '{tool}' within {timeout_seconds:.3g} s. It was told to stop.",
                 )
             ) from None
         except MCPError as error:
-            raise McpError(await self._refusal(error)) from None
+            raise McpError(await self._fault_of(error)) from None
         except ValidationError:
             raise McpError(
-                self._fault(McpFaultKind.PROTOCOL, f"answered '{tool}' with no valid result.")
+                self._fault(McpFaultKind.PROTOCOL, f"answered the call of '{tool}' with an invalid result.")
             ) from None
         return result_of(answer, self._limits)
 
     async def _page(self, cursor: str | None) -> ListToolsResult:
+        """Fetches one page of the list of tools. Raises `McpError`."""
         params = PaginatedRequestParams(cursor=cursor) if cursor else None
         try:
-            return await self._open().list_tools(params=params)
+            return await self._current_session().list_tools(params=params)
         except MCPError as error:
-            raise McpError(await self._refusal(error)) from None
+            raise McpError(await self._fault_of(error)) from None
         except ValidationError:
-            raise McpError(self._fault(McpFaultKind.PROTOCOL, "sent no valid list of tools.")) from None
+            raise McpError(self._fault(McpFaultKind.PROTOCOL, "sent an invalid list of tools.")) from None
 
-    def _open(self) -> ClientSession:
+    def _current_session(self) -> ClientSession:
+        """Returns the open session. Raises `McpError` where there is none."""
         if self._session is None:
             raise McpError(self.fault())
         return self._session
 
-    async def _refusal(self, error: MCPError) -> McpFault:
-        """What an error of the protocol means: the end of the connection, or an answer."""
+    async def _fault_of(self, error: MCPError) -> McpFault:
+        """Turns an error of the `mcp` package into a fault: the connection's end, an HTTP refusal, or an
+        error answer.
+        """
         if error.code == CONNECTION_CLOSED or self._report.ended.is_set():
             self._report.ended.set()
             if self._task is not None:
-                await asyncio.wait((self._task,), timeout=self._limits.close)  # by then it is known why
+                await asyncio.wait(
+                    (self._task,), timeout=self._limits.close_seconds
+                )  # by then it is known why
             return self.fault()
-        if self._report.fault is not None and self._report.refused is not None:
+        if self._report.fault is not None and self._report.refused_status is not None:
             return self._report.fault
-        return self._fault(McpFaultKind.TOOL_ERROR, f"answered with an error: {self._said(error)}")
+        return self._fault(McpFaultKind.TOOL_ERROR, f"answered with an error: {self._error_text(error)}")
 
-    # --- its life -------------------------------------------------------------------------------
+    # --- the session's task ---------------------------------------------------------------------
 
     async def _run(self) -> None:
-        *others, last = self._ways
-        for way in others:
+        """Runs the session over the first transport that the server knows, until it ends."""
+        *others, last = self._transports
+        for open_transport in others:
             try:
-                await self._live(way)
+                await self._run_session(open_transport)
             except (MCPError, ExceptionGroup):
-                if self._ready.is_set() or self._report.refused not in NO_SUCH_TRANSPORT:
+                if self._ready.is_set() or self._report.refused_status not in NO_SUCH_TRANSPORT:
                     raise
-                self._report = Report()
+                self._report = TransportReport()
             else:
                 return
-        await self._live(last)
+        await self._run_session(last)
 
-    async def _live(self, way: Way) -> None:
+    async def _run_session(self, open_transport: OpenTransport) -> None:
+        """Runs the session over one transport, until `close` is called or the transport ends."""
         try:
             async with (
-                way(self._report) as (read, write),
-                ClientSession(read, write, message_handler=self._heard, client_info=CLIENT) as session,
+                open_transport(self._report) as (read, write),
+                ClientSession(read, write, message_handler=self._on_message, client_info=CLIENT) as session,
             ):
-                await self._until_over(session.initialize())
+                await self._unless_ended(session.initialize())
                 self._session = session
                 self._ready.set()
-                await self._until_over(self._stop.wait())
+                await self._unless_ended(self._stop.wait())
         finally:
             self._session = None
 
-    async def _until_over(self, awaited: Coroutine[Any, Any, object]) -> None:
-        """Waits for it, or for the end of the transport. Raises what it raises, and `McpError` for the end."""
+    async def _unless_ended(self, awaited: Coroutine[Any, Any, object]) -> None:
+        """Awaits a coroutine. Raises what it raises, and `McpError` if the transport ends before it is done."""
         done = asyncio.create_task(awaited)
         ended = asyncio.create_task(self._report.ended.wait())
         try:
@@ -235,13 +253,15 @@ class Connection:
             done.cancel()
             ended.cancel()
 
-    async def _heard(self, message: IncomingMessage) -> None:
+    async def _on_message(self, message: IncomingMessage) -> None:
+        """Handles what the server sends on its own: only a changed list of tools matters."""
         if isinstance(message, ToolListChangedNotification):
             self._on_change()
 
-    # --- words ----------------------------------------------------------------------------------
+    # --- values and messages --------------------------------------------------------------------
 
     def _tool(self, tool: Tool) -> McpTool:
+        """Converts a tool from the `mcp` package's type."""
         hints = tool.annotations
         return McpTool(
             server_label=self._label,
@@ -251,25 +271,30 @@ class Connection:
             annotations=hints.model_dump_json(by_alias=True, exclude_none=True).encode() if hints else None,
         )
 
-    def _cut(self, found: dict[str, McpTool]) -> McpListing:
+    def _truncated(self, found: dict[str, McpTool]) -> McpListing:
+        """Returns a listing of the tools found so far, with a fault that says that there are more."""
         what = f"has more tools than can be offered: all but the first {len(found)} are left out."
         return McpListing(tuple(found.values()), (self._fault(McpFaultKind.PROTOCOL, what),))
 
-    def _said(self, error: MCPError) -> str:
+    def _error_text(self, error: MCPError) -> str:
+        """Returns the server's error message, without secrets and cut to `MAX_ERROR_CHARS`."""
         return redacted(error.message, self._definition.secrets)[:MAX_ERROR_CHARS]
 
     def _fault(self, kind: McpFaultKind, what: str) -> McpFault:
+        """Makes a fault of this server; `what` continues the sentence `MCP server 'label' ...`."""
         return McpFault(kind=kind, server_label=self._label, message=f"MCP server '{self._label}' {what}")
 
 
-def _looked_at(task: asyncio.Task[None]) -> None:
-    """The task's fault is asked for by `fault` when somebody wants to know: until then nobody misses it."""
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
+    """Marks the task's exception as retrieved, so that asyncio does not log it; `fault` reads it later."""
     if not task.cancelled():
         task.exception()
 
 
-def _leaf(error: BaseException | None) -> BaseException | None:
-    """The first fault in a group of groups: transports fail in tasks, and one takes the others along."""
+def _first_cause(error: BaseException | None) -> BaseException | None:
+    """Returns the first exception in nested groups: a transport fails in one task, and that cancels the
+    others.
+    """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,7 +1,7 @@
-"""A server's answer to a call as an `McpResult`: what a model can take of it, cut to the limits, and said so.
+"""Converts a server's answer to a tool call into an `McpResult` that a model can read, cut to the limits.
 
-In: the `CallToolResult` of the `mcp` package. Out: an `McpResult`. It never fails: what is no text and no image
-that models see becomes a line that names it.
+Converting never fails: content that is neither text nor an image of a supported type becomes a line of text
+that names it.
 """
 
 from __future__ import annotations
@@ -19,106 +19,118 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What models see; anything else would fail the whole request at the provider."""
+"""The types of images that models accept; a provider would refuse the whole request for any other."""
 _PRINTABLE: Final = re.compile(r"[\w.+/-]{1,100}")
 
 
-class _Room:
-    """The parts so far, and what they may still cost."""
+class _ResultBuilder:
+    """Collects the parts of a result, up to the limits, and notes what was left out (`omissions`)."""
 
     def __init__(self, limits: McpLimits) -> None:
         self._limits = limits
         self._text_left = limits.text_bytes
         self._image_left = limits.image_bytes
         self.parts: list[Part] = []
-        self.cut: dict[str, None] = {}
+        self.omissions: dict[str, None] = {}
 
-    def text(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
+        """Adds a text, cut to what is left of the limit of all text."""
         raw = text.encode("utf-8", "replace")
-        if len(self.parts) >= self._limits.parts:
+        if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()
         elif len(raw) <= self._text_left:
             self._text_left -= len(raw)
             self.parts.append(TextPart(text))
         else:
-            self.cut[f"its text was cut to {_size(self._limits.text_bytes)}"] = None
+            self.omissions[f"its text was cut to {_shown_size(self._limits.text_bytes)}"] = None
             kept = raw[: self._text_left].decode("utf-8", "ignore")
             self._text_left = 0
             if kept:
                 self.parts.append(TextPart(kept))
 
-    def image(self, data: str, media_type: str) -> None:
-        if len(self.parts) >= self._limits.parts:
+    def add_image(self, data: str, media_type: str) -> None:
+        """Adds an image given in base64; one above the limits is left out, one that is broken becomes a line
+        of text.
+        """
+        if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()
         elif len(data) > self._image_left:
-            self.cut[f"images above {_size(self._limits.image_bytes)} together were left out"] = None
+            self.omissions[f"images above {_shown_size(self._limits.image_bytes)} together were left out"] = (
+                None
+            )
         else:
             try:
                 url = clean_data_url(f"data:;base64,{data}")
             except NoImageError as why:
-                self.text(f"[an image that {why}: {_named(media_type)}]")
+                self.add_text(f"[an image that {why}: {_type_name(media_type)}]")
                 return
             self._image_left -= len(data)
             self.parts.append(ImagePart(url))
 
     def _cut_parts(self) -> None:
-        self.cut[f"only its first {self._limits.parts} parts were kept"] = None
+        self.omissions[f"only its first {self._limits.max_parts} parts were kept"] = None
 
 
 def result_of(answer: CallToolResult, limits: McpLimits) -> McpResult:
-    """The answer, with texts and images in the server's order. Structured content that comes without any text is
-    given to the model as text."""
-    room = _Room(limits)
+    """Converts the answer of a call. Texts and images keep the server's order.
+
+    Structured content without any text is also given to the model as text.
+    """
+    result = _ResultBuilder(limits)
     for block in answer.content:
-        _add(room, block)
-    structured = _structured(answer.structured_content, room, limits)
-    if structured is not None and not any(isinstance(part, TextPart) for part in room.parts):
-        room.text(structured.decode())
-    if room.cut:
-        room.parts.append(TextPart(f"[This result was too large: {'; '.join(room.cut)}.]"))
-    parts = tuple(room.parts)
+        _add_block(result, block)
+    structured = _structured(answer.structured_content, result, limits)
+    if structured is not None and not any(isinstance(part, TextPart) for part in result.parts):
+        result.add_text(structured.decode())
+    if result.omissions:
+        result.parts.append(TextPart(f"[This result was too large: {'; '.join(result.omissions)}.]"))
+    parts = tuple(result.parts)
     return McpResult(
         text=text_array(parts),
         parts=parts,
         structured=structured,
         is_error=bool(answer.is_error),
-        truncated=bool(room.cut),
+        truncated=bool(result.omissions),
     )
 
 
-def _add(room: _Room, block: Any) -> None:
+def _add_block(result: _ResultBuilder, block: Any) -> None:
+    """Adds one content block of the answer."""
     match block.type:
         case "text":
-            room.text(block.text)
+            result.add_text(block.text)
         case "image":
-            room.image(block.data, block.mime_type)
+            result.add_image(block.data, block.mime_type)
         case "resource" if hasattr(block.resource, "text"):
-            room.text(block.resource.text)
+            result.add_text(block.resource.text)
         case "resource" if block.resource.mime_type in IMAGE_TYPES:
-            room.image(block.resource.blob, block.resource.mime_type)
+            result.add_image(block.resource.blob, block.resource.mime_type)
         case "resource":
-            room.text(
-                f"[a file that cannot be shown: {_named(block.resource.mime_type)}, {block.resource.uri}]"
+            result.add_text(
+                f"[a file that cannot be shown: {_type_name(block.resource.mime_type)}, {block.resource.uri}]"
             )
         case "resource_link":
-            room.text(f"[a link to a resource: {block.name}, {block.uri}]")
+            result.add_text(f"[a link to a resource: {block.name}, {block.uri}]")
         case kind:
-            room.text(f"[content that cannot be shown: {_named(kind)}]")
+            result.add_text(f"[content that cannot be shown: {_type_name(kind)}]")
 
 
-def _structured(content: object, room: _Room, limits: McpLimits) -> bytes | None:
+def _structured(content: object, result: _ResultBuilder, limits: McpLimits) -> bytes | None:
+    """Returns the structured content as JSON; None where there is none, or it is above the limit."""
     if content is None:
         return None
     encoded = msgspec.json.encode(content)
     if len(encoded) <= limits.text_bytes:
         return encoded
-    room.cut[f"its structured content above {_size(limits.text_bytes)} was left out"] = None
+    result.omissions[f"its structured content above {_shown_size(limits.text_bytes)} was left out"] = None
     return None
 
 
-def _named(media_type: str | None) -> str:
+def _type_name(media_type: str | None) -> str:
+    """Returns the name of a type for a message, unless it is missing or unprintable."""
     return media_type if media_type and _PRINTABLE.fullmatch(media_type) else "of an unknown type"
 
 
-def _size(limit: int) -> str:
+def _shown_size(limit: int) -> str:
+    """Formats a number of bytes for a message."""
     return f"{limit / (1 << 20):g} MiB" if limit >= 1 << 20 else f"{limit} bytes"

@@ -1,27 +1,301 @@
-"""The operator's MCP servers, all of them: their tools, and calls by the name of a server.
+"""MCP servers as callers use them: connected when first needed, their tools cached, restarted after failures.
 
-A server is started when its tools are first asked for, and kept. Nothing here raises: what a server does wrong is a
-fault beside the tools of the others, or a failed result.
+Nothing here raises: a failure is a fault in the listing or in the result. Starting a server is not tied to
+the request that caused it: it continues when that request is gone, for the next one. Restarts after repeated
+failures are delayed: not at all, then 1, 2, 4 ... seconds, up to `limits.max_backoff_seconds`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from codex_proxy.core.ids import Clock
-from codex_proxy.mcp.config import Definition
-from codex_proxy.mcp.keeper import Keeper
-from codex_proxy.mcp.ports import Spawn
-from codex_proxy.mcp.values import McpFault, McpFaultKind, McpLimits, McpListing, McpResult, failed
+from codex_proxy.mcp.allowed_urls import AllowedUrls
+from codex_proxy.mcp.config import Definition, HttpServer, StdioServer, Transport
+from codex_proxy.mcp.interfaces import Spawn, TransportReport
+from codex_proxy.mcp.values import McpError, McpFault, McpFaultKind, McpLimits, McpListing, McpResult, failed
+
+if TYPE_CHECKING:
+    from codex_proxy.mcp.connection import Connection, OpenTransport
 
 REFRESH_INTERVAL: Final = 10.0
-"""Seconds after which a tool list is asked for again (docs/contract.md#mcp-calls)."""
+"""Seconds after which a list of tools is fetched again (docs/contract.md#mcp-calls)."""
+FIRST_DELAYED_FAILURE: Final = 2
+"""The failure in a row from which restarts are delayed. The first is not: most servers die once and then run.
+"""
 
 
-class McpServers:
-    """All servers of `parse_servers`. `close` it at the end."""
+class McpServer:
+    """One MCP server. `close` it at the end."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        *,
+        clock: Clock,
+        limits: McpLimits,
+        refresh_interval: float,
+        spawn: Spawn | None = None,
+        allowed_urls: AllowedUrls | None = None,
+    ) -> None:
+        """`spawn` starts servers that are programs; None forbids them.
+
+        `refresh_interval` is the age in seconds at which a list of tools is fetched again. `allowed_urls`
+        restricts the URLs it may connect to; None permits any.
+        """
+        self._definition = definition
+        self._label = definition.label
+        self._clock = clock
+        self._limits = limits
+        self._refresh_interval = refresh_interval
+        self._spawn = spawn
+        self._allowed_urls = allowed_urls
+        self._connection: Connection | None = None
+        self._starting: asyncio.Task[Connection] | None = None
+        self._start_began = 0.0
+        self._listing: asyncio.Task[None] | None = None
+        self._watches: set[asyncio.Task[None]] = set()
+        self._last_listing = McpListing(())
+        self._listed_at = 0.0
+        self._changed = False
+        self._failures = 0
+        self._retry_at = 0.0
+        self._last_fault: McpFault | None = None
+        self._closed = False
+
+    async def tools(self) -> McpListing:
+        """Returns the server's tools, or the fault why there are none.
+
+        Connects first if needed. Takes at most `limits.list_seconds` + `limits.refresh_seconds`.
+        """
+        for last in (
+            False,
+            True,
+        ):  # a second try is for a server that has died, or has lost the session, since
+            try:
+                connection = await self._connect(self._wait_seconds())
+            except McpError as error:
+                return McpListing((), (error.fault,))
+            if not self._changed and self._clock.monotonic() - self._listed_at < self._refresh_interval:
+                break
+            await self._refresh(connection)
+            if connection.alive:
+                break
+            if last:
+                return McpListing((), (connection.fault(),))
+        return self._last_listing
+
+    async def call(self, tool: str, arguments: str, timeout_seconds: float) -> McpResult:
+        """Runs a tool. `arguments` is JSON text; `timeout_seconds` includes connecting.
+
+        A call is sent once, since tools have side effects. It is repeated only when the server no longer knew
+        the session, and so has not run it.
+        """
+        deadline = self._clock.monotonic() + timeout_seconds
+        try:
+            decoded = self._decoded(arguments)
+            for last in (False, True):
+                connection = await self._connect(deadline - self._clock.monotonic())
+                try:
+                    return await connection.call(tool, decoded, deadline - self._clock.monotonic())
+                except McpError:
+                    if last or not connection.session_lost:
+                        raise
+        except McpError as error:
+            return failed(error.fault)
+        raise AssertionError("the last try returns or raises")
+
+    async def close(self) -> None:
+        """Ends the connection and waits for that, within the limits. May be called twice."""
+        self._closed = True
+        pending = [task for task in (self._starting, self._listing) if task is not None and not task.done()]
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.wait(pending, timeout=3 * self._limits.close_seconds)
+        if self._connection is not None:
+            await self._connection.close()
+        if self._watches:
+            await asyncio.wait(self._watches, timeout=self._limits.close_seconds)
+
+    # --- connecting -----------------------------------------------------------------------------
+
+    def _wait_seconds(self) -> float:
+        """Returns how long a request waits for the server to start.
+
+        All requests share one wait: otherwise a hanging server would hold up each of them.
+        """
+        if self._last_fault is not None and self._last_fault.kind is McpFaultKind.TIMED_OUT:
+            return 0.0
+        began = self._clock.monotonic() if self._starting is None else self._start_began
+        return began + self._limits.list_seconds - self._clock.monotonic()
+
+    async def _connect(self, wait: float) -> Connection:
+        """Returns the connection, made if there is none, after at most `wait` seconds. Raises `McpError`."""
+        if self._closed:
+            raise self._error(McpFaultKind.CLOSED, "is not used any more: the proxy is shutting down.")
+        if self._connection is not None and self._connection.alive:
+            return self._connection
+        if self._starting is None:
+            self._raise_in_backoff()
+            self._start_began = self._clock.monotonic()
+            self._starting = asyncio.create_task(self._start(), name=f"mcp start {self._label}")
+            self._starting.add_done_callback(self._started)
+        starting = self._starting
+        if not (await asyncio.wait((starting,), timeout=max(wait, 0.0)))[0]:
+            raise self._error(McpFaultKind.STARTING, "is still starting. Try again.")
+        if starting.cancelled():
+            raise self._error(McpFaultKind.CLOSED, "is not used any more: the proxy is shutting down.")
+        return starting.result()
+
+    def _raise_in_backoff(self) -> None:
+        """Raises `McpError` with the last fault while a restart is delayed."""
+        left = self._retry_at - self._clock.monotonic()
+        if left > 0 and self._last_fault is not None:
+            message = f"{self._last_fault.message} It is tried again in {left:.0f} s."
+            raise McpError(msgspec.structs.replace(self._last_fault, message=message))
+
+    async def _start(self) -> Connection:
+        """Connects and fetches the tools. Raises `McpError`."""
+        # The package is large: imported on the event loop it would hold up all other streams.
+        await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.connection")
+        from codex_proxy.mcp.connection import Connection
+
+        connection = Connection(self._definition, await self._transports(), self._limits, self._tools_changed)
+        try:
+            async with asyncio.timeout(self._limits.start_seconds):
+                await connection.start()
+                await self._fetch_listing(connection)
+        except TimeoutError:
+            await connection.close()
+            raise self._error(
+                McpFaultKind.TIMED_OUT, f"was not ready within {self._limits.start_seconds:g} s."
+            ) from None
+        except BaseException:
+            await connection.close()
+            raise
+        self._connection = connection
+        watch = asyncio.create_task(self._watch(connection), name=f"mcp watch {self._label}")
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+        return connection
+
+    def _started(self, starting: asyncio.Task[Connection]) -> None:
+        """Handles the end of a start: a failed one delays the next."""
+        self._starting = None
+        error = None if starting.cancelled() else starting.exception()
+        if isinstance(error, McpError):
+            self._back_off(error.fault)
+
+    async def _watch(self, connection: Connection) -> None:
+        """Waits for a connection's end, and delays the restart unless the connection was stable."""
+        since = self._clock.monotonic()
+        await connection.wait_closed()
+        if self._clock.monotonic() - since >= self._limits.stable_seconds or connection.session_lost:
+            self._failures = 0
+        self._back_off(connection.fault())
+
+    def _back_off(self, fault: McpFault) -> None:
+        """Counts a failure and sets from when the server may be started again."""
+        self._failures += 1
+        self._last_fault = fault
+        if self._failures >= FIRST_DELAYED_FAILURE:
+            longest = self._limits.max_backoff_seconds
+            wait = min(longest, 2.0 ** min(self._failures - FIRST_DELAYED_FAILURE, 10))
+            self._retry_at = self._clock.monotonic() + wait
+
+    async def _transports(self) -> list[OpenTransport]:
+        """Returns how to open the server's transport: several ways, in the order to try them. Raises
+        `McpError`.
+        """
+        definition, limits = self._definition, self._limits
+        if isinstance(definition, StdioServer):
+            await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.stdio_transport")
+            from codex_proxy.mcp.stdio_transport import stdio_transport
+
+            spawn = self._spawn
+            if spawn is None:
+                raise self._error(
+                    McpFaultKind.UNREACHABLE, "is a program, and programs may not be started here."
+                )
+            return [lambda report: stdio_transport(definition, spawn, limits, report)]
+        return await self._http_transports(definition)
+
+    async def _http_transports(self, definition: HttpServer) -> list[OpenTransport]:
+        """Returns the ways to open the transport of a server with a URL."""
+        await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.http_transports")
+        from codex_proxy.mcp.http_transports import sse_transport, streamable_transport
+
+        def streamable(report: TransportReport) -> Any:
+            return streamable_transport(definition, self._allowed_urls, self._limits, report)
+
+        def sse(report: TransportReport) -> Any:
+            return sse_transport(definition, self._allowed_urls, self._limits, report)
+
+        transports: dict[Transport, list[OpenTransport]] = {
+            "streamable": [streamable],
+            "sse": [sse],
+            "either": [streamable, sse],
+        }
+        return transports[definition.transport]
+
+    # --- tools ----------------------------------------------------------------------------------
+
+    def _tools_changed(self) -> None:
+        """Notes that the server announced a change: the next request fetches the tools again."""
+        self._changed = True
+
+    async def _refresh(self, connection: Connection) -> None:
+        """Fetches the tools again. If that takes too long or fails, the list that is known stays in use."""
+        if self._listing is None:
+            self._listing = asyncio.create_task(
+                self._fetch_listing(connection), name=f"mcp tools {self._label}"
+            )
+            self._listing.add_done_callback(self._listed)
+        await asyncio.wait((self._listing,), timeout=self._limits.refresh_seconds)
+
+    def _listed(self, listing: asyncio.Task[None]) -> None:
+        """Handles the end of a fetch. Its exception is dropped: the connection reports its own end."""
+        self._listing = None
+        if not listing.cancelled():
+            listing.exception()  # retrieved, so that asyncio does not log it
+
+    async def _fetch_listing(self, connection: Connection) -> None:
+        """Fetches the tools and keeps them. Raises `McpError`."""
+        self._changed = False  # before the request: a change that comes meanwhile is fetched again
+        try:
+            async with asyncio.timeout(self._limits.list_seconds):
+                self._last_listing = await connection.tools()
+        except TimeoutError:
+            raise self._error(
+                McpFaultKind.TIMED_OUT, f"did not list its tools within {self._limits.list_seconds:g} s."
+            ) from None
+        self._listed_at = self._clock.monotonic()
+
+    # --- values and messages --------------------------------------------------------------------
+
+    def _decoded(self, arguments: str) -> dict[str, Any]:
+        """Decodes the arguments of a call. Raises `McpError` where they are not a JSON object."""
+        try:
+            return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeEncodeError):
+            raise self._error(
+                McpFaultKind.BAD_ARGUMENTS, "was not called: the arguments are no JSON object."
+            ) from None
+
+    def _error(self, kind: McpFaultKind, what: str) -> McpError:
+        """Makes the error of a fault; `what` continues the sentence `MCP server 'label' ...`."""
+        message = f"MCP server '{self._label}' {what}"
+        return McpError(McpFault(kind=kind, server_label=self._label, message=message))
+
+
+class OperatorServers:
+    """The MCP servers of the operator's file (`config.parse_servers`). `close` it at the end."""
 
     def __init__(
         self,
@@ -32,8 +306,8 @@ class McpServers:
         limits: McpLimits | None = None,
         refresh_interval: float = REFRESH_INTERVAL,
     ) -> None:
-        self._keepers = {
-            label: Keeper(
+        self._servers = {
+            label: McpServer(
                 definition,
                 clock=clock,
                 limits=limits or McpLimits(),
@@ -46,27 +320,33 @@ class McpServers:
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the servers, in the file's order."""
-        return tuple(self._keepers)
+        return tuple(self._servers)
 
     async def tools(self) -> McpListing:
-        """The tools of all servers, in the file's order, and the faults of those that have none now. All are asked
-        at once, so it takes as long as the slowest, and never longer than the limits `wait` and `refresh`."""
-        listings = await asyncio.gather(*(keeper.tools() for keeper in self._keepers.values()))
+        """Returns the tools of all servers, in the file's order, and the faults of the servers that have none
+        now.
+
+        All are asked at once, so it takes as long as the slowest, bounded as `McpServer.tools` is.
+        """
+        listings = await asyncio.gather(*(server.tools() for server in self._servers.values()))
         return McpListing(
             tuple(tool for listing in listings for tool in listing.tools),
             tuple(fault for listing in listings for fault in listing.faults),
         )
 
-    async def call(self, server_label: str, tool: str, arguments: str, within: float) -> McpResult:
-        """Runs a tool with arguments as JSON text, within so many seconds. Cancel it to have the server told."""
-        keeper = self._keepers.get(server_label)
-        if keeper is None:
+    async def call(self, server_label: str, tool: str, arguments: str, timeout_seconds: float) -> McpResult:
+        """Runs a tool of the server of this name. `arguments` is JSON text.
+
+        Cancelling the call tells the server to stop. An unknown server gives a failed result.
+        """
+        server = self._servers.get(server_label)
+        if server is None:
             message = f"There is no MCP server '{server_label}'."
             return failed(
                 McpFault(kind=McpFaultKind.UNKNOWN_SERVER, server_label=server_label, message=message)
             )
-        return await keeper.call(tool, arguments, within)
+        return await server.call(tool, arguments, timeout_seconds)
 
     async def close(self) -> None:
-        """Ends all servers at once, and waits for them. May be called twice."""
-        await asyncio.gather(*(keeper.close() for keeper in self._keepers.values()))
+        """Ends all servers at once and waits for them. May be called twice."""
+        await asyncio.gather(*(server.close() for server in self._servers.values()))

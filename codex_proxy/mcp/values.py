@@ -1,6 +1,6 @@
-"""What MCP servers give and how they fail, as values: tools, results, faults, and the limits on all of them.
+"""What MCP servers give, as values: tools, results, faults, and the limits on all of them.
 
-Nothing here is OpenAI's, and nothing is the `mcp` package's: that is imported only where a server is used.
+It uses neither OpenAI's wire formats nor the `mcp` package, which is imported only when a server is used.
 """
 
 from __future__ import annotations
@@ -15,87 +15,101 @@ MIB = 1024 * 1024
 
 
 class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server may cost: time in seconds, sizes in bytes."""
+    """Limits on what one server may cost: times in seconds, sizes in bytes."""
 
-    start: float = 60.0
-    """From the start of a server to its tools: a package runner downloads the server when it runs first."""
-    wait: float = 10.0
-    """How long one asks for tools at most. A server that needs longer goes on starting; meanwhile it has none."""
-    refresh: float = 2.0
-    """How long a list that is known already is asked for again, before it is used as it is."""
-    steady: float = 30.0
-    """A server that has run so long did not fail because of its start: the next start is not held back."""
-    longest_backoff: float = 60.0
-    """A server that was repaired is seen after a minute at the latest, and a broken one costs a start a minute."""
-    close: float = 5.0
-    """The end of one server: its own process is ended within this time, whatever its transport waits for."""
+    start_seconds: float = 60.0
+    """From the start of a server until its tools are listed. A package runner downloads the server at its
+    first start.
+    """
+    list_seconds: float = 10.0
+    """How long a request waits for a server's tools. A slower server goes on starting, and until then offers
+    none.
+    """
+    refresh_seconds: float = 2.0
+    """How long a request waits for a newer list of tools before it uses the list that is known."""
+    stable_seconds: float = 30.0
+    """A server that ran so long did not fail because of its start: its restart is not delayed."""
+    max_backoff_seconds: float = 60.0
+    """The longest delay between restarts: a repaired server is found within a minute."""
+    close_seconds: float = 5.0
+    """How long ending one server may take, whatever its transport waits for."""
     message_bytes: int = 32 * MIB
-    """One message from a server. It is held in memory whole; more than this nobody sends on purpose."""
+    """The size of one message from a server, which is held in memory whole."""
     unsent_bytes: int = 32 * MIB
-    """What a server has not read from its stdin: it hangs, and each call would add its arguments."""
+    """How much a server may leave unread on its stdin: beyond, it hangs."""
     text_bytes: int = MIB
-    """All text of a result: about 250,000 tokens, what the largest contexts of models hold beside the rest."""
+    """All texts of one result: about 250,000 tokens, which only the largest context windows hold."""
     image_bytes: int = 20 * MIB
-    """All images of a result, as data URLs: what model providers take."""
-    parts: int = 200
-    """Texts and images of a result: each costs the model an item, whatever is in it."""
-    pages: int = 100
-    """Pages of a tool list: a server whose pages never end does not hold a request."""
-    tools: int = 1000
-    """Tools of one server: no model takes more in one request."""
+    """All images of one result, as data URLs: what model providers accept."""
+    max_parts: int = 200
+    """The number of texts and images in one result: each is an item for the model, whatever its size."""
+    max_pages: int = 100
+    """The pages of a list of tools: bounds a list that never ends."""
+    max_tools: int = 1000
+    """The tools of one server: no model takes more in a request."""
     schema_bytes: int = 4 * MIB
-    """Names, descriptions and schemas of one server's tools: they go to the model with each step."""
+    """The names, descriptions and schemas of one server's tools together: they go to the model with each
+    step.
+    """
 
 
 class McpTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of a server. `annotations` are the server's own hints, as JSON: whoever approves calls judges them."""
+    """A tool of an MCP server."""
 
     server_label: str
     name: str
     description: str
     input_schema: bytes
+    """The JSON Schema of its arguments, encoded."""
     annotations: bytes | None = None
+    """The server's hints about the tool as JSON (`readOnlyHint` ...). Who approves calls decides what they
+    are worth.
+    """
 
 
 class McpFaultKind(StrEnum):
-    """What went wrong with a server, or with a call."""
+    """What went wrong with a server or a call."""
 
     UNREACHABLE = "unreachable"
-    """It could not be started, or not be connected to."""
+    """The server could not be started or connected to."""
     STARTING = "starting"
-    """It is not ready yet."""
+    """The server is still starting."""
     UNAUTHORIZED = "unauthorized"
-    """It refused our credentials, or wants some."""
+    """The server refused the credentials, or asks for some."""
     FORBIDDEN = "forbidden"
-    """It leads to an address that may not be connected to."""
+    """The server's URL leads to an address that may not be connected to."""
     DIED = "died"
-    """It ended, or its connection did."""
+    """The server or its connection ended."""
     TIMED_OUT = "timed_out"
+    """The server did not answer in time."""
     PROTOCOL = "protocol"
-    """It does not speak MCP, or more than it may."""
+    """The server broke the MCP protocol, or one of the limits."""
     UNKNOWN_SERVER = "unknown_server"
+    """There is no server of that name."""
     BAD_ARGUMENTS = "bad_arguments"
+    """The arguments of the call are not a JSON object."""
     NOT_ALLOWED = "not_allowed"
     """The request does not allow this tool."""
     TOOL_ERROR = "tool_error"
-    """The server answered a call with an error of the protocol: most often, no such tool."""
+    """The server answered the call with a protocol error; mostly because it has no such tool."""
     CLOSED = "closed"
     """The proxy is shutting down."""
 
 
 class McpFault(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault. `message` says what, of which server, and what to do; it holds no header, no key and no address."""
+    """A fault of one server. `message` says what happened and what to do, and contains no header, key or URL."""
 
     kind: McpFaultKind
     server_label: str
     message: str
     detail: str = ""
-    """For the operator's log only: the last words of a server's process, with the values of its configured
-    environment and headers taken out."""
+    """For the operator's log only: the end of a server's stderr, without the values of its configured
+    environment.
+    """
 
 
 class McpError(Exception):
-    """An `McpFault` on its way to the public functions of this package, which return it."""
+    """Carries an `McpFault` up to the public functions of this package, which return the fault."""
 
     def __init__(self, fault: McpFault) -> None:
         super().__init__(fault.message)
@@ -103,34 +117,34 @@ class McpError(Exception):
 
 
 class McpListing(msgspec.Struct, frozen=True):
-    """The tools that there are, and why those of other servers are missing."""
+    """Tools of one or several servers, and the faults of servers whose tools are missing."""
 
     tools: tuple[McpTool, ...]
     faults: tuple[McpFault, ...] = ()
 
 
 class McpResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call gave. It is one also where the call failed: the model reads what to do otherwise."""
+    """The result of a tool call. A call that failed has one too, so that the model can read why."""
 
     text: str
-    """The texts as one JSON array of strings, as docs/contract.md#mcp-calls has them."""
+    """The texts as a JSON array of strings (docs/contract.md#mcp-calls)."""
     parts: tuple[Part, ...]
-    """The texts, and the images as data URLs, in the server's order: what the model gets."""
+    """What the model gets: texts, and images as data URLs, in the server's order."""
     structured: bytes | None = None
     """The structured content as JSON, where the server gave some."""
     is_error: bool = False
     truncated: bool = False
-    """Something was cut; the last part says so."""
+    """Whether something was left out; the last part says what."""
     fault: McpFault | None = None
-    """Why there is no answer of the tool; None where the tool itself has answered, with an error or without."""
+    """Why the tool gave no answer; None where it answered, with an error or without."""
 
 
 def text_array(parts: tuple[Part, ...]) -> str:
-    """The texts of the parts as a JSON array of strings."""
+    """Returns the texts among the parts as a JSON array of strings."""
     return msgspec.json.encode([part.text for part in parts if isinstance(part, TextPart)]).decode()
 
 
 def failed(fault: McpFault) -> McpResult:
-    """A call that got no answer, as a result that tells the model."""
+    """Returns the result of a call that got no answer, with the fault's message for the model."""
     parts = (TextPart(fault.message),)
     return McpResult(text=text_array(parts), parts=parts, is_error=True, fault=fault)

@@ -1,4 +1,4 @@
-"""No test of MCP leaves a fault in a task that nobody looks at."""
+"""Fails every MCP test that leaves an exception in a task that nobody awaited."""
 
 import asyncio
 import gc
@@ -8,10 +8,13 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-async def no_unseen_faults() -> AsyncIterator[None]:
+async def no_unretrieved_exceptions() -> AsyncIterator[None]:
+    """Collects what asyncio reports of tasks whose exception nobody retrieved, and asserts that there is
+    nothing.
+    """
     faults: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
-    gc.freeze()  # only what this test leaves is looked through, and not all that was ever loaded
+    gc.freeze()  # so that the collection below looks only at what this test made
     yield
-    gc.collect()  # a task tells of its fault when it is collected
+    gc.collect()  # a task reports its unretrieved exception when it is collected
     assert faults == []

@@ -1,4 +1,4 @@
-"""A proxy that is to be killed: starts a server, prints the ids of it and of a process of its, and waits for ever."""
+"""A proxy for a test to kill: starts a server, prints the pids of it and of its orphan, and waits for ever."""
 
 import asyncio
 import sys
@@ -6,13 +6,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from codex_proxy.mcp.servers import McpServers
-from tests.mcp.serving import LONG, HandClock, start_child, stdio, texts
+from codex_proxy.mcp.servers import OperatorServers
+from tests.mcp.serving import LONG, ManualClock, start_child, stdio, texts
 
 
 async def main() -> None:
-    servers = McpServers({"files": stdio("files")}, start_child, clock=HandClock())
-    for tool in ("pid", "stray"):
+    servers = OperatorServers({"files": stdio("files")}, start_child, clock=ManualClock())
+    for tool in ("pid", "orphan"):
         print(*texts(await servers.call("files", tool, "{}", LONG)), end=" ")
     print(flush=True)
     await asyncio.Event().wait()

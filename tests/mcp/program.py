@@ -1,9 +1,10 @@
-"""A real MCP server, written with the official package: over stdio, Streamable HTTP or SSE, and as bad as it is told.
+"""A real MCP server, written with the official package: over stdio, Streamable HTTP or SSE, and faulty on
+request.
 
-    python program.py stdio|http|sse [--tools N] [--only NAME] [--until FILE] [--garbage] [--need TOKEN]
-        [--elsewhere URL]
+    python program.py stdio|http|sse [--tools N] [--endless] [--only NAME] [--until FILE] [--garbage]
+        [--token TOKEN] [--certificate FILE] [--elsewhere URL]
 
-Over HTTP it prints its port first. `--until` holds the start back until the file is there.
+Over HTTP it prints its port first. `--until` delays the start until the file exists.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from mcp.server.sse import SseServerTransport
 from mcp.server.stdio import stdio_server
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-"""A pixel: the agent looks at the images that it passes on."""
+"""An image of one pixel: the proxy checks the images that it passes on."""
 PAGE = 100
 STDOUT = os.dup(1)
-"""The package gives its own servers another stdout to print to; programs in other languages have but this one."""
+"""The real stdout: the package redirects prints of its servers, which programs in other languages cannot do.
+"""
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 
 
@@ -41,14 +43,14 @@ def write_all(data: bytes) -> None:
 
 
 class Program:
-    """The tools, by name; each gets the arguments."""
+    """The server's tools: each method `tool_NAME` gets the arguments of a call."""
 
     def __init__(self, extra: int, *, endless: bool, only: str | None = None) -> None:
         names = [name.removeprefix("tool_") for name in dir(self) if name.startswith("tool_")]
         names = [name for name in names if only in (None, name)]
         self.names = names + [f"extra_{number}" for number in range(extra)]
         self.endless = endless
-        self.forgets = False
+        self.loses_session = False
         self.met = 0
         self.all_met = asyncio.Event()
 
@@ -143,39 +145,39 @@ class Program:
         return text(ctx.request.headers.get(given["text"], "none"))
 
     async def tool_block(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
-        """Does nothing else meanwhile, as servers do that know no concurrency."""
+        """Blocks the whole server until the file `go` exists, as servers without concurrency do."""
         folder = Path(given["folder"])
         (folder / "called").touch()
         while not (folder / "go").exists():
             time.sleep(0.01)
         return text("done")
 
-    async def tool_forget(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
-        """The next message of a session finds that the server knows none."""
-        self.forgets = True
+    async def tool_lose_session(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        """Makes the server answer the next message of a session as if it had never known the session."""
+        self.loses_session = True
         return text("forgotten")
 
-    async def tool_stray(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
-        """Leaves a process in a session of its own."""
-        stray = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
-        return text(str(stray.pid))
+    async def tool_orphan(self, ctx: Any, given: dict[str, Any]) -> types.CallToolResult:
+        """Leaves a process behind in a session of its own and returns its pid."""
+        orphan = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
+        return text(str(orphan.pid))
 
 
-class Door:
-    """In front of a server over HTTP: wants a token, and redirects."""
+class Gateway:
+    """An ASGI app in front of a server over HTTP: requires a token, redirects, and refuses a lost session."""
 
-    def __init__(self, app: Any, program: Program, need: str | None, elsewhere: str) -> None:
-        self.app, self.program, self.need, self.elsewhere = app, program, need, elsewhere
+    def __init__(self, app: Any, program: Program, token: str | None, elsewhere: str) -> None:
+        self.app, self.program, self.token, self.elsewhere = app, program, token, elsewhere
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             headers = dict(scope["headers"])
             path = scope["path"]
-            if self.need is not None and headers.get(b"authorization") != f"Bearer {self.need}".encode():
+            if self.token is not None and headers.get(b"authorization") != f"Bearer {self.token}".encode():
                 await answer(send, 401)
                 return
-            if self.program.forgets and scope["method"] == "POST" and b"mcp-session-id" in headers:
-                self.program.forgets = False
+            if self.program.loses_session and scope["method"] == "POST" and b"mcp-session-id" in headers:
+                self.program.loses_session = False
                 await answer(send, 404)
                 return
             if path == "/same":
@@ -234,21 +236,21 @@ def main() -> None:
     parser.add_argument("--only")
     parser.add_argument("--until")
     parser.add_argument("--garbage", action="store_true")
-    parser.add_argument("--need")
+    parser.add_argument("--token")
     parser.add_argument("--certificate")
     parser.add_argument("--elsewhere", default="")
-    told = parser.parse_args()
-    program = Program(told.tools, endless=told.endless, only=told.only)
+    args = parser.parse_args()
+    program = Program(args.tools, endless=args.endless, only=args.only)
     server: Server[Any] = Server("tests", on_list_tools=program.list_tools, on_call_tool=program.call)
-    if told.garbage:
+    if args.garbage:
         print("Starting up ...\n{}\n[1, 2]", flush=True)
-    while told.until is not None and not os.path.exists(told.until):
+    while args.until is not None and not os.path.exists(args.until):
         time.sleep(0.01)
-    if told.transport == "stdio":
+    if args.transport == "stdio":
         asyncio.run(over_stdio(server))
         return
-    app = sse_app(server) if told.transport == "sse" else server.streamable_http_app()
-    over_http(Door(app, program, told.need, told.elsewhere), told.certificate)
+    app = sse_app(server) if args.transport == "sse" else server.streamable_http_app()
+    over_http(Gateway(app, program, args.token, args.elsewhere), args.certificate)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Servers for these tests, a clock that a test turns, and processes under the warden as `app` will give them."""
+"""Servers for these tests, a clock that the test sets, and processes under the warden as in production."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from cryptography.x509.oid import NameOID
 
 from codex_proxy.core.items import TextPart
 from codex_proxy.mcp.config import StdioServer
-from codex_proxy.mcp.ports import Output, Process, StartError
+from codex_proxy.mcp.interfaces import Process, ProcessListener, StartError
 from codex_proxy.mcp.values import McpResult
 from codex_proxy.process.child import Command, SpawnError, spawn
 from tests.waiting import PATIENCE
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
 LONG = PATIENCE
-"""A deadline that no call here reaches, however busy the machine."""
+"""Seconds that no call here takes, however busy the machine."""
 
 
-class HandClock:
-    """Stands still until it is turned."""
+class ManualClock:
+    """A clock that stands still until the test changes `now`."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -42,25 +42,25 @@ class HandClock:
 
 
 async def start_child(
-    argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, output: Output
+    argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, listener: ProcessListener
 ) -> Process:
-    """A process under the warden."""
+    """Starts a server as a process under the warden."""
     base = {"PATH": os.environ["PATH"]}
     command = Command(argv=argv, env={**base, **env}, cwd=cwd or "/", eof_grace=0.5, term_grace=0.2)
     try:
-        return await spawn(command, output)
+        return await spawn(command, listener)
     except SpawnError as error:
         raise StartError(str(error)) from error
 
 
 def stdio(label: str, *options: str, env: dict[str, str] | None = None) -> StdioServer:
-    """The server of these tests as a program."""
+    """The definition of the test server (`program.py`) over stdio."""
     return StdioServer(label=label, command=sys.executable, args=(PROGRAM, "stdio", *options), env=env or {})
 
 
 @contextmanager
 def web_server(transport: str, *options: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """The server of these tests behind a port of this machine."""
+    """Runs the test server over HTTP. Yields its port and its process."""
     process = subprocess.Popen(
         [sys.executable, PROGRAM, transport, *options], stdout=subprocess.PIPE, text=True
     )
@@ -75,7 +75,7 @@ def web_server(transport: str, *options: str) -> Iterator[tuple[int, subprocess.
 
 
 def certificate(folder: Path, name: str) -> str:
-    """A file with a key and a certificate that it signed itself, for this name as a name of the DNS."""
+    """Writes a key with a self-signed certificate for a host name. Returns the file's path."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests")])
     now = datetime.now(UTC)

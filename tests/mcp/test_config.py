@@ -1,4 +1,4 @@
-"""The operator's file of servers, as other programs write it."""
+"""The operator's file of MCP servers, as other clients write it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_servers_keep_their_order_and_those_that_are_disabled_are_left_out() -> 
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_the_server_and_without_values(text: str, complaint: str) -> None:
+def test_an_error_names_the_server_and_no_values(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as caught:
         parse_servers(text, {})
     assert "sk-secret" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A server's answer, as a model can take it."""
+"""How a server's answer becomes a result that a model can read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from mcp_types import CallToolResult
 
 from codex_proxy.core.items import ImagePart
-from codex_proxy.mcp.redaction import redacted
+from codex_proxy.mcp.config import redacted
 from codex_proxy.mcp.results import result_of
 from codex_proxy.mcp.values import McpLimits, McpResult
 from tests.mcp.serving import texts
@@ -74,17 +74,17 @@ def test_the_text_of_a_resource_is_text_and_its_image_an_image() -> None:
         (image(data=TORN), "[an image that is torn: its end is missing: image/png]"),
     ],
 )
-def test_what_a_model_cannot_take_is_named(block: dict[str, Any], line: str) -> None:
+def test_content_that_a_model_cannot_take_is_named(block: dict[str, Any], line: str) -> None:
     assert texts(result(block)) == [line]
 
 
-def test_texts_are_cut_together_and_between_letters() -> None:
+def test_texts_are_cut_together_and_between_characters() -> None:
     given = result(text("abc"), text("ää"), text("more"), limits=McpLimits(text_bytes=6))
     assert texts(given) == ["abc", "ä", "[This result was too large: its text was cut to 6 bytes.]"]
     assert given.truncated
 
 
-def test_a_text_of_just_the_limit_is_whole() -> None:
+def test_a_text_of_just_the_limit_is_not_cut() -> None:
     given = result(text("abc"), text("def"), limits=McpLimits(text_bytes=6))
     assert (texts(given), given.truncated) == (["abc", "def"], False)
 
@@ -96,7 +96,7 @@ def test_images_above_the_limit_are_left_out_and_the_rest_kept() -> None:
 
 
 def test_of_too_many_parts_the_first_are_kept() -> None:
-    given = result(*(text(str(n)) for n in range(5)), limits=McpLimits(parts=2))
+    given = result(*(text(str(n)) for n in range(5)), limits=McpLimits(max_parts=2))
     assert texts(given) == ["0", "1", "[This result was too large: only its first 2 parts were kept.]"]
 
 

@@ -13,13 +13,13 @@ import pytest
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.mcp.allowed_urls import SETTING
 from codex_proxy.mcp.config import HttpServer
-from codex_proxy.mcp.remote import NamedServer, RemoteServers
-from codex_proxy.mcp.servers import McpServers
+from codex_proxy.mcp.request_servers import NamedServer, RequestServers
+from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFaultKind, McpLimits, McpListing
-from tests.mcp.serving import LONG, HandClock, arguments, certificate, start_child, texts, web_server
+from tests.mcp.serving import LONG, ManualClock, arguments, certificate, start_child, texts, web_server
 from tests.waiting import eventually, polled
 
-Make = Callable[..., RemoteServers]
+Make = Callable[..., RequestServers]
 
 
 @pytest.fixture(scope="module")
@@ -35,21 +35,32 @@ def sse() -> Iterator[int]:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-async def make(clock: HandClock) -> AsyncIterator[Make]:
-    """Makes the sessions of a proxy that allows these addresses, and closes them."""
-    made: list[RemoteServers] = []
+async def make(clock: ManualClock) -> AsyncIterator[Make]:
+    """Makes `RequestServers` that permit the given URLs, and closes them after the test."""
+    made: list[RequestServers] = []
 
     def make_one(
-        *allowed: str, resolve: object = None, idle: float = LONG, most: int = 8, **limits: float
-    ) -> RemoteServers:
-        given = msgspec.structs.replace(McpLimits(wait=LONG), **limits)
+        *allowed: str,
+        resolve: object = None,
+        idle_seconds: float = LONG,
+        max_sessions: int = 8,
+        **limits: float,
+    ) -> RequestServers:
+        given = msgspec.structs.replace(McpLimits(list_seconds=LONG), **limits)
         made.append(
-            RemoteServers(allowed, clock=clock, limits=given, idle=idle, most=most, resolve=resolve)  # type: ignore[arg-type]
+            RequestServers(
+                allowed,
+                clock=clock,
+                limits=given,
+                idle_seconds=idle_seconds,
+                max_sessions=max_sessions,
+                resolve=resolve,  # type: ignore[arg-type]
+            )
         )
         return made[-1]
 
@@ -87,7 +98,7 @@ async def test_tools_are_listed_and_run_over_both_transports(
     assert (result.text, result.is_error) == ('["hello"]', False)
 
 
-async def test_an_address_that_ends_in_sse_is_taken_at_its_word(make: Make, sse: int) -> None:
+async def test_a_url_that_ends_in_sse_is_taken_for_an_sse_server(make: Make, sse: int) -> None:
     assert "echo" in names(await make(f"http://127.0.0.1:{sse}").tools(named(sse, "/sse"), "me"))
 
 
@@ -120,7 +131,7 @@ async def test_a_server_that_wants_credentials_is_a_fault_that_says_so_and_holds
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with web_server("http", "--need", "right-token") as (port, _):
+    with web_server("http", "--token", "right-token") as (port, _):
         servers = make(f"http://127.0.0.1:{port}/")
         listing = await servers.tools(named(port, authorization="wrong-token"), "me")
         assert listing.faults[0].kind == McpFaultKind.UNAUTHORIZED
@@ -214,7 +225,7 @@ async def test_a_certificate_is_checked_for_the_name_though_the_address_is_conne
         assert [fault.kind for fault in listing.faults] == ([] if reached else [McpFaultKind.UNREACHABLE])
 
 
-async def test_a_server_that_is_not_there_is_a_fault_without_its_address(make: Make) -> None:
+async def test_an_unreachable_server_is_a_fault_without_its_url(make: Make) -> None:
     url = "http://127.0.0.1:9/mcp?key=sk-secret"
     listing = await make("http://127.0.0.1:9/").tools(NamedServer(server_label="gone", server_url=url), "me")
     assert listing.faults[0].kind == McpFaultKind.UNREACHABLE
@@ -233,7 +244,7 @@ async def test_sessions_are_kept_for_an_owner_and_shared_with_no_other(make: Mak
     assert mine != await session("me", named(streamable, authorization="other"))
 
 
-async def test_a_call_to_a_server_that_has_forgotten_the_session_is_made_in_a_new_one(
+async def test_a_call_to_a_server_that_lost_the_session_is_repeated_in_a_new_one(
     make: Make, streamable: int
 ) -> None:
     servers, server = make(f"http://127.0.0.1:{streamable}/mcp"), named(streamable)
@@ -242,24 +253,24 @@ async def test_a_call_to_a_server_that_has_forgotten_the_session_is_made_in_a_ne
         return texts(await servers.call(server, "me", "header", arguments(text="mcp-session-id"), LONG))
 
     before = await session()
-    assert texts(await servers.call(server, "me", "forget", "{}", LONG)) == ["forgotten"]
+    assert texts(await servers.call(server, "me", "lose_session", "{}", LONG)) == ["forgotten"]
     after = await session()
     assert len(after[0]) == len(before[0])
     assert after != before
 
 
-async def test_a_server_that_has_forgotten_the_session_is_asked_for_its_tools_in_a_new_one(
-    make: Make, streamable: int, clock: HandClock
+async def test_a_server_that_lost_the_session_lists_its_tools_in_a_new_one(
+    make: Make, streamable: int, clock: ManualClock
 ) -> None:
     servers, server = make(f"http://127.0.0.1:{streamable}/mcp"), named(streamable)
-    await servers.call(server, "me", "forget", "{}", LONG)
+    await servers.call(server, "me", "lose_session", "{}", LONG)
     clock.now += 10
     listing = await servers.tools(server, "me")
     assert (listing.faults, "echo" in names(listing)) == ((), True)
 
 
 async def test_a_session_that_nobody_uses_is_closed_after_a_while(make: Make, streamable: int) -> None:
-    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle=0.05), named(streamable)
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle_seconds=0.05), named(streamable)
 
     async def session() -> list[str]:
         return texts(await servers.call(server, "me", "header", arguments(text="mcp-session-id"), LONG))
@@ -272,7 +283,7 @@ async def test_a_session_that_nobody_uses_is_closed_after_a_while(make: Make, st
 async def test_a_session_in_use_outlives_the_time_of_those_that_nobody_uses(
     make: Make, streamable: int
 ) -> None:
-    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle=0.1), named(streamable)
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", idle_seconds=0.1), named(streamable)
     first = asyncio.create_task(servers.call(server, "me", "meet", arguments(count=2, text="1"), LONG))
     await eventually(lambda: servers.open_sessions == 1)
     await servers.tools(server, "you")
@@ -292,7 +303,7 @@ async def test_the_package_logs_nothing_since_it_would_log_addresses_and_message
 async def test_a_session_in_use_is_not_closed_for_another(
     make: Make, streamable: int, tmp_path: Path
 ) -> None:
-    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", most=1), named(streamable)
+    servers, server = make(f"http://127.0.0.1:{streamable}/mcp", max_sessions=1), named(streamable)
     call = asyncio.create_task(servers.call(server, "me", "hang", arguments(folder=str(tmp_path)), LONG))
     await eventually((tmp_path / "called").exists)
     listing = await servers.tools(server, "you")
@@ -303,7 +314,7 @@ async def test_a_session_in_use_is_not_closed_for_another(
 
 
 @pytest.mark.parametrize("transport", ["streamable", "sse"])
-async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_told(
+async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_asked_to_stop(
     make: Make, request: pytest.FixtureRequest, transport: str, tmp_path: Path
 ) -> None:
     port = request.getfixturevalue(transport)
@@ -343,9 +354,9 @@ async def test_a_server_that_dies_in_a_call_gives_an_error_result(make: Make, tr
         assert again.fault.kind in (McpFaultKind.UNREACHABLE, McpFaultKind.DIED)
 
 
-async def test_a_server_of_the_operator_may_be_anywhere_and_has_its_headers(streamable: int) -> None:
+async def test_an_operators_server_may_have_any_url_and_gets_its_headers(streamable: int) -> None:
     own = HttpServer(label="own", url=f"http://localhost:{streamable}/mcp", headers={"X-Key": "k2"})
-    servers = McpServers({"own": own}, start_child, clock=HandClock())
+    servers = OperatorServers({"own": own}, start_child, clock=ManualClock())
     try:
         assert texts(await servers.call("own", "header", arguments(text="x-key"), LONG)) == ["k2"]
         assert texts(await servers.call("own", "change", "{}", LONG)) == ["changed"]

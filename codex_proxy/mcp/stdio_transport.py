@@ -1,7 +1,7 @@
-"""The stdio transport: JSON-RPC in lines, over a process that somebody else starts and ends with certainty.
+"""The stdio transport: JSON-RPC messages in lines, over the stdin and stdout of a process.
 
-Imports the `mcp` package: load it where a server is used only. Lines that are no JSON-RPC are passed over, since
-programs do print to stdout; a line longer than the limit ends the connection.
+Imports the `mcp` package, which is large: import this module only when a server is used. Lines that are not
+JSON-RPC are ignored, since programs print to stdout; a line above the size limit ends the connection.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from codex_proxy.mcp.config import StdioServer
-from codex_proxy.mcp.ports import Ended, Process, Report, Spawn, StartError
-from codex_proxy.mcp.redaction import redacted
+from codex_proxy.mcp.config import StdioServer, redacted
+from codex_proxy.mcp.interfaces import Process, ProcessExit, Spawn, StartError, TransportReport
 from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits
 
 READ_AHEAD = MIB
-"""What is taken from the pipe before anybody reads it: a flood of messages waits in the server, not here."""
+"""How many unread bytes are buffered; beyond, the pipe is not read and the server has to wait."""
 MAX_DETAIL_CHARS = 2000
-"""The last words of a server: its error message, and the frames of a backtrace that matter."""
+"""How much of a server's stderr goes into a fault: its error message, and the last frames of a traceback."""
 
 
 @asynccontextmanager
 async def stdio_transport(
-    server: StdioServer, spawn: Spawn, limits: McpLimits, report: Report
+    server: StdioServer, spawn: Spawn, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Starts the server; ends it on the way out. Raises `McpError` where it cannot be started."""
-    lines = _Lines(limits.message_bytes)
+    """Starts the server, yields the message streams of its session, and ends the server on leaving.
+
+    How the transport ends is written into `report`. Raises `McpError` where the server cannot be started.
+    """
+    lines = _StdoutLines(limits.message_bytes)
     try:
         process = await spawn((server.command, *server.args), server.env, server.cwd, lines)
     except StartError as error:
@@ -41,67 +43,71 @@ async def stdio_transport(
         raise McpError(_fault(McpFaultKind.UNREACHABLE, server, redacted(message, server.secrets))) from None
     lines.process = process
     try:
-        heard, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        write, said = anyio.create_memory_object_stream[SessionMessage](0)
-        async with heard, read, write, said, anyio.create_task_group() as group:
+        read_writer, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        write, write_reader = anyio.create_memory_object_stream[SessionMessage](0)
+        async with read_writer, read, write, write_reader, anyio.create_task_group() as group:
 
-            async def listen() -> None:
-                async with heard:
+            async def read_messages() -> None:
+                async with read_writer:
                     async for line in lines:
                         if (message := _message(line)) is not None:
-                            await heard.send(message)
-                    report.fault = _ended(server, lines)  # before those who wait learn of the end
+                            await read_writer.send(message)
+                    report.fault = _end_fault(server, lines)  # first: who waits for the end reads the fault
                     report.ended.set()
 
-            async def speak() -> None:
-                async for message in said:
+            async def write_messages() -> None:
+                async for message in write_reader:
                     if process.unsent > limits.unsent_bytes:
                         report.fault = _fault(
-                            McpFaultKind.DIED, server, f"MCP server '{server.label}' reads nothing any more."
+                            McpFaultKind.DIED,
+                            server,
+                            f"MCP server '{server.label}' no longer reads its input.",
                         )
                         report.ended.set()
                         return
                     process.write(_line(message))
 
-            group.start_soon(listen)
-            group.start_soon(speak)
+            group.start_soon(read_messages)
+            group.start_soon(write_messages)
             yield read, write
             group.cancel_scope.cancel()
     finally:
         await process.end()
 
 
-class _Lines:
-    """The lines of a process's stdout, in bounded memory."""
+class _StdoutLines:
+    """Splits a process's stdout into lines, in bounded memory. Iterate over it; it ends with the process."""
 
     def __init__(self, limit: int) -> None:
         self.process: Process | None = None
-        self.exit: Ended | None = None
+        self.exit: ProcessExit | None = None
         self.too_long = False
         self._limit = limit
         self._chunks: deque[bytes] = deque()
-        self._waiting = 0
-        self._news = asyncio.Event()
+        self._buffered_bytes = 0
+        self._changed = asyncio.Event()
 
     def received(self, chunk: bytes) -> None:
+        """Buffers a chunk of stdout (see `ProcessListener`)."""
         self._chunks.append(chunk)
-        self._waiting += len(chunk)
-        if self._waiting > READ_AHEAD and self.process is not None:
+        self._buffered_bytes += len(chunk)
+        if self._buffered_bytes > READ_AHEAD and self.process is not None:
             self.process.pause()
-        self._news.set()
+        self._changed.set()
 
-    def ended(self, exit: Ended) -> None:
+    def ended(self, exit: ProcessExit) -> None:
+        """Notes how the process ended (see `ProcessListener`)."""
         self.exit = exit
-        self._news.set()
+        self._changed.set()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         parts: list[bytes] = []
         length = 0
         while (chunk := await self._next()) is not None:
-            head, *whole = chunk.split(b"\n")
-            parts.append(head)
-            length += len(head)
-            for start in whole:
+            line_end, *following = chunk.split(b"\n")
+            parts.append(line_end)
+            length += len(line_end)
+            for start in following:
                 yield b"".join(parts)
                 parts, length = [start], len(start)
             if length > self._limit:
@@ -109,20 +115,21 @@ class _Lines:
                 return
 
     async def _next(self) -> bytes | None:
+        """Waits for the next chunk of stdout; None at its end."""
         while not self._chunks:
             if self.exit is not None:
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         chunk = self._chunks.popleft()
-        self._waiting -= len(chunk)
+        self._buffered_bytes -= len(chunk)
         if not self._chunks and self.process is not None:
             self.process.resume()
         return chunk
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """What the line says, None where it is no JSON-RPC."""
+    """Parses a line; None where it is not JSON-RPC."""
     if not line.lstrip().startswith(b"{"):
         return None
     try:
@@ -132,11 +139,12 @@ def _message(line: bytes) -> SessionMessage | None:
 
 
 def _line(message: SessionMessage) -> bytes:
+    """Encodes a message as one line of JSON."""
     return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
 
 
-def _ended(server: StdioServer, lines: _Lines) -> McpFault:
-    """Why there will be no more lines."""
+def _end_fault(server: StdioServer, lines: _StdoutLines) -> McpFault:
+    """Returns why the process sends no more lines."""
     if lines.too_long or lines.exit is None:
         return _fault(
             McpFaultKind.PROTOCOL, server, f"MCP server '{server.label}' sent a line that is too long."

@@ -1,4 +1,4 @@
-"""Which addresses a request's servers may have."""
+"""Which URLs the servers of requests may have."""
 
 from __future__ import annotations
 

@@ -13,29 +13,29 @@ import pytest
 
 from codex_proxy.core.items import ImagePart, TextPart
 from codex_proxy.mcp.config import Definition, StdioServer
-from codex_proxy.mcp.servers import McpServers
+from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFaultKind, McpLimits
-from tests.mcp.serving import LONG, HandClock, arguments, start_child, stdio, texts
+from tests.mcp.serving import LONG, ManualClock, arguments, start_child, stdio, texts
 from tests.process.children import gone
 from tests.waiting import eventually
 
-Make = Callable[..., McpServers]
+Make = Callable[..., OperatorServers]
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-async def make(clock: HandClock) -> AsyncIterator[Make]:
-    """Makes servers, and closes them."""
-    made: list[McpServers] = []
+async def make(clock: ManualClock) -> AsyncIterator[Make]:
+    """Makes `OperatorServers` with the given definitions and limits, and closes them after the test."""
+    made: list[OperatorServers] = []
 
-    def make_one(*definitions: Definition, **limits: float) -> McpServers:
+    def make_one(*definitions: Definition, **limits: float) -> OperatorServers:
         by_label = {definition.label: definition for definition in definitions}
-        given = msgspec.structs.replace(McpLimits(wait=LONG), **limits)
-        made.append(McpServers(by_label, start_child, clock=clock, limits=given))
+        given = msgspec.structs.replace(McpLimits(list_seconds=LONG), **limits)
+        made.append(OperatorServers(by_label, start_child, clock=clock, limits=given))
         return made[-1]
 
     yield make_one
@@ -43,13 +43,13 @@ async def make(clock: HandClock) -> AsyncIterator[Make]:
         await servers.close()
 
 
-def test_the_package_of_the_protocol_is_loaded_only_when_a_server_is_used() -> None:
+def test_the_mcp_package_is_imported_only_when_a_server_is_used() -> None:
     source = (
-        "import sys, codex_proxy.mcp.servers, codex_proxy.mcp.remote\n"
+        "import sys, codex_proxy.mcp.servers, codex_proxy.mcp.request_servers\n"
         "print([name for name in ('mcp', 'mcp_types', 'httpx2', 'anyio') if name in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert said.stdout == "[]\n"
+    process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert process.stdout == "[]\n"
 
 
 async def test_tools_are_listed_with_schema_and_annotations(make: Make) -> None:
@@ -87,13 +87,13 @@ async def test_500_tools_are_listed_page_by_page(make: Make) -> None:
 
 
 async def test_of_too_many_tools_the_first_are_offered_and_the_rest_is_named_as_a_fault(make: Make) -> None:
-    listing = await make(stdio("many", "--tools", "500"), tools=120).tools()
+    listing = await make(stdio("many", "--tools", "500"), max_tools=120).tools()
     assert len(listing.tools) == 120
     assert "all but the first 120 are left out" in listing.faults[0].message
 
 
-async def test_a_list_whose_pages_never_end_is_left_after_some(make: Make) -> None:
-    listing = await make(stdio("endless", "--endless"), pages=7).tools()
+async def test_a_list_whose_pages_never_end_is_cut_after_the_limit(make: Make) -> None:
+    listing = await make(stdio("endless", "--endless"), max_pages=7).tools()
     assert [tool.name for tool in listing.tools if tool.name == "echo"] == ["echo"]
     assert listing.faults[0].kind == McpFaultKind.PROTOCOL
 
@@ -112,7 +112,7 @@ async def test_a_message_above_the_limit_ends_the_server_and_not_the_proxy(make:
     assert texts(await servers.call("files", "echo", arguments(text="again"), LONG)) == ["again"]
 
 
-async def test_an_error_of_the_tool_is_its_answer(make: Make) -> None:
+async def test_an_error_that_the_tool_returns_is_its_answer(make: Make) -> None:
     result = await make(stdio("files")).call("files", "refuse", "{}", LONG)
     assert (texts(result), result.is_error, result.fault) == (["not today"], True, None)
 
@@ -133,12 +133,12 @@ async def test_arguments_that_are_no_object_do_not_reach_the_server(make: Make, 
     assert result.fault.kind == McpFaultKind.BAD_ARGUMENTS
 
 
-async def test_a_server_that_nobody_has_is_an_error_result(make: Make) -> None:
+async def test_an_unknown_server_is_an_error_result(make: Make) -> None:
     result = await make().call("nobody", "echo", "{}", LONG)
     assert texts(result) == ["There is no MCP server 'nobody'."]
 
 
-async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_told(
+async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_asked_to_stop(
     make: Make, tmp_path: Path
 ) -> None:
     servers = make(stdio("files"))
@@ -151,7 +151,7 @@ async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_told(
     assert texts(await servers.call("files", "echo", arguments(text="well"), LONG)) == ["well"]
 
 
-async def test_a_caller_that_leaves_has_the_server_told(make: Make, tmp_path: Path) -> None:
+async def test_a_cancelled_call_asks_the_server_to_stop(make: Make, tmp_path: Path) -> None:
     servers = make(stdio("files"))
     call = asyncio.create_task(servers.call("files", "hang", arguments(folder=str(tmp_path)), LONG))
     await eventually((tmp_path / "called").exists)
@@ -179,7 +179,7 @@ async def test_a_server_that_dies_in_a_call_gives_an_error_result_and_is_started
 
 
 async def test_a_server_that_keeps_dying_is_started_again_later_each_time(
-    make: Make, clock: HandClock
+    make: Make, clock: ManualClock
 ) -> None:
     servers = make(stdio("files"))
     for wait in (0.0, 0.0, 1.0, 2.0, 4.0):
@@ -192,11 +192,13 @@ async def test_a_server_that_keeps_dying_is_started_again_later_each_time(
         assert texts(result) == ["MCP server 'files' ended with code 3."]
 
 
-async def test_a_server_that_ran_long_before_it_died_is_started_at_once(make: Make, clock: HandClock) -> None:
+async def test_a_server_that_ran_long_before_it_died_is_started_at_once(
+    make: Make, clock: ManualClock
+) -> None:
     servers = make(stdio("files"))
     for _ in range(3):
         await servers.tools()
-        clock.now += McpLimits().steady
+        clock.now += McpLimits().stable_seconds
         assert texts(await servers.call("files", "die", "{}", LONG)) == [
             "MCP server 'files' ended with code 3."
         ]
@@ -220,9 +222,11 @@ async def test_a_program_that_ends_at_once_is_a_fault_with_its_last_words_for_th
     assert fault.detail == "my key is [...]\n"
 
 
-async def test_a_slow_server_is_not_waited_for_and_there_once_it_is_ready(make: Make, tmp_path: Path) -> None:
+async def test_a_slow_server_is_not_waited_for_and_is_used_once_it_is_ready(
+    make: Make, tmp_path: Path
+) -> None:
     ready = tmp_path / "ready"
-    servers = make(stdio("slow", "--until", str(ready)), wait=0.2)
+    servers = make(stdio("slow", "--until", str(ready)), list_seconds=0.2)
     early = await servers.tools()
     assert (early.tools, early.faults[0].kind) == ((), McpFaultKind.STARTING)
     ready.touch()
@@ -233,7 +237,7 @@ async def test_a_slow_server_is_not_waited_for_and_there_once_it_is_ready(make: 
 async def test_a_server_that_never_answers_is_given_up_and_ended(make: Make, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     deaf = StdioServer(label="deaf", command="/bin/sh", args=("-c", f"echo $$ > {pid_file}; exec sleep 600"))
-    fault = (await make(deaf, start=0.5).tools()).faults[0]
+    fault = (await make(deaf, start_seconds=0.5).tools()).faults[0]
     assert (fault.kind, fault.message) == (
         McpFaultKind.TIMED_OUT,
         "MCP server 'deaf' was not ready within 0.5 s.",
@@ -241,8 +245,8 @@ async def test_a_server_that_never_answers_is_given_up_and_ended(make: Make, tmp
     assert gone([int(pid_file.read_text())])
 
 
-async def test_a_start_is_waited_for_once_and_not_by_everybody_who_comes_meanwhile(
-    make: Make, clock: HandClock, tmp_path: Path
+async def test_only_the_first_request_waits_for_a_start(
+    make: Make, clock: ManualClock, tmp_path: Path
 ) -> None:
     servers = make(stdio("slow", "--until", str(tmp_path / "ready")))
     first = asyncio.create_task(servers.tools())
@@ -259,12 +263,12 @@ async def test_a_start_is_waited_for_once_and_not_by_everybody_who_comes_meanwhi
 async def test_a_server_that_was_not_ready_in_time_is_started_again_and_not_waited_for(
     make: Make, tmp_path: Path
 ) -> None:
-    servers = make(stdio("slow", "--until", str(tmp_path / "never")), start=0.2)
+    servers = make(stdio("slow", "--until", str(tmp_path / "never")), start_seconds=0.2)
     kinds = [[fault.kind for fault in (await servers.tools()).faults] for _ in range(2)]
     assert kinds == [[McpFaultKind.TIMED_OUT], [McpFaultKind.STARTING]]
 
 
-async def test_what_is_no_protocol_on_stdout_and_a_flood_on_stderr_are_passed_over(make: Make) -> None:
+async def test_lines_that_are_not_json_rpc_and_a_flood_on_stderr_are_ignored(make: Make) -> None:
     servers = make(stdio("files", "--garbage"))
     assert texts(await servers.call("files", "noise", "{}", LONG)) == ["through"]
     assert texts(await servers.call("files", "echo", arguments(text="still"), LONG)) == ["still"]
@@ -277,7 +281,9 @@ async def test_tools_that_change_are_seen_without_waiting_for_the_interval(make:
     assert "new" in {tool.name for tool in (await servers.tools()).tools}
 
 
-async def test_a_list_is_kept_for_the_interval_and_then_asked_for_again(make: Make, clock: HandClock) -> None:
+async def test_a_list_is_kept_for_the_interval_and_then_asked_for_again(
+    make: Make, clock: ManualClock
+) -> None:
     servers = make(stdio("files"))
     first = (await servers.tools()).tools
     assert all(a is b for a, b in zip(first, (await servers.tools()).tools, strict=True))
@@ -285,10 +291,10 @@ async def test_a_list_is_kept_for_the_interval_and_then_asked_for_again(make: Ma
     assert not any(a is b for a, b in zip(first, (await servers.tools()).tools, strict=True))
 
 
-async def test_the_list_that_there_is_does_for_a_server_that_is_busy(
-    make: Make, clock: HandClock, tmp_path: Path
+async def test_a_busy_server_keeps_the_list_that_is_known(
+    make: Make, clock: ManualClock, tmp_path: Path
 ) -> None:
-    servers = make(stdio("files"), refresh=0.1, wait=1.0)
+    servers = make(stdio("files"), refresh_seconds=0.1, list_seconds=1.0)
     call = asyncio.create_task(servers.call("files", "block", arguments(folder=str(tmp_path)), LONG))
     await eventually((tmp_path / "called").exists)
     for _ in range(15):  # some of these are there when the question is given up
@@ -302,9 +308,9 @@ async def test_the_list_that_there_is_does_for_a_server_that_is_busy(
 async def test_close_ends_the_servers_and_calls_after_it_are_refused(make: Make) -> None:
     servers = make(stdio("files"))
     pid = int(texts(await servers.call("files", "pid", "{}", LONG))[0])
-    stray = int(texts(await servers.call("files", "stray", "{}", LONG))[0])
+    orphan = int(texts(await servers.call("files", "orphan", "{}", LONG))[0])
     await servers.close()
-    assert gone([pid, stray])
+    assert gone([pid, orphan])
     late = await servers.call("files", "pid", "{}", LONG)
     assert late.fault is not None
     assert late.fault.kind == McpFaultKind.CLOSED

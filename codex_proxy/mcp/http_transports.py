@@ -1,7 +1,9 @@
-"""The transports over HTTP, through a guard that keeps to the list of places, to sizes, and to time.
+"""The HTTP transports (Streamable HTTP and the older SSE), guarded: only permitted URLs, bounded sizes and
+times.
 
-Imports the `mcp` package: load it where a server is used only. Every request passes `_Guard`, redirects and the
-address that an SSE server names for messages too: it is checked where it goes, and connected to what was checked.
+Imports the `mcp` package, which is large: import this module only when a server is used. Every request passes
+`_GuardedTransport`, also redirects and the URL that an SSE server names for messages. It checks the URL,
+resolves the host, and connects to exactly the address that it checked.
 """
 
 from __future__ import annotations
@@ -17,26 +19,31 @@ from mcp.client.streamable_http import streamable_http_client
 
 from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, ForbiddenAddressError
 from codex_proxy.mcp.config import HttpServer
-from codex_proxy.mcp.ports import Report
+from codex_proxy.mcp.interfaces import TransportReport
 from codex_proxy.mcp.values import McpFault, McpFaultKind, McpLimits
 
 CONNECT_SECONDS: Final = 10.0
-"""For a connection, and for sending a message: longer is a network that drops what we send."""
+"""How long connecting or sending one message may take."""
 IDLE_SECONDS: Final = 300.0
-"""Between two events of a stream. The call itself has its own deadline, of whoever calls."""
-NOTICE_SECONDS: Final = 5.0
-"""For the answer to a notification, which is empty. One waits at a time: a server that hangs here holds up calls."""
-ADDRESSES: Final = 4
-"""How many addresses of a name are tried, as both families of a host with two of each."""
-_NOTICE: Final = b'"method":"notifications/'
+"""The longest silence in a stream. A tool call has its caller's own deadline."""
+NOTIFICATION_SECONDS: Final = 5.0
+"""How long the (empty) answer to a notification may take. They are sent one by one, and calls wait behind
+them.
+"""
+MAX_ADDRESSES: Final = 4
+"""How many addresses of a host are tried: two IPv4 and two IPv6."""
+_NOTIFICATION: Final = b'"method":"notifications/'
 
 
 @asynccontextmanager
 async def streamable_transport(
-    server: HttpServer, places: AllowedUrls | None, limits: McpLimits, report: Report
+    server: HttpServer, allowed_urls: AllowedUrls | None, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Streamable HTTP. `places` None: an operator's server, which may be anywhere."""
-    guard = _Guard(server, places, limits, report)
+    """Opens a Streamable HTTP transport.
+
+    `allowed_urls` None permits any URL: the operator's own servers are not restricted.
+    """
+    guard = _GuardedTransport(server, allowed_urls, limits, report)
     async with (
         _client(server, guard) as client,
         streamable_http_client(
@@ -48,10 +55,10 @@ async def streamable_transport(
 
 @asynccontextmanager
 async def sse_transport(
-    server: HttpServer, places: AllowedUrls | None, limits: McpLimits, report: Report
+    server: HttpServer, allowed_urls: AllowedUrls | None, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """The older transport. The `mcp` package takes no events above 1 MiB here: a larger one ends the connection."""
-    guard = _Guard(server, places, limits, report, events_are_the_connection=True)
+    """Opens a transport of the older kind, HTTP with SSE. The `mcp` package ends it at an event above 1 MiB."""
+    guard = _GuardedTransport(server, allowed_urls, limits, report, is_sse=True)
 
     def client(
         headers: dict[str, str] | None = None,
@@ -64,85 +71,94 @@ async def sse_transport(
         yield streams
 
 
-def _client(server: HttpServer, guard: _Guard) -> httpx2.AsyncClient:
+def _client(server: HttpServer, guard: _GuardedTransport) -> httpx2.AsyncClient:
+    """Makes the HTTP client, whose requests all go through the guard."""
     return httpx2.AsyncClient(
         headers={"User-Agent": "codex-proxy", **server.headers, "Accept-Encoding": "identity"},
         transport=guard,
         timeout=httpx2.Timeout(CONNECT_SECONDS, read=IDLE_SECONDS),
-        trust_env=False,  # a proxy would connect where we must not, and .netrc holds credentials
+        trust_env=False,  # a proxy would connect to unchecked addresses, and .netrc holds credentials
     )
 
 
-class _Guard(httpx2.AsyncBaseTransport):
-    """Lets a request go where it may, and notes in the report what the `mcp` package does not tell."""
+class _GuardedTransport(httpx2.AsyncBaseTransport):
+    """An HTTP transport that sends permitted requests only, and writes into the report why a request failed."""
 
     def __init__(
         self,
         server: HttpServer,
-        places: AllowedUrls | None,
+        allowed_urls: AllowedUrls | None,
         limits: McpLimits,
-        report: Report,
+        report: TransportReport,
         *,
-        events_are_the_connection: bool = False,
+        is_sse: bool = False,
     ) -> None:
         self._label = server.label
-        self._places = places
+        self._allowed_urls = allowed_urls
         self._limits = limits
         self._report = report
-        self._sse = events_are_the_connection
+        self._is_sse = is_sse
         self._inner = httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if request.method == "POST" and _NOTICE in (await request.aread())[:200]:
-            request.extensions["timeout"]["read"] = NOTICE_SECONDS
+        """Sends a request, if it is permitted, and returns its response with the body's size bounded."""
+        if request.method == "POST" and _NOTIFICATION in (await request.aread())[:200]:
+            request.extensions["timeout"]["read"] = NOTIFICATION_SECONDS
         try:
-            response = await self._sent(request)
+            response = await self._send(request)
         except httpx2.TransportError:
             if self._report.fault is None:
                 self._note(
                     McpFaultKind.UNREACHABLE, "could not be reached. Check its address, and that it runs."
                 )
-            if request.method == "POST":  # what sends, in the package, stops at a fault and tells nobody
+            if request.method == "POST":  # the package's sending task stops at an error without reporting it
                 self._report.ended.set()
             raise
-        self._judge(request, response)
-        return self._bounded(request, response)
+        self._note_status(request, response)
+        return self._limited(request, response)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
-        if self._places is None:
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        """Sends a request to the first address of its host that accepts a connection.
+
+        Raises `httpx2.ConnectError` where the URL or an address is not permitted, with the reason in the
+        report.
+        """
+        if self._allowed_urls is None:
             return await self._inner.handle_async_request(request)
-        if not self._places.permits(str(request.url)):
+        if not self._allowed_urls.permits(str(request.url)):
             raise self._forbidden(
                 f"leads to an address that is not on {SETTING}: the operator has to list all that it uses."
             )
         host, port = request.url.host, request.url.port or (443 if request.url.scheme == "https" else 80)
         try:
-            addresses = await self._places.addresses(host, port)
+            addresses = await self._allowed_urls.addresses(host, port)
         except ForbiddenAddressError:
             raise self._forbidden("leads to an address that is not public.") from None
         except OSError:
             raise httpx2.ConnectError("its name has no address") from None
         fault: httpx2.TransportError = httpx2.ConnectError("its name has no address")
-        for address in addresses[:ADDRESSES]:
+        for address in addresses[:MAX_ADDRESSES]:
             try:
-                return await self._inner.handle_async_request(_at(address, request))
+                return await self._inner.handle_async_request(_with_address(address, request))
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 fault = error
         raise fault
 
     def _forbidden(self, what: str) -> httpx2.ConnectError:
+        """Writes the reason into the report and returns the error to raise."""
         self._note(McpFaultKind.FORBIDDEN, what)
         return httpx2.ConnectError("not allowed")
 
-    def _judge(self, request: httpx2.Request, response: httpx2.Response) -> None:
-        """Notes what a status says. A GET of Streamable HTTP may be refused: not every server sends by itself."""
+    def _note_status(self, request: httpx2.Request, response: httpx2.Response) -> None:
+        """Writes into the report what the status of a response means."""
         status = response.status_code
-        if request.method != ("GET" if self._sse else "POST") and not (self._sse and status >= 300):
+        # A Streamable HTTP server may refuse GET: not every server sends messages of its own.
+        if request.method != ("GET" if self._is_sse else "POST") and not (self._is_sse and status >= 300):
             return
-        self._report.refused = status if status >= 300 else None
+        self._report.refused_status = status if status >= 300 else None
         if status < 300:
             self._report.fault = None
         elif status in (401, 403):
@@ -153,26 +169,26 @@ class _Guard(httpx2.AsyncBaseTransport):
         elif status < 400:
             self._note(McpFaultKind.FORBIDDEN, "redirects to another address, which is not followed.")
         elif status == 404 and "mcp-session-id" in request.headers:
-            self._note(McpFaultKind.DIED, "has forgotten the session.")
-            self._report.forgotten = True
+            self._note(McpFaultKind.DIED, "no longer knows the session.")
+            self._report.session_lost = True
             self._report.ended.set()
         else:
             self._note(McpFaultKind.UNREACHABLE, f"answered with status {status}.")
 
-    def _bounded(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    def _limited(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Returns the response with its body bounded, and with the end of an SSE stream reported."""
         events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)
-        on_end = self._report.ended.set if self._sse and request.method == "GET" else None
+        on_end = self._report.ended.set if self._is_sse and request.method == "GET" else None
         limit = None if events else self._limits.message_bytes
         headers = response.headers.copy()
-        headers.pop(
-            "content-encoding", None
-        )  # we asked for none: what is unpacked can be a thousand times as large
+        # None was asked for: decompressed content could be a thousand times larger than the limit.
+        headers.pop("content-encoding", None)
         return httpx2.Response(
             response.status_code,
             headers=headers,
-            stream=_Bounded(stream, limit, self._too_large, on_end),
+            stream=_LimitedBody(stream, limit, self._too_large, on_end),
             extensions=response.extensions,
         )
 
@@ -180,12 +196,15 @@ class _Guard(httpx2.AsyncBaseTransport):
         self._note(McpFaultKind.PROTOCOL, "sent an answer that is too large.")
 
     def _note(self, kind: McpFaultKind, what: str) -> None:
+        """Writes a fault into the report; `what` continues the sentence `MCP server 'label' ...`."""
         message = f"MCP server '{self._label}' {what}"
         self._report.fault = McpFault(kind=kind, server_label=self._label, message=message)
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    """The body of an answer, up to a limit. A stream of events has none: each of them has its own."""
+class _LimitedBody(httpx2.AsyncByteStream):
+    """A response body up to a size limit. None: no limit, for event streams, whose events are bounded one by
+    one.
+    """
 
     def __init__(
         self,
@@ -214,8 +233,11 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-def _at(address: str, request: httpx2.Request) -> httpx2.Request:
-    """The request to this very address. Its `Host` stays, and its certificate is checked for the name."""
+def _with_address(address: str, request: httpx2.Request) -> httpx2.Request:
+    """Returns the request with its host replaced by an IP address.
+
+    The `Host` header stays, and the certificate is checked for the host name.
+    """
     return httpx2.Request(
         request.method,
         request.url.copy_with(host=address),
