@@ -29,6 +29,7 @@ from codex_proxy.core.quotas import ByteBudget, RateLimits, RunningRequests
 from codex_proxy.core.safety import Protected
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS
 from codex_proxy.http.application import application
+from codex_proxy.http.body import PDF_READER
 from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
@@ -66,6 +67,7 @@ from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 from codex_proxy.surfaces.responses.webhooks import check_secret
+from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
 from codex_proxy.workers.schema_checks import SchemaChecks
 
 if TYPE_CHECKING:
@@ -130,6 +132,7 @@ class Server:
         )
         allowed = split_list(settings.image_fetch)
         self.images = ImageFetcher(allowed) if allowed else None
+        self.pdfs = PdfReader(self._owners) if can_read_pdfs() else None
         self.clients: Clients | None = None
         """Who may come in, once the server has started."""
         self.usage: UsageBook | None = None
@@ -202,6 +205,8 @@ class Server:
             tools=self.own_tools,
             agent_able_to=agent_able_to,
         )
+        if self.pdfs is not None:
+            app[PDF_READER] = self.pdfs
         app[USAGE] = self.usage = usage_of(clock, self.keeping)
         app[RESPONSES] = self._responses(app)
         app[CHAT_OPTIONS] = ChatOptions(
@@ -259,6 +264,7 @@ class Server:
             background=self.background,
             background_recovery=settings.background_recovery,
             write_check=None if self.keeping is None else WriteCheck(self.keeping.store, self.clock),
+            pdfs=self.pdfs,
             webhooks=self.webhooks,
         )
 
@@ -278,6 +284,8 @@ class Server:
                 if part is not None:
                     last.push_async_callback(part.close)
             self.manager.begin_drain()
+            if self.pdfs is not None:
+                await self.pdfs.close()  # the end waits for turns, and for no request that is yet to be read
             grace = self.settings.drain_ms / 1000
             if self.runner is not None:
                 await self.runner.stop_listening()

@@ -10,11 +10,17 @@ from typing import TypeVar
 from aiohttp import web
 
 from codex_proxy.core.faults import bad_request
+from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.http.codings import TooLarge, coding_of, unpacked
 from codex_proxy.http.middleware.bodies import HELD, HeldBytes
+from codex_proxy.http.middleware.frame import OWNER
 from codex_proxy.http.tellers import tell
+from codex_proxy.workers.pdf_reader import PdfReader, parsed_with_pdfs
 
 T = TypeVar("T")
+
+PDF_READER = web.AppKey("pdf_reader", PdfReader)
+"""Not there where what reads PDFs is not installed."""
 
 BODY_SECONDS = 300.0
 """How long a body may take: the largest one there may be, over a line of one megabit a second."""
@@ -54,12 +60,16 @@ async def read_body(request: web.Request) -> bytes:
     return body
 
 
-async def parsed_from(body: bytes, parse: Callable[[bytes], T]) -> T:
-    """What `parse` makes of a body. A large one is parsed in a thread, so that others are served meanwhile: a body of
-    25 MiB takes 200 ms, most of it for the images in it. Raises what `parse` raises."""
-    if len(body) <= PARSED_HERE:
-        return parse(body)
-    return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, body)
+async def parsed_from(request: web.Request, body: bytes, parse: Callable[[bytes, PdfTexts | None], T]) -> T:
+    """What `parse` makes of a body of this request, with the PDFs in it read. A large one is parsed in a thread, so
+    that others are served meanwhile: a body of 25 MiB takes 200 ms, most of it for the images in it. Raises `Fault`."""
+
+    async def parsed(pdfs: PdfTexts | None) -> T:
+        if len(body) <= PARSED_HERE:
+            return parse(body, pdfs)
+        return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, body, pdfs)
+
+    return await parsed_with_pdfs(parsed, request.app.get(PDF_READER), request[OWNER])
 
 
 async def _read(request: web.Request, limit: int, held: HeldBytes) -> bytes:

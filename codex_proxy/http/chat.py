@@ -64,8 +64,9 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     )
     client = request[CLIENT]
     parsed = await parsed_from(
+        request,
         await read_body(request),
-        lambda body: parse(body, settings=client.chat, catalog=app[CATALOG], headers=hints),
+        lambda body, pdfs: parse(body, settings=client.chat, catalog=app[CATALOG], headers=hints, pdfs=pdfs),
     )
     request[NOTES] |= {
         "model": parsed.model_asked,

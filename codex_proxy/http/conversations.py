@@ -37,7 +37,7 @@ from codex_proxy.surfaces.items import ItemDict, with_ids
 
 async def create(request: web.Request) -> web.Response:
     service, store = _service_and_store(request)
-    given = await parsed_from(await read_body(request), parse_create)
+    given = await parsed_from(request, await read_body(request), parse_create)
     now = service.clock.epoch()
     made = Conversation(
         owner=request[OWNER], id=service.ids.new("conv_"), created=now, metadata=given.metadata
@@ -107,7 +107,7 @@ async def create_items(request: web.Request) -> web.Response:
     """At most 20 at once, all or none."""
     service, store = _service_and_store(request)
     check_include(request)
-    given = await parsed_from(await read_body(request), parse_items)
+    given = await parsed_from(request, await read_body(request), parse_items)
     items = _new_items(given, service, service.clock.epoch())
     with store_errors_as_faults():
         try:

@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from
 from codex_proxy.http.faults import log_unforeseen
@@ -213,7 +214,8 @@ class _Connection:
             await self._turn(frame)
 
     async def _turn(self, frame: str | bytes) -> None:
-        parsed = await parsed_from(frame.encode() if isinstance(frame, str) else frame, self._parsed)
+        body = frame.encode() if isinstance(frame, str) else frame
+        parsed = await parsed_from(self._request, body, self._parsed)
         previous = parsed.previous_response_id
         try:
             prepared = await self._prepared(parsed)
@@ -257,7 +259,7 @@ class _Connection:
 
     # --- from a frame to a turn -----------------------------------------------------------------
 
-    def _parsed(self, frame: bytes) -> ParsedResponse:
+    def _parsed(self, frame: bytes, pdfs: PdfTexts | None) -> ParsedResponse:
         body = _body_of(frame)
         if body.get("background"):
             raise bad_request("A WebSocket's turns are not in the background: use POST.", "background")
@@ -269,6 +271,7 @@ class _Connection:
             settings=self._client.responses,
             catalog=self._responses.catalog,
             headers=hints_of(self._request),
+            pdfs=pdfs,
         )
 
     async def _prepared(self, parsed: ParsedResponse) -> PreparedResponse:

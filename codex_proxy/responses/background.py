@@ -11,6 +11,7 @@ import structlog
 
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.responses.context import context_of
 from codex_proxy.responses.live_run import RETRY_SECONDS, LiveRun, can_run_again, end_response
 from codex_proxy.responses.prepare import PreparedResponse, prepared_with, renderer_of
@@ -20,6 +21,7 @@ from codex_proxy.store.base import Store, StoredResponse, StoreError, StoreUnava
 from codex_proxy.surfaces.base import RequestHints, json_bytes
 from codex_proxy.surfaces.responses.objects import failed
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
+from codex_proxy.workers.pdf_reader import parsed_with_pdfs
 
 log = structlog.get_logger(__name__)
 
@@ -210,12 +212,17 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
     try:
         recovery = msgspec.json.decode(found.recovery, type=Recovery)
         hints = RequestHints(mode=recovery.mode, workdir=recovery.workdir, activity=recovery.activity)
-        parsed = parse(
-            recovery.body.encode(),
-            settings=service.clients.named(found.owner).responses,
-            catalog=service.catalog,
-            headers=hints,
-        )
+
+        async def parsed_again(pdfs: PdfTexts | None) -> ParsedResponse:
+            return parse(
+                recovery.body.encode(),
+                settings=service.clients.named(found.owner).responses,
+                catalog=service.catalog,
+                headers=hints,
+                pdfs=pdfs,
+            )
+
+        parsed = await parsed_with_pdfs(parsed_again, service.pdfs, found.owner)
         context = await context_of(parsed, store, found.owner, service.ids, found.created)
         prepared = await prepared_with(
             service, parsed, context, found.owner, id=found.id, created=found.created

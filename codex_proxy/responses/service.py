@@ -20,6 +20,7 @@ from codex_proxy.store.webhooks import PendingWebhook
 from codex_proxy.store.write_check import WriteCheck
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.usage import Spending
+from codex_proxy.workers.pdf_reader import PdfReader
 
 
 class Webhooks(Protocol):
@@ -72,5 +73,7 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of background responses that a restart has cut off."""
     write_check: WriteCheck | None = None
     """Of the store, where there is one."""
+    pdfs: PdfReader | None = None
+    """None: nobody reads PDFs."""
     webhooks: Webhooks | None = None
     """None: nobody is told of the ends of background responses."""

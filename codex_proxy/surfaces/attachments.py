@@ -1,7 +1,8 @@
 """Images and files in a request: what of them may reach the model. Raises `Fault` INVALID_REQUEST for the others.
 
-In: the URL of an image, the fields of a file part, which both APIs call the same. Out: an `ImagePart`, the text of a
-file with its name. There is no Files API here, so a `file_id` names nothing; and nobody fetches a `file_url`.
+In: the URL of an image; the fields of a file part, which both APIs call the same; the texts of the PDFs that have been
+read. Out: an `ImagePart`, the text of a file with its name. There is no Files API here, so a `file_id` names nothing;
+and nobody fetches a `file_url`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from codex_proxy.core import base64_text
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.images import ACCEPTED, NoImageError, clean_data_url
 from codex_proxy.core.items import ImagePart
+from codex_proxy.core.pdfs import PdfTexts
 
 _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
@@ -44,12 +46,26 @@ MAX_NAME: Final = 200
 _DATA_URL: Final = re.compile(r"data:[^,]{0,256}?;base64,", re.IGNORECASE)
 _NO_NAME: Final = re.compile(r'[\x00-\x1f\x7f"<>]')
 _WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_PDF: Final = b"%PDF-"
+_PDF_HEAD: Final = 1024
+
+NO_PDFS: Final = (
+    "Invalid file: this server does not read PDFs. Send the text that is in it, or have the operator install what "
+    "reads them (`pip install 'codex-openai-proxy[pdf]'`) and start the server again."
+)
 
 
 def file_text(
-    place: str, *, name: str | None, data: str | None, id: str | None = None, url: str | None = None
+    place: str,
+    *,
+    name: str | None,
+    data: str | None,
+    pdfs: PdfTexts | None,
+    id: str | None = None,
+    url: str | None = None,
 ) -> str:
-    """The file as the model gets it; `place` is the part that holds it."""
+    """The file as the model gets it; `place` is the part that holds it. `pdfs`: None where nobody reads PDFs;
+    else it is to be asked for again once those that are unread have been read."""
     if id is not None:
         raise bad_request(
             "There is no Files API here, so no file has an id: send the file itself in 'file_data'.",
@@ -64,11 +80,11 @@ def file_text(
         )
     if data is None:
         raise bad_request("A file has to be given by 'file_data'.", f"{place}.file_data")
-    text = _text_of(data, f"{place}.file_data")
+    text = _text_of(data, f"{place}.file_data", pdfs)
     return f'<file name="{_shown_name(name)}">\n{text}\n</file>'
 
 
-def _text_of(data: str, place: str) -> str:
+def _text_of(data: str, place: str, pdfs: PdfTexts | None) -> str:
     head = _DATA_URL.match(data)
     try:
         raw = base64_text.decode(data[head.end() :] if head else data)
@@ -78,22 +94,29 @@ def _text_of(data: str, place: str) -> str:
             place,
             "invalid_base64_file",
         ) from None
-    try:
-        text = raw.decode("utf-16" if raw.startswith(_WIDE) else "utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text or raw.startswith(b"%PDF-"):
+    text = None if raw.startswith(_PDF) else _decoded(raw)
+    if text is not None:
+        return text
+    # A reader of PDFs lets other bytes stand before the header.
+    if _PDF not in raw[:_PDF_HEAD]:
         raise bad_request(
-            f"Invalid file: {_kind(raw)}. Only text (UTF-8, or UTF-16 with its mark) reaches the model: send the text "
-            "that is in it.",
+            "Invalid file: it is no text. Only PDFs and text (UTF-8, or UTF-16 with its mark) reach the model: send "
+            "the text that is in it.",
             place,
             "unsupported_file",
         )
-    return text
+    if pdfs is None:
+        raise bad_request(NO_PDFS, place, "unsupported_file")
+    return pdfs.text_of(raw, place)
 
 
-def _kind(raw: bytes) -> str:
-    return "PDFs are not read here" if raw.startswith(b"%PDF-") else "it is no text"
+def _decoded(raw: bytes) -> str | None:
+    """The bytes as text; None where they are none."""
+    try:
+        text = raw.decode("utf-16" if raw.startswith(_WIDE) else "utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
 
 
 def _shown_name(name: str | None) -> str:

@@ -80,9 +80,11 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
 WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
 
 
-def workdir_of(headers: RequestHints, metadata: Mapping[str, str]) -> tuple[str | None, WorkdirParam]:
+def workdir_of(
+    headers: RequestHints, metadata: Mapping[str, str | None] | None
+) -> tuple[str | None, WorkdirParam]:
     """The folder that a request names, and who named it: for the 400 of whoever looks at the disk."""
     if headers.workdir:
         return headers.workdir, "X-Codex-Workdir"
-    folder = metadata.get("workdir")
+    folder = (metadata or {}).get("workdir")
     return folder, "metadata.workdir" if folder else None

@@ -14,6 +14,7 @@ import msgspec
 from pydantic import Field
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.body import Wire, parse_as
 from codex_proxy.surfaces.item_wire import AnyItem, Metadata
@@ -49,11 +50,11 @@ class NewConversation(msgspec.Struct, frozen=True):
     items: tuple[ItemDict, ...]
 
 
-def parse_create(body: bytes) -> NewConversation:
-    """`POST /v1/conversations`. A body may be missing: then there is nothing in it."""
+def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
+    """`POST /v1/conversations`. A body may be missing: then there is nothing in it. `pdfs`: see `file_text`."""
     request = parse_as(CreateBody, body or b"{}")
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
-    return NewConversation(metadata, normalised(request.items or [], "items"))
+    return NewConversation(metadata, normalised(request.items or [], "items", pdfs))
 
 
 def parse_update(body: bytes) -> dict[str, str | None]:
@@ -61,9 +62,9 @@ def parse_update(body: bytes) -> dict[str, str | None]:
     return dict(parse_as(UpdateBody, body).metadata or {})
 
 
-def parse_items(body: bytes) -> tuple[ItemDict, ...]:
+def parse_items(body: bytes, pdfs: PdfTexts | None = None) -> tuple[ItemDict, ...]:
     """`POST /v1/conversations/{id}/items`."""
-    return normalised(parse_as(AddItemsBody, body).items, "items")
+    return normalised(parse_as(AddItemsBody, body).items, "items", pdfs)
 
 
 ITEMS_LIMIT: Final = 100

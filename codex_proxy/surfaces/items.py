@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.ids import IdSource
+from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.surfaces import item_wire as wire
 from codex_proxy.surfaces.attachments import file_text, image_url
 
@@ -44,11 +45,13 @@ PREFIXES: Final = {
 _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 
 
-def normalised(given: str | Sequence[wire.AnyItem], field: str = "input") -> tuple[ItemDict, ...]:
-    """The items of `field`; a string is what the user says."""
+def normalised(
+    given: str | Sequence[wire.AnyItem], field: str = "input", pdfs: PdfTexts | None = None
+) -> tuple[ItemDict, ...]:
+    """The items of `field`; a string is what the user says. `pdfs`: see `file_text`."""
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)
-    return tuple(_FORMS[type(item)](item, f"{field}[{index}]") for index, item in enumerate(given))
+    return tuple(_form(item, f"{field}[{index}]", pdfs) for index, item in enumerate(given))
 
 
 def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
@@ -97,6 +100,14 @@ def resolved(
 # --- one form per kind of item ------------------------------------------------------------------
 
 
+def _form(item: wire.AnyItem, place: str, pdfs: PdfTexts | None) -> ItemDict:
+    if isinstance(item, wire.MessageItem):
+        return _message_form(item, place, pdfs)
+    if isinstance(item, wire.CallOutputItem):
+        return _output_form(item, place, pdfs)
+    return _FORMS[type(item)](item, place)
+
+
 def _message(role: str, content: list[ItemDict], status: str = "completed") -> ItemDict:
     return {"type": "message", "role": role, "content": content, "status": status}
 
@@ -110,17 +121,17 @@ def _kept(item: ItemDict, **optional: Any) -> ItemDict:
     return item | {key: value for key, value in optional.items() if value is not None}
 
 
-def _message_form(item: wire.MessageItem, place: str) -> ItemDict:
+def _message_form(item: wire.MessageItem, place: str, pdfs: PdfTexts | None) -> ItemDict:
     said = item.role == "assistant"
-    content = _parts(item.content, f"{place}.content", said=said)
+    content = _parts(item.content, f"{place}.content", pdfs, said=said)
     return _kept(_message(item.role, content, _status(item)), id=item.id, phase=item.phase)
 
 
-def _parts(content: wire.Content, place: str, *, said: bool) -> list[ItemDict]:
+def _parts(content: wire.Content, place: str, pdfs: PdfTexts | None, *, said: bool) -> list[ItemDict]:
     """`said`: by the assistant."""
     if isinstance(content, str):
         return [_text(content, said=said)]
-    return [_part(part, f"{place}[{index}]", said=said) for index, part in enumerate(content)]
+    return [_part(part, f"{place}[{index}]", pdfs, said=said) for index, part in enumerate(content)]
 
 
 def _text(text: str, *, said: bool) -> ItemDict:
@@ -129,7 +140,7 @@ def _text(text: str, *, said: bool) -> ItemDict:
     return {"type": "input_text", "text": text}
 
 
-def _part(part: wire.AnyPart, place: str, *, said: bool) -> ItemDict:
+def _part(part: wire.AnyPart, place: str, pdfs: PdfTexts | None, *, said: bool) -> ItemDict:
     if isinstance(part, wire.TextPart):
         return _text(part.text, said=said)
     if isinstance(part, wire.RefusalPart):
@@ -142,7 +153,9 @@ def _part(part: wire.AnyPart, place: str, *, said: bool) -> ItemDict:
         )
     if isinstance(part, wire.FilePart):
         # It is kept as the model gets it: nobody reads the file a second time.
-        text = file_text(place, name=part.filename, data=part.file_data, id=part.file_id, url=part.file_url)
+        text = file_text(
+            place, name=part.filename, data=part.file_data, id=part.file_id, url=part.file_url, pdfs=pdfs
+        )
         return _text(text, said=False)
     if part.image_url is None:
         raise bad_request(
@@ -197,10 +210,10 @@ def _agent_message_form(item: wire.AgentMessageItem, place: str) -> ItemDict:
     return _kept(said, id=item.id)
 
 
-def _output_form(item: wire.CallOutputItem, place: str) -> ItemDict:
+def _output_form(item: wire.CallOutputItem, place: str, pdfs: PdfTexts | None) -> ItemDict:
     output = item.output
     if not isinstance(output, str):
-        output = _parts(output, f"{place}.output", said=False)  # type: ignore[assignment]
+        output = _parts(output, f"{place}.output", pdfs, said=False)  # type: ignore[assignment]
     return _kept(
         {"type": item.type, "call_id": item.call_id, "output": output, "status": _status(item)},
         id=item.id,
@@ -252,7 +265,6 @@ def _activity_form(item: wire.ActivityItem, place: str) -> ItemDict:
 
 
 _FORMS: Final[dict[type, Callable[[Any, str], ItemDict]]] = {
-    wire.MessageItem: _message_form,
     wire.ItemReference: _reference_form,
     wire.ReasoningItem: _reasoning_form,
     wire.FunctionCallItem: _call_form,
@@ -261,7 +273,6 @@ _FORMS: Final[dict[type, Callable[[Any, str], ItemDict]]] = {
     wire.ToolSearchOutputItem: _tool_search_output_form,
     wire.AdditionalToolsItem: _additional_tools_form,
     wire.AgentMessageItem: _agent_message_form,
-    wire.CallOutputItem: _output_form,
     wire.McpListToolsItem: _mcp_tools_form,
     wire.McpCallItem: _mcp_call_form,
     wire.McpApprovalRequestItem: _mcp_request_form,

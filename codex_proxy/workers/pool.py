@@ -65,7 +65,7 @@ class WorkerPool(Generic[Q, A]):
     @property
     def workers(self) -> list[int]:
         """The process ids of those that run."""
-        return [worker.pid for worker in (*self._idle, *self._busy)]
+        return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "") -> A | NoAnswer:
         """What a worker answers to this owner's question."""
@@ -94,7 +94,7 @@ class WorkerPool(Generic[Q, A]):
 
     async def _ask_worker(self, question: Q) -> A | NoAnswer:
         try:
-            worker = self._idle.pop() if self._idle else await _Worker.started(self._module)
+            worker = self._take_idle() or await _Worker.started(self._module)
         except OSError as error:
             log.warning("worker_not_started", worker=self._module, reason=os.strerror(error.errno or 0))
             return NoAnswer.NOT_STARTED
@@ -121,6 +121,15 @@ class WorkerPool(Generic[Q, A]):
         if body is None:
             return NoAnswer.STOPPING if self._closed else NoAnswer.GAVE_UP
         return self._answers.decode(body)
+
+    def _take_idle(self) -> _Worker | None:
+        """A worker that waits; one that was killed from outside meanwhile is none."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.runs:
+                return worker
+            worker.cancel_idle_end()
+        return None
 
     def _end_idle(self, worker: _Worker) -> None:
         if worker in self._idle:
@@ -150,6 +159,10 @@ class _Worker:
             start_new_session=True,
         )
         return cls(process)
+
+    @property
+    def runs(self) -> bool:
+        return self._process.returncode is None
 
     async def ask(self, question: Any) -> bytes:
         """The answer as it came. Raises `EOFError` or `ConnectionError` where the process ended, and

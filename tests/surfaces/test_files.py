@@ -81,7 +81,8 @@ def test_a_file_in_the_output_of_a_tool_is_text_too() -> None:
         (b"a\0b", "it is no text"),
         (b"\xff\xfea", "it is no text"),
         (b"caf\xe9", "it is no text"),
-        (b"%PDF-1.7\n", "PDFs are not read here"),
+        (b"%PDF-1.7\n", "does not read PDFs"),
+        (b"\xff\n%PDF-1.7\n", "does not read PDFs"),
     ],
 )
 def test_what_is_no_text_is_refused_and_the_field_named(data: bytes, why: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 
+import psutil
 import pytest
 
 from codex_proxy.workers import pool as pools
@@ -54,6 +55,17 @@ async def test_a_question_that_takes_too_long_is_given_up_and_the_next_one_is_an
     await patient.close()
     assert await patient.ask(Work()) is NoAnswer.STOPPING
     await pool.close()
+
+
+async def test_a_worker_that_was_killed_while_it_waited_is_asked_nothing(
+    pool: WorkerPool[Work, Done],
+) -> None:
+    assert await pool.ask(Work()) == Done()
+    (pid,) = pool.workers
+    psutil.Process(pid).kill()
+    await eventually(lambda: not pool.workers)
+    assert await pool.ask(Work()) == Done()
+    assert pool.workers != [pid]
 
 
 async def test_where_the_system_starts_no_process_a_question_is_told_so(

@@ -78,8 +78,11 @@ async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryIt
 async def _parsed(request: web.Request, *, counting: bool = False) -> ParsedContext:
     catalog, max_items = request.app[RESPONSES].catalog, request[CLIENT].responses.max_items
     return await parsed_from(
+        request,
         await read_body(request),
-        lambda body: contexts.parse_context(body, catalog=catalog, max_items=max_items, counting=counting),
+        lambda body, pdfs: contexts.parse_context(
+            body, catalog=catalog, max_items=max_items, counting=counting, pdfs=pdfs
+        ),
     )
 
 

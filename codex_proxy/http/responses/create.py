@@ -47,7 +47,9 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     body, hints = await read_body(request), hints_of(request)
     settings = request[CLIENT].responses
     parsed = await parsed_from(
-        body, lambda body: parse(body, settings=settings, catalog=service.catalog, headers=hints)
+        request,
+        body,
+        lambda body, pdfs: parse(body, settings=settings, catalog=service.catalog, headers=hints, pdfs=pdfs),
     )
     request[NOTES] |= {
         "model": parsed.model_asked,

@@ -20,13 +20,14 @@ from codex_proxy.core.items import (
     Part,
     TextPart,
 )
+from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.surfaces.attachments import file_text, image_part
 from codex_proxy.surfaces.chat import wire
 
 
-def history_of(messages: Iterable[wire.AnyMessage]) -> tuple[HistoryItem, ...]:
-    """The history that these messages tell."""
-    reader = _Reader()
+def history_of(messages: Iterable[wire.AnyMessage], pdfs: PdfTexts | None = None) -> tuple[HistoryItem, ...]:
+    """The history that these messages tell. `pdfs`: see `file_text`."""
+    reader = _Reader(pdfs)
     for index, message in enumerate(messages):
         reader.read(message, index)
     reader.settle()
@@ -53,8 +54,9 @@ def has_instructions(messages: Iterable[wire.AnyMessage]) -> bool:
 class _Reader:
     """The history so far, and the calls of the last assistant message with the outputs they have got."""
 
-    def __init__(self) -> None:
+    def __init__(self, pdfs: PdfTexts | None) -> None:
         self.items: list[HistoryItem] = []
+        self._pdfs = pdfs
         self._calls: dict[str, HistoryCall] = {}
         self._outputs: dict[str, HistoryOutput] = {}
         self._legacy = False
@@ -72,7 +74,7 @@ class _Reader:
         if isinstance(message, wire.InstructionMessage):
             self.items.append(HistoryMessage("developer", _named(message.name, _text_parts(message.content))))
         elif isinstance(message, wire.UserMessage):
-            parts = _named(message.name, _shown_parts(message.content, f"{place}.content"))
+            parts = _named(message.name, _shown_parts(message.content, f"{place}.content", self._pdfs))
             self.items.append(HistoryMessage("user", parts))
         else:
             self._assistant(message, index, place)
@@ -141,7 +143,8 @@ class _Reader:
                 f"No tool call with id '{call_id}' in the preceding message with 'tool_calls'.",
                 f"{place}.tool_call_id",
             )
-        self._output(call_id, _shown_parts(message.content, f"{place}.content"), f"{place}.tool_call_id")
+        parts = _shown_parts(message.content, f"{place}.content", self._pdfs)
+        self._output(call_id, parts, f"{place}.tool_call_id")
 
     def _function_output(self, message: wire.FunctionMessage, place: str) -> None:
         if not self._calls or not self._legacy:
@@ -196,13 +199,13 @@ def _assistant_parts(message: wire.AssistantMessage) -> tuple[Part, ...]:
     return tuple(TextPart(text) for text in texts if text)
 
 
-def _shown_parts(content: wire.ShownContent, place: str) -> tuple[Part, ...]:
+def _shown_parts(content: wire.ShownContent, place: str, pdfs: PdfTexts | None) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (TextPart(content),)
-    return tuple(_shown_part(part, f"{place}[{index}]") for index, part in enumerate(content))
+    return tuple(_shown_part(part, f"{place}[{index}]", pdfs) for index, part in enumerate(content))
 
 
-def _shown_part(part: wire.ShownPart, place: str) -> Part:
+def _shown_part(part: wire.ShownPart, place: str, pdfs: PdfTexts | None) -> Part:
     if isinstance(part, wire.TextPart):
         return TextPart(part.text)
     if isinstance(part, wire.UnheardPart):
@@ -213,6 +216,6 @@ def _shown_part(part: wire.ShownPart, place: str) -> Part:
     if isinstance(part, wire.FilePart):
         given = part.file
         return TextPart(
-            file_text(f"{place}.file", name=given.filename, data=given.file_data, id=given.file_id)
+            file_text(f"{place}.file", name=given.filename, data=given.file_data, id=given.file_id, pdfs=pdfs)
         )
     return image_part(part.image_url.url, part.image_url.detail, f"{place}.image_url.url")

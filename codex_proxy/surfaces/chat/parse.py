@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, shown_tier, workdir_of
 from codex_proxy.surfaces.body import MAX_ITEMS, most_elements
@@ -68,15 +69,22 @@ class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
     """Images by web address, and the field of each: what a fault of its fetching names."""
 
 
-def parse(body: bytes, *, settings: ChatSettings, catalog: ModelCatalog, headers: RequestHints) -> ParsedChat:
-    """The whole of one request. The first thing that is wrong is the fault that is raised."""
+def parse(
+    body: bytes,
+    *,
+    settings: ChatSettings,
+    catalog: ModelCatalog,
+    headers: RequestHints,
+    pdfs: PdfTexts | None = None,
+) -> ParsedChat:
+    """The whole of one request. The first thing that is wrong is the fault that is raised. `pdfs`: see `file_text`."""
     request = parse_body(body)
     most_elements("messages", len(request.messages), settings.max_items)
     refuse_unsupported(request, settings.logprobs)
     choices = choices_of(request, settings.max_choices)
     wanted = format_of(request, structured_output=settings.structured_output)
     offered = offered_by(request)
-    history = history_of(request.messages)
+    history = history_of(request.messages, pdfs)
     model_asked = DEFAULT_NAME if request.model is None else request.model
     resolved = resolve(model_asked, catalog)
     mode = mode_of(
@@ -85,8 +93,7 @@ def parse(body: bytes, *, settings: ChatSettings, catalog: ModelCatalog, headers
         server=settings.builtin_tools,
         client_acts=bool(offered.tools) or wanted.kind != "text" or has_instructions(request.messages),
     )
-    metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
-    workdir, workdir_param = workdir_of(headers, metadata)
+    workdir, workdir_param = workdir_of(headers, request.metadata)
     turn = Turn(
         model=resolved.agent_model,
         history=with_json_hint(history, wanted),

@@ -15,6 +15,7 @@ import msgspec
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart
+from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
@@ -50,13 +51,19 @@ class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_context(
-    body: bytes, *, catalog: ModelCatalog, max_items: int = MAX_ITEMS, counting: bool = False
+    body: bytes,
+    *,
+    catalog: ModelCatalog,
+    max_items: int = MAX_ITEMS,
+    counting: bool = False,
+    pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
-    """The whole of one request. `counting`: it may be without a model, since an estimate needs none."""
+    """The whole of one request. `counting`: it may be without a model, since an estimate needs none. `pdfs`: see
+    `parse`."""
     request = parse_body(body, counting=counting)
     check_input(request, max_items)
     conversation = context_of(request)
-    items = normalised(request.input or ())
+    items = normalised(request.input or (), pdfs=pdfs)
     if not items and conversation is None and request.previous_response_id is None:
         raise bad_request(
             "Give an 'input', a 'previous_response_id' or a 'conversation'.",

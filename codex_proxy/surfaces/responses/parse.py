@@ -16,6 +16,7 @@ import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
+from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, workdir_of
@@ -110,26 +111,28 @@ class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(
-    body: bytes, *, settings: ResponsesSettings, catalog: ModelCatalog, headers: RequestHints
+    body: bytes,
+    *,
+    settings: ResponsesSettings,
+    catalog: ModelCatalog,
+    headers: RequestHints,
+    pdfs: PdfTexts | None = None,
 ) -> ParsedResponse:
-    """The whole of one request. The first thing that is wrong is the fault that is raised."""
+    """The whole of one request. The first thing that is wrong is the fault that is raised. `pdfs`: see `file_text`."""
     request = _checked(parse_body(body), settings)
     conversation = context_of(request)
     wanted = format_of(request)
-    items = normalised(request.input)
+    items = normalised(request.input, pdfs=pdfs)
     offered = offered_by(request.tools, request.tool_choice, tools_in(items))
+    acts = _client_acts(request, offered, wanted, items)
     resolved = resolve(request.model, catalog)
     effort = (request.reasoning.effort if request.reasoning else None) or resolved.effort
-    metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
-    workdir, workdir_param = workdir_of(headers, metadata)
+    workdir, workdir_param = workdir_of(headers, request.metadata)
     turn = Turn(
         model=resolved.agent_model,
         history=(),
         mode=mode_of(
-            by_name=resolved.mode,
-            by_header=headers.mode,
-            server=settings.builtin_tools,
-            client_acts=_client_acts(request, offered, wanted, items),
+            by_name=resolved.mode, by_header=headers.mode, server=settings.builtin_tools, client_acts=acts
         ),
         effort=effort,
         summary=summary_of(request),
@@ -163,7 +166,7 @@ def parse(
         truncation=request.truncation or "disabled",
         json_object=wanted.kind == "json_object",
         activity=_activity(headers.activity, settings),
-        echo=echo_of(request, offered, effort=effort, metadata=metadata, conversation=conversation),
+        echo=echo_of(request, offered, effort=effort, conversation=conversation),
         ignored=(*_ignored_by_us(request), *offered.left_out),
         workdir_param=workdir_param,
     )

@@ -21,7 +21,6 @@ def echo_of(
     offered: Offered,
     *,
     effort: str | None,
-    metadata: dict[str, str],
     conversation: str | None,
 ) -> dict[str, Any]:
     """The constant fields. `effort`: the effective one, which the model's name may have given."""
@@ -31,7 +30,7 @@ def echo_of(
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
         "max_tool_calls": request.max_tool_calls,
-        "metadata": metadata,
+        "metadata": {key: value for key, value in (request.metadata or {}).items() if value is not None},
         "model": request.model,
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "presence_penalty": _number(request.presence_penalty, 0.0),

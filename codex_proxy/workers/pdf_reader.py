@@ -1,0 +1,131 @@
+"""Reads PDFs in processes of their own (`pdf_worker`), since a hostile one takes any amount of time and memory.
+
+Texts are kept for a while: a chat brings the same file along with each of its turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
+
+from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.pdfs import Pdf, PdfTexts
+from codex_proxy.workers.pdf_worker import PdfAnswer, PdfQuestion
+from codex_proxy.workers.pool import NoAnswer, WorkerPool
+
+T = TypeVar("T")
+
+WORKER: Final = "codex_proxy.workers.pdf_worker"
+WALL_SECONDS: Final = 40.0
+"""Of one PDF, on a machine that is busy."""
+REQUEST_SECONDS: Final = 60.0
+"""Of all PDFs of one request, of which no further one is begun then."""
+KEPT_SECONDS: Final = 600.0
+MAX_KEPT_CHARS: Final = 8 << 20
+"""Of texts that are kept for the next turn."""
+
+
+def can_read_pdfs() -> bool:
+    """Whether the library for it is installed (the extra `pdf`)."""
+    return importlib.util.find_spec("pypdf") is not None
+
+
+class PdfReader:
+    """The reader of one server; `owners` tells how many owners of requests there are. `close` it at the end."""
+
+    def __init__(self, owners: Callable[[], int] = lambda: 1) -> None:
+        self._pool: WorkerPool[PdfQuestion, PdfAnswer] = WorkerPool(
+            WORKER, PdfAnswer, wall_seconds=WALL_SECONDS, owners=owners
+        )
+        self._kept: OrderedDict[tuple[str, bytes], tuple[str, float]] = OrderedDict()
+        """Texts by owner and digest, each with the time until which it is kept; the newest stands last."""
+        self._kept_chars = 0
+        self._cleaning: asyncio.TimerHandle | None = None
+
+    @property
+    def workers(self) -> list[int]:
+        """The process ids of those that run."""
+        return self._pool.workers
+
+    async def read(self, pdfs: Mapping[bytes, Pdf], owner: str) -> dict[bytes, str]:
+        """The texts, by digest as given. Raises `Fault`: INVALID_REQUEST for one that cannot be read, UNAVAILABLE."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + REQUEST_SECONDS
+        texts: dict[bytes, str] = {}
+        for digest, pdf in pdfs.items():
+            kept = self._kept.get((owner, digest))
+            if kept is None and loop.time() > until:
+                raise _refused("takes too long to read, with the others of the request", pdf.field)
+            texts[digest] = await self._text_of(pdf, owner) if kept is None else kept[0]
+            self._keep((owner, digest), texts[digest], loop)
+        return texts
+
+    async def close(self) -> None:
+        """Kills every worker, and forgets what was read."""
+        if self._cleaning is not None:
+            self._cleaning.cancel()
+        self._kept.clear()
+        await self._pool.close()
+
+    async def _text_of(self, pdf: Pdf, owner: str) -> str:
+        answered = await self._pool.ask(PdfQuestion(pdf.data), owner)
+        if isinstance(answered, PdfAnswer):
+            if answered.wrong is not None:
+                raise _refused(answered.wrong, pdf.field)
+            return answered.text
+        if answered is NoAnswer.GAVE_UP:
+            raise _refused("takes too much time or memory to read", pdf.field)
+        if answered is NoAnswer.STOPPING:
+            raise Fault(STOPPING)
+        busy = answered is NoAnswer.BUSY
+        why = "too many others are being read" if busy else "no process could be started for it"
+        message = f"The PDF in '{pdf.field}' could not be read: {why}. Try again later."
+        raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, param=pdf.field, retry_after=5))
+
+    def _keep(self, key: tuple[str, bytes], text: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._forget(key)
+        self._kept[key] = (text, loop.time() + KEPT_SECONDS)
+        self._kept_chars += len(text)
+        while self._kept_chars > MAX_KEPT_CHARS:
+            self._forget(next(iter(self._kept)))
+        if self._cleaning is None and self._kept:
+            self._cleaning = loop.call_later(KEPT_SECONDS, self._forget_old, loop)
+
+    def _forget_old(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Forgets those whose time is over, and comes back for the next one."""
+        self._cleaning = None
+        while self._kept:
+            key, (_, until) = next(iter(self._kept.items()))
+            if until > loop.time():
+                self._cleaning = loop.call_at(until, self._forget_old, loop)
+                return
+            self._forget(key)
+
+    def _forget(self, key: tuple[str, bytes]) -> None:
+        if key in self._kept:
+            self._kept_chars -= len(self._kept.pop(key)[0])
+
+
+async def parsed_with_pdfs(
+    parse: Callable[[PdfTexts | None], Awaitable[T]], reader: PdfReader | None, owner: str
+) -> T:
+    """What `parse` makes of a request, with its PDFs read; it is run twice where there are any. Raises what `parse` and
+    `PdfReader.read` raise. Without a `reader` nobody reads PDFs here."""
+    if reader is None:
+        return await parse(None)
+    pdfs = PdfTexts()
+    parsed = await parse(pdfs)
+    if not pdfs.unread:
+        return parsed
+    return await parse(PdfTexts(await reader.read(pdfs.unread, owner)))
+
+
+def _refused(wrong: str, field: str) -> Fault:
+    return bad_request(
+        f"Invalid file: the PDF {wrong}. Send its text, or pictures of its pages, instead.",
+        field,
+        "unsupported_file",
+    )

@@ -1,0 +1,123 @@
+"""PDFs are read in processes that can be killed, and their texts are kept for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psutil
+import pytest
+
+from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.pdfs import Pdf
+from codex_proxy.workers import pdf_reader
+from codex_proxy.workers.pdf_reader import PdfReader
+from codex_proxy.workers.pdf_worker import MEMORY_BYTES
+from tests import pdfs
+from tests.cpu_time import cpu_seconds
+from tests.waiting import eventually
+
+TEXT = "[page 1 of 1]\nHello."
+BOMBS = pdfs.bombs()
+
+
+@pytest.fixture
+async def reader(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PdfReader]:
+    monkeypatch.setattr(pdf_reader, "WORKER", "tests.workers.hasty_pdf_worker")
+    made = PdfReader(lambda: 2)
+    yield made
+    await made.close()
+    assert made.workers == []
+
+
+async def read(reader: PdfReader, data: bytes, owner: str = "ann") -> str:
+    (text,) = (await reader.read({b"1": Pdf(data, "here")}, owner)).values()
+    return text
+
+
+async def refused(reader: PdfReader, data: bytes) -> str:
+    with pytest.raises(Fault) as caught:
+        await read(reader, data)
+    failure = caught.value.failure
+    assert (failure.kind, failure.param) == (FaultKind.INVALID_REQUEST, "here")
+    assert failure.code == "unsupported_file"
+    return failure.message
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+async def test_a_bomb_is_refused_and_the_next_file_is_read(reader: PdfReader, kind: str) -> None:
+    longest = asyncio.ensure_future(_longest_stop())
+    message = await refused(reader, BOMBS[kind])
+    longest.cancel()
+    assert message.startswith("Invalid file: the PDF takes too much ")
+    assert await longest < 0.1
+    assert await read(reader, pdfs.pdf("Hello.")) == TEXT
+
+
+async def _longest_stop() -> float:
+    """How long the loop did one thing at most."""
+    longest, last = 0.0, cpu_seconds()
+    try:
+        while True:
+            await asyncio.sleep(0)
+            longest, last = max(longest, cpu_seconds() - last), cpu_seconds()
+    except asyncio.CancelledError:
+        return longest
+
+
+async def test_what_is_wrong_is_a_400_that_names_the_part_and_says_what_to_do(reader: PdfReader) -> None:
+    assert await refused(reader, pdfs.locked("Hello.", "secret")) == (
+        "Invalid file: the PDF is encrypted: send it without a password. Send its text, or pictures of its pages, "
+        "instead."
+    )
+
+
+async def test_a_process_has_only_so_much_memory_and_nothing_of_our_environment(
+    reader: PdfReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROXY_API_KEY", "secret")
+    await read(reader, pdfs.pdf("Hello."))
+    process = psutil.Process(reader.workers[0])
+    assert process.environ() == {}
+    assert process.rlimit(psutil.RLIMIT_AS) == (MEMORY_BYTES, MEMORY_BYTES)
+
+
+async def test_a_text_is_kept_for_its_owner_and_for_a_while(
+    reader: PdfReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pdf_reader, "KEPT_SECONDS", 0.3)
+    data = pdfs.pdf("Hello.")
+    assert await read(reader, data) == TEXT
+    assert await read(reader, b"not read again", "ann") == TEXT
+    assert await read(reader, data, "bob") == TEXT
+    assert list(reader._kept) == [("ann", b"1"), ("bob", b"1")]
+    await eventually(lambda: not reader._kept)
+    with pytest.raises(Fault):
+        await read(reader, b"read again", "ann")
+
+
+async def test_what_is_kept_has_a_bound(reader: PdfReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf_reader, "MAX_KEPT_CHARS", 2 * len(TEXT))
+    for name in ("a", "b", "c"):
+        await reader.read({name.encode(): Pdf(pdfs.pdf("Hello."), "here")}, "ann")
+    assert [digest for _, digest in reader._kept] == [b"b", b"c"]
+
+
+async def test_an_owner_with_many_leaves_room_for_another(reader: PdfReader) -> None:
+    greedy = [
+        asyncio.ensure_future(reader.read({b"%d" % n: Pdf(BOMBS["a million texts"], "x")}, "ann"))
+        for n in range(4)
+    ]
+    await eventually(lambda: reader.workers)
+    assert await read(reader, pdfs.pdf("Hello."), "bob") == TEXT
+    assert not any(each.done() for each in greedy)
+    await reader.close()
+    ended = await asyncio.gather(*greedy, return_exceptions=True)
+    assert {each.failure.kind for each in ended if isinstance(each, Fault)} == {FaultKind.STOPPING}
+
+
+async def test_a_request_whose_files_take_too_long_together_is_refused(
+    reader: PdfReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pdf_reader, "REQUEST_SECONDS", -1.0)
+    assert "with the others of the request" in await refused(reader, pdfs.pdf("Hello."))
