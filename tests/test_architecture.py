@@ -60,6 +60,7 @@ DRIVES_CHILDREN = frozenset(
         *("agents.codex.commands", "agents.codex.first_start"),
         *("agents.codex.private_home", "agents.codex.program"),
         *("agents.codex_app_server.agent", "agents.codex_app_server.pool"),
+        "agents.codex_app_server.binary_check",
         *("agents.codex_app_server.process", "agents.codex_app_server.setup"),
     }
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -29,6 +30,8 @@ class Agent(Protocol):
     name: str
     version: str
     capabilities: frozenset[Capability]
+    off: Mapping[str, tuple[str, ...]]
+    """What another release of its program could do besides, and what this one lacks for it, by name."""
     any_model: bool
     """The provider judges model names, so none is unknown here."""
 

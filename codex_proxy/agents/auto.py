@@ -1,25 +1,34 @@
-"""The agent `auto`: the Codex that is found, by the protocol that its release speaks."""
+"""The agent `auto`: the Codex that is found, by a protocol that it speaks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from codex_proxy.agents.codex.spec import codex_program, dialect_for
+from codex_proxy.agents.codex.spec import codex_program, protocol_of
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
+    from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
     from codex_proxy.commands.checkup import Check
 
 
 async def _make(context: AgentContext) -> Agent:
-    """The agent that the release of the Codex that is found speaks the protocol of."""
+    """The agent for the protocol that drives the Codex that is found."""
     from codex_proxy.agents.codex.commands import find_version
-    from codex_proxy.process.environment import child_environment
+    from codex_proxy.agents.codex_app_server.binary_check import check_binary
+    from codex_proxy.files.private import make_folder
 
-    program = codex_program(context)
-    version = await find_version(program, child_environment(context.environ))
-    if dialect_for("auto", version) == "codex-proto":
+    program, environment = codex_program(context), context.child_environment()
+    version = await find_version(program, environment)
+
+    async def check() -> BinaryCheck:
+        state = context.settings.state_dir
+        make_folder(state)
+        return await check_binary(program, str(state), environment)
+
+    protocol = await protocol_of(program, version, "auto", check, environment)
+    if protocol.agent == "codex-proto":
         from codex_proxy.agents.codex_proto.spec import make_proto
 
         return await make_proto(context)
@@ -36,7 +45,7 @@ async def _check(context: AgentContext) -> list[Check]:
 
 AUTO = AgentSpec(
     name="auto",
-    summary="the Codex that is found, by the protocol that its release speaks",
+    summary="the Codex that is found, by a protocol that it speaks",
     processes="as that agent has them",
     make=_make,
     check=_check,

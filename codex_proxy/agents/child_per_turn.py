@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -33,6 +33,8 @@ class ChildSpec(msgspec.Struct, frozen=True):
     models: tuple[AgentModel, ...]
     any_model: bool
     """Any model name is accepted: `models` is not all there is."""
+    off: Mapping[str, tuple[str, ...]] = {}
+    """What another release of the program could do besides, and what this one lacks for it, by name."""
     reads: Literal["lines", "chunks"] = "lines"
     """`lines`: whole lines without their ends; `chunks`: bytes as they come, for text that is shown as it grows."""
 
@@ -48,6 +50,7 @@ class ChildPerTurnAgent:
         self.name = spec.name
         self.version = spec.version
         self.capabilities = spec.capabilities
+        self.off: Mapping[str, tuple[str, ...]] = spec.off
         self.any_model = spec.any_model
         self._spec = spec
         self._transports: set[ChildTransport] = set()

@@ -22,6 +22,10 @@ def banner(server: Any) -> str:
         f"  agent      {server.agent.name} {server.agent.version}",
         f"  workspace  {settings.workdir} ({sandbox})",
     ]
+    lines += [
+        f"  off        {feature}: this release has no {', no '.join(names)}"
+        for feature, names in server.agent.off.items()
+    ]
     trouble = server.agent.trouble()
     if trouble is not None:
         lines.append(f"  TROUBLE    {trouble.message}")

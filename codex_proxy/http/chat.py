@@ -145,7 +145,8 @@ def _renderer(
 
 def _headers(request: web.Request, parsed: ParsedChat) -> dict[str, str]:
     search = "web_search_options" if parsed.web_search else None
-    return agent_headers(request.app[RUNS].agent, parsed.turn, parsed.ignored, search, "verbosity")
+    agent = request.app[RUNS].agent
+    return agent_headers(agent, parsed.turn, parsed.ignored, search, "verbosity", "reasoning_effort")
 
 
 def _no_keepalive(request: web.Request) -> bool:

@@ -41,6 +41,8 @@ async def healthz(request: web.Request) -> web.Response:
     body: dict[str, object] = {"status": "ok" if trouble is None else "degraded", "agent": about}
     if await _is_told_details(request):
         about["version"] = agent.version
+        if agent.off:
+            about["off"] = agent.off
         body["version"] = __version__
         body["turns"] = {"running": manager.running, "queued": manager.queued}
     if made_up:

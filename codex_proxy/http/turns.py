@@ -9,13 +9,13 @@ from codex_proxy.core.turn import Turn
 
 
 def agent_headers(
-    agent: Agent, turn: Turn, ignored: Sequence[str], search: str | None, verbosity: str
+    agent: Agent, turn: Turn, ignored: Sequence[str], search: str | None, verbosity: str, effort: str
 ) -> dict[str, str]:
     """The headers that name the agent, and what the request asked for in vain.
 
     `ignored`: parameters that change nothing, whichever agent serves. `search` is the field that asked for a web
-    search, if one did, `verbosity` the one that would ask for a verbosity: both are named where the agent has no such
-    thing.
+    search, if one did, `verbosity` the one that would ask for a verbosity, `effort` the one for an effort: each is
+    named where the agent has no such thing.
     """
     able = agent.capabilities
     named = list(ignored)
@@ -23,6 +23,9 @@ def agent_headers(
         named.append(search)
     if turn.verbosity is not None and "verbosity" not in able:
         named.append(verbosity)
+    if "effort" in agent.off:
+        asked = {effort: turn.effort or turn.summary, "service_tier": turn.service_tier}
+        named += [field for field, value in asked.items() if value is not None]
     headers = {"x-codex-agent": agent.name}
     if named:
         headers["x-codex-ignored-params"] = ", ".join(named)

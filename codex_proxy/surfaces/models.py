@@ -41,6 +41,8 @@ class ModelCatalog(msgspec.Struct, frozen=True, kw_only=True):
     any_model: bool = False
     default_model: str = ""
     """What `codex-5` means; empty: the agent's own default."""
+    off: tuple[str, ...] = ()
+    """What the agent cannot do because of its program's release."""
     advice: str = ""
     """A further sentence for whoever asks for a model that does not exist."""
 
@@ -157,6 +159,8 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
     """One entry, under the name that was asked for. Raises `Fault` MODEL_NOT_FOUND."""
     resolved = resolve(name, catalog)
     entry: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
+    if catalog.off:
+        entry["off"] = list(catalog.off)
     model = next((model for model in catalog.models if model.id == resolved.agent_model), None)
     if model is None:
         return entry

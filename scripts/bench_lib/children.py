@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scripts.bench_lib import flood, paced
+from tests.codex_schemas import schema_file
 from tests.real.codex_home import bundled_catalog
 
 Dialect = Literal["proto", "app-server"]
@@ -25,6 +26,7 @@ def make_child(folder: Path, dialect: Dialect, deltas: int) -> Path:
     (folder / flood.STREAM).write_bytes(b"".join(line + b"\n" for line in lines))
     (folder / flood.VERSION).write_text(VERSIONS[dialect] + "\n")
     (folder / flood.CATALOG).write_bytes(bundled_catalog())
+    (folder / flood.SCHEMA).write_bytes(schema_file().read_bytes())
     program = folder / "codex"
     words = (sys.executable, "-I", flood.__file__, str(folder))
     program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
@@ -38,7 +40,7 @@ def make_paced_child(folder: Path, *, deltas: int, every: float) -> Path:
     (folder / paced.PLAN).write_text(json.dumps({"deltas": deltas, "every": every}))
     serve = shlex.join((sys.executable, "-I", paced.__file__, str(folder)))
     other = program.read_text().partition("\n")[2]
-    case = f'case " $* " in *" app-server "*) exec {serve};; esac'
+    case = f'case " $* " in *" generate-json-schema "*) ;; *" app-server "*) exec {serve};; esac'
     program.write_text(f"#!/bin/sh\n{case}\n{other}")
     return program
 

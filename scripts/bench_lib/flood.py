@@ -2,8 +2,9 @@
 
     python -I flood.py FOLDER ARGUMENT...
 
-It answers `--version`, `debug models --bundled`, `proto` and `app-server` from the files of FOLDER, and spends
-no time of its own between two deltas. Only what the proxy asks of a Codex before and after a turn is played.
+It answers `--version`, `debug models --bundled`, `proto` and `app-server` (what it speaks, too) from the files of
+FOLDER, and spends no time of its own between two deltas. Only what the proxy asks of a Codex before and after a turn is
+played.
 """
 
 import json
@@ -14,6 +15,7 @@ THREAD = "01a1fb84-adfb-7313-8d3e-12f1bc8f0630"
 TURN = "01a1fb84-aed4-7a30-899c-db6837a231b3"
 ITEM = "msg_732_0"
 STREAM, CATALOG, VERSION = "stream", "catalog", "version"
+SCHEMA = "codex_app_server_protocol.schemas.json"
 
 ANSWERS = {
     "initialize": {"userAgent": "bench/0.163.0 (bench)"},
@@ -60,6 +62,11 @@ def main(folder: str, arguments: list[str]) -> None:
         write_all(read(folder, VERSION))
     elif "debug" in arguments:
         write_all(read(folder, CATALOG))
+    elif "--help" in arguments:
+        write_all(b"Usage: codex proto [OPTIONS]\n")
+    elif "generate-json-schema" in arguments:
+        with open(os.path.join(arguments[-1], SCHEMA), "wb") as file:
+            file.write(read(folder, SCHEMA))
     elif "proto" in arguments:
         proto(read(folder, STREAM))
     else:

@@ -14,6 +14,7 @@ from codex_proxy.agents.codex.commands import find_version
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.setup import CodexPlaces, CodexSetup, can_confine, prepare_app_server
 from codex_proxy.core.faults import Fault, FaultKind
+from tests.codex_schemas import TOO_OLD, schema_file, speaks
 from tests.process.children import gone, pid_in
 from tests.real.codex_home import bundled_catalog
 from tests.waiting import eventually
@@ -34,14 +35,18 @@ command = "never"
 """
 
 
-def codex_script(folder: Path, version: str = "codex-cli 0.163.0", more: str = "") -> str:
-    """A `codex` of shell: tells this version, and the real one's catalog. Writes down what it is asked."""
+def codex_script(
+    folder: Path, version: str = "codex-cli 0.163.0", more: str = "", schema: Path | None = None
+) -> str:
+    """A `codex` of shell: tells this version, what its app-server speaks, and the real one's catalog. Writes down what
+    it is asked."""
     (folder / "catalog.json").write_bytes(bundled_catalog())
     program = folder / "codex"
     program.write_text(
         f"""#!/bin/sh
 echo "$*" >> "{folder}/asked"
 {more}
+{speaks(schema)}
 case "$1" in
   --version) echo "{version}";;
   debug) exec cat "{folder}/catalog.json";;
@@ -119,7 +124,9 @@ async def test_a_second_start_asks_for_the_version_only_and_changes_no_file(plac
     after = {path: path.lstat().st_mtime_ns for path in Path(places.state).rglob("*") if not path.is_dir()}
     assert after == before
     asked = Path(places.program).with_name("asked").read_text().splitlines()
-    assert asked == ["--version", "debug models --bundled", "--version"]
+    firsts = [" ".join(line.split()[:2]) for line in asked]
+    schema = ["app-server generate-json-schema", "app-server --strict-config"]
+    assert firsts == ["--version", *schema, "debug models", "--version"]
 
 
 async def test_a_change_of_the_users_config_is_followed(places: CodexPlaces) -> None:
@@ -171,14 +178,21 @@ async def test_a_broken_config_is_named(places: CodexPlaces) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "says"),
-    [("codex-cli 0.42.0", "too old"), ("codex-cli 9.0.0", "too new"), ("bash 5.2", "did not tell a version")],
+    ("release", "says"),
+    [(TOO_OLD, "Codex 0.163.0 cannot be driven by codex-app-server, which needs thread/inject_items")],
 )
-async def test_a_version_that_does_not_fit_is_refused_by_name(
-    places: CodexPlaces, version: str, says: str
+async def test_a_binary_that_lacks_what_every_turn_needs_is_refused_by_its_name(
+    places: CodexPlaces, release: str, says: str
 ) -> None:
-    codex_script(Path(places.program).parent, version)
+    codex_script(Path(places.program).parent, schema=schema_file(release))
     assert says in await refused(places)
+
+
+async def test_a_binary_is_driven_by_what_it_speaks_whatever_its_number(places: CodexPlaces) -> None:
+    codex_script(Path(places.program).parent, "codex-cli 9.0.0")
+    assert str((await prepare(places)).version) == "9.0.0"
+    codex_script(Path(places.program).parent, "bash 5.2")
+    assert "did not tell a version" in await refused(places)
 
 
 async def test_a_binary_that_fails_says_its_own_last_words(places: CodexPlaces) -> None:

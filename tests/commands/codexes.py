@@ -12,21 +12,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.codex_schemas import NEWEST, schema_file, speaks
 from tests.waiting import PATIENCE
 
 CODEX = """#!/bin/sh
 case "$1" in
   --version) echo "codex-cli {version}"; exit ;;
   sandbox) exit {sandbox} ;;
+  proto) echo "Usage: codex proto [OPTIONS]"; exit {proto} ;;
 esac
-exec {python} -m fake_proto "$@"
+{speaks}exec {python} -m fake_proto "$@"
 """
 
 
-def codex(folder: Path, version: str = "0.163.0", sandbox: int = 0) -> Path:
-    """A Codex of this release, that is the fake agent inside."""
+def codex(
+    folder: Path,
+    version: str = "0.163.0",
+    sandbox: int = 0,
+    *,
+    schema: str | None = NEWEST,
+    proto: bool = False,
+) -> Path:
+    """A Codex of this release, that is the fake agent inside. Its app-server speaks as that of the release `schema`
+    does, and with None it cannot say how; `proto`: it has `codex proto`."""
     program = folder / "codex"
-    program.write_text(CODEX.format(version=version, sandbox=sandbox, python=shlex.quote(sys.executable)))
+    script = CODEX.format(
+        version=version,
+        sandbox=sandbox,
+        proto=0 if proto else 2,
+        speaks="" if schema is None else speaks(schema_file(schema)),
+        python=shlex.quote(sys.executable),
+    )
+    program.write_text(script)
     program.chmod(0o755)
     return program
 

@@ -12,9 +12,11 @@ import psutil
 import pytest
 
 from codex_proxy.agents.codex import checks as codex_checks
+from codex_proxy.agents.codex.version import NEWEST_TESTED
 from codex_proxy.commands import doctor as doctor_module
 from codex_proxy.commands.doctor import examine
 from codex_proxy.config import Origin, Settings, load, origins, variables_of
+from tests.codex_schemas import NEWEST, ONE_CALL_AT_A_TIME, TOO_OLD
 from tests.commands.codexes import Done, codex, command, environment
 from tests.http.serving import fake_proxy
 from tests.real.codex_home import KEY_NAME, codex_path, make_codex_home
@@ -85,27 +87,48 @@ async def test_without_a_codex_it_fails_and_says_how_to_get_one(
 
 
 @pytest.mark.parametrize(
-    ("version", "agent", "says"),
+    ("schema", "agent", "says"),
     [
-        ("0.120.0", "auto", "too old"),
-        ("0.200.0", "auto", "too new"),
-        ("0.163.0", "codex-proto", "too new"),
-        ("0.42.0", "codex-app-server", "too old"),
+        (TOO_OLD, "auto", "thread/inject_items"),
+        (None, "codex-app-server", "cannot say what its app-server speaks"),
+        (NEWEST, "codex-proto", "has no `codex proto`"),
     ],
 )
-async def test_a_release_that_cannot_be_driven_fails_by_name(
-    tmp_path: Path, version: str, agent: str, says: str
+async def test_a_release_that_cannot_be_driven_fails_by_what_it_lacks(
+    tmp_path: Path, schema: str | None, agent: str, says: str
 ) -> None:
-    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, version)), "--agent", agent)
+    program = codex(tmp_path, "0.150.0", schema=schema)
+    done = await doctor(tmp_path, "--codex-bin", str(program), "--agent", agent)
     assert done.status == 1
-    assert done.check("version")["facts"] == {"version": version}
+    assert done.check("version")["facts"]["version"] == "0.150.0"
     assert says in done.check("protocol")["message"]
-    assert version in done.check("protocol")["message"]
+    assert "Codex 0.150.0" in done.check("protocol")["message"]
+
+
+async def test_any_number_of_a_release_will_do_when_it_speaks_what_is_needed(tmp_path: Path) -> None:
+    sign_in(tmp_path)
+    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, "7.0.0")))
+    assert done.status == 0
+    assert done.check("version")["message"] == (
+        f"It is Codex 7.0.0. The newest that this proxy was tested with is {NEWEST_TESTED}."
+    )
+    assert done.check("version")["facts"] == {"version": "7.0.0", "newest_tested": str(NEWEST_TESTED)}
+    assert done.check("protocol")["facts"]["off"] == ""
+
+
+async def test_what_is_off_with_a_release_is_said_with_what_it_lacks(tmp_path: Path) -> None:
+    sign_in(tmp_path)
+    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, schema=ONE_CALL_AT_A_TIME)))
+    assert done.status == 0
+    protocol = done.check("protocol")
+    assert protocol["status"] == "warning"
+    assert "parallel_calls (it has no rawResponse/completed)" in protocol["message"]
+    assert protocol["facts"]["off"] == "parallel_calls"
 
 
 async def test_an_old_release_that_speaks_proto_is_told_as_such(tmp_path: Path) -> None:
     sign_in(tmp_path)
-    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, "0.42.0")))
+    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, "0.42.0", schema=None, proto=True)))
     assert done.check("protocol")["facts"] == {"agent": "codex-proto"}
     assert done.status == 0
 

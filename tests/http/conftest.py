@@ -30,6 +30,7 @@ def logged() -> Iterator[list[Any]]:
 
 CODEX = """#!/bin/sh
 if [ "$1" = --version ]; then echo "codex-cli 0.42.0"; exit; fi
+if [ "$2" = --help ]; then echo "Usage: codex proto [OPTIONS]"; exit; fi
 echo "$@" >> {log}
 exec {python} -m fake_proto "$@"
 """

@@ -27,8 +27,14 @@ PROVIDER = "scripted"
 
 
 def codex_path() -> Path:
-    """The native binary of the installed package; ``FileNotFoundError`` without one."""
-    path: Path = codex_cli_bin.bundled_codex_path()
+    """The native binary of every test: the one that ``TEST_CODEX`` names, else that of the installed package.
+
+    ``FileNotFoundError`` without one.
+    """
+    named = os.environ.get("TEST_CODEX")
+    path = Path(named) if named else Path(codex_cli_bin.bundled_codex_path())
+    if not path.is_file():
+        raise FileNotFoundError(f"TEST_CODEX={named} is no file")
     return path
 
 

@@ -81,12 +81,30 @@ class Proxy:
         )
 
 
+_CHECKS: dict[str, bytes] = {}
+"""What the binary was found to speak, by the name of the file in a state folder: the same for every proxy."""
+
+
+def _bring_checks(state: Path) -> None:
+    folder = state / "codex-checks"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name, content in _CHECKS.items():
+        (folder / name).write_bytes(content)
+
+
+def _keep_checks(state: Path) -> None:
+    _CHECKS.update({file.name: file.read_bytes() for file in (state / "codex-checks").iterdir()})
+
+
 @asynccontextmanager
 async def proxy(
     home: CodexHome, environment: Mapping[str, str] | None = None, **settings: Any
 ) -> AsyncIterator[Proxy]:
     """A running proxy in this process; `environment` is added to the home's own."""
-    server = await make_server(settings_of(home, **settings), home.environment(environment))
+    given = settings_of(home, **settings)
+    _bring_checks(given.state_dir)
+    server = await make_server(given, home.environment(environment))
+    _keep_checks(given.state_dir)
     try:
         await server.start()
         url = f"http://127.0.0.1:{server.port}"

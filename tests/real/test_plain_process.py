@@ -25,7 +25,7 @@ WEATHER = {
     "inputSchema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
 BUNDLED_LITE_MODEL = next(
-    model["slug"] for model in json.loads(bundled_catalog())["models"] if model["use_responses_lite"]
+    model["slug"] for model in json.loads(bundled_catalog())["models"] if model.get("use_responses_lite")
 )
 
 

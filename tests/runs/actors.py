@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from codex_proxy.agents.agent import ProcessCounts
@@ -116,6 +116,7 @@ class WordAgent:
     any_model = True
 
     def __init__(self, *, exclusive: bool = False) -> None:
+        self.off: Mapping[str, tuple[str, ...]] = {}
         self.exclusive = exclusive
         self.transports: list[WordTransport] = []
         self.dialects: list[WordDialect] = []

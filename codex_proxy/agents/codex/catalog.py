@@ -9,7 +9,8 @@ switch turns these off; only the model's own entry does. Given with ``-c model_c
 start: 0.163 ignores it per thread.
 
 Errors: ``CatalogError`` (a ``ValueError``) that names the entry and the field. A field that we patch and do
-not find is an error too: a renamed field would otherwise be a patch without effect.
+not find is an error too: a renamed field would otherwise be a patch without effect. Fields that earlier releases do
+not have are the exception.
 """
 
 from collections.abc import Iterable
@@ -50,9 +51,13 @@ _REQUIRED: Final[dict[str, tuple[type, ...]]] = {
     "apply_patch_tool_type": (str, type(None)),
     "experimental_supported_tools": (list,),
     "supports_search_tool": (bool,),
+}
+_OPTIONAL: Final[dict[str, tuple[type, ...]]] = {
+    "tool_mode": (str, type(None)),
     "supports_reasoning_effort_updates": (bool,),
     "use_responses_lite": (bool,),
 }
+"""What releases before 0.144, or before 0.156, do not have: there is nothing to turn off."""
 
 
 class CatalogError(ValueError):
@@ -158,8 +163,10 @@ def _checked(entry: Any, index: int) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise CatalogError(f"models[{index}] of the model catalog is not an object")
     name = f"models[{index}] ({entry.get('slug', 'no slug')}) of the model catalog"
-    for field, types in _REQUIRED.items():
+    for field, types in (_REQUIRED | _OPTIONAL).items():
         if field not in entry:
+            if field in _OPTIONAL:
+                continue
             raise CatalogError(f'{name} has no "{field}"')
         if not isinstance(entry[field], types):
             raise CatalogError(f'{name} has a "{field}" of type {type(entry[field]).__name__}')

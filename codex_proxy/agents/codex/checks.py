@@ -19,9 +19,10 @@ from codex_proxy import __version__
 from codex_proxy.agents.codex.commands import find_version
 from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.spec import NO_CODEX, dialect_for, provider_of
-from codex_proxy.agents.codex.version import Dialect, refusal
+from codex_proxy.agents.codex.spec import NO_CODEX, Dialect, Protocol, protocol_of, provider_of
+from codex_proxy.agents.codex.version import NEWEST_TESTED
 from codex_proxy.agents.codex_app_server.agent import CLIENT_NAME, NOT_SIGNED_IN, START_SECONDS
+from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.spec import AgentContext
@@ -53,18 +54,43 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) 
     except Fault as fault:
         advice = "Give the right path with --codex-bin, or install Codex anew."
         return [checked, Check(name="version", status="failed", message=str(fault), advice=advice)]
-    found = Check(
-        name="version", status="ok", message=f"It is Codex {version}.", facts={"version": str(version)}
+    tested = f"{NEWEST_TESTED}"
+    newer = f" The newest that this proxy was tested with is {tested}." if version > NEWEST_TESTED else ""
+    facts: dict[str, Fact] = {"version": str(version), "newest_tested": tested}
+    found = Check(name="version", status="ok", message=f"It is Codex {version}.{newer}", facts=facts)
+    environment = context.child_environment()
+    with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
+        protocol = await protocol_of(
+            program, version, agent, lambda: ask_binary(program, folder, environment), environment
+        )
+    checks = [checked, found, protocol_check(protocol)]
+    return (
+        checks
+        if protocol.fault
+        else [*checks, *await deeper_checks(program, protocol.agent, settings, environ)]
     )
-    dialect = dialect_for(agent, version)
-    fault_of_version = refusal(dialect, version)
-    if fault_of_version is not None:
-        wrong = Check(name="protocol", status="failed", message=fault_of_version, advice=fault_of_version)
-        return [checked, found, wrong]
-    protocol = Check(
-        name="protocol", status="ok", message=f"{dialect} drives this release.", facts={"agent": dialect}
+
+
+def protocol_check(protocol: Protocol) -> Check:
+    """What drives the program, and what is off with this release."""
+    if protocol.fault:
+        return Check(name="protocol", status="failed", message=protocol.fault, advice=protocol.fault)
+    facts: dict[str, Fact] = {"agent": protocol.agent}
+    message = f"{protocol.agent} drives this release."
+    check = protocol.check
+    if check is None:
+        return Check(name="protocol", status="ok", message=message, facts=facts)
+    off = [f"{feature} (it has no {', no '.join(names)})" for feature, names in check.contract.off.items()]
+    facts |= {"off": ", ".join(check.contract.off), "unknown_switches": ", ".join(check.unknown_switches)}
+    if not off:
+        return Check(name="protocol", status="ok", message=message, facts=facts)
+    return Check(
+        name="protocol",
+        status="warning",
+        message=f"{message} Off because of it: {', '.join(off)}.",
+        advice="docs/agents.md says what each of these means; another release of Codex may have it.",
+        facts=facts,
     )
-    return [checked, found, protocol, *await deeper_checks(program, dialect, settings, environ)]
 
 
 def program_check(program: str, named: str | None) -> Check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping
 
 from codex_proxy.agents.codex.version import Version, version_from
@@ -59,10 +60,18 @@ async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> by
     finally:
         await child.end(grace=0)
     if exit.code != 0:
-        last = exit.stderr_tail.strip().splitlines()[-1:]
-        why = last[0] if last else f"exit code {exit.code}" if exit.code else f"signal {exit.signal}"
-        raise misconfigured(f"{' '.join(command)} failed: {why}")
+        raise misconfigured(f"{' '.join(command)} failed: {_reason(exit)}")
     return bytes(output.out)
+
+
+def _reason(exit: Exit) -> str:
+    """What a command said that failed: from the line that calls itself an error up to the next blank one, else its
+    last line."""
+    said = exit.stderr_tail.strip()
+    error = re.search(r"^error: .*(?:\n.+)*", said, re.MULTILINE | re.IGNORECASE)
+    if said:
+        return " ".join(error[0].split()) if error else said.splitlines()[-1]
+    return f"exit code {exit.code}" if exit.code else f"signal {exit.signal}"
 
 
 def misconfigured(message: str) -> Fault:

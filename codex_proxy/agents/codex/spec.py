@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from codex_proxy.agents.spec import AgentContext, NoAgentError
+from codex_proxy.core.faults import Fault
 
 if TYPE_CHECKING:
     from codex_proxy.agents.codex.shadow_home import ProviderConfig
-    from codex_proxy.agents.codex.version import Dialect, Version
+    from codex_proxy.agents.codex.version import Version
+    from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
+
+Dialect = Literal["codex-app-server", "codex-proto"]
+"""The agents that run Codex, each by one of its protocols."""
 
 NO_CODEX = (
     "No Codex was found. Install it (`npm install -g @openai/codex`, or the extra `codex-openai-proxy[codex]`), "
     "give its path with --codex-bin, or try the embedded fake agent with --agent fake."
+)
+
+NO_PROTO = (
+    "Codex {version} has no `codex proto`. Leave --agent out, or give --agent codex-app-server; releases up to 0.42 "
+    "have it."
 )
 
 
@@ -29,14 +42,48 @@ def codex_program(context: AgentContext) -> str:
     return program
 
 
-def dialect_for(agent: Literal["auto"] | Dialect, version: Version | None) -> Dialect:
-    """The protocol by which a Codex is driven: the one that is named, else one that the release speaks."""
-    from codex_proxy.agents.codex.version import refusal
+class Protocol(msgspec.Struct, frozen=True):
+    """How a Codex is driven, or why it cannot be."""
 
-    if agent != "auto":
-        return agent
-    assert version is not None, "without a name the release decides"
-    return "codex-proto" if refusal("codex-proto", version) is None else "codex-app-server"
+    agent: Dialect
+    check: BinaryCheck | None = None
+    """What its app-server speaks, where that drives it."""
+    fault: str = ""
+    """Why it cannot be driven so, and what to do."""
+
+
+async def protocol_of(
+    program: str,
+    version: Version,
+    agent: Literal["auto"] | Dialect,
+    check: Callable[[], Awaitable[BinaryCheck]],
+    environment: Mapping[str, str],
+) -> Protocol:
+    """The protocol that is named, else the first of them that the program speaks. `check` asks for what its app-server
+    speaks."""
+    if agent == "codex-proto":
+        spoken = await speaks_proto(program, environment)
+        return Protocol(agent, fault="" if spoken else NO_PROTO.format(version=version))
+    checked, fault = None, ""
+    try:
+        checked = await check()
+    except Fault as error:
+        fault = f"Codex {version} cannot say what its app-server speaks ({error})."
+    if checked is not None:
+        fault = f"Codex {version} {checked.contract.refusal}" if checked.contract.refusal else ""
+    if fault and agent == "auto" and await speaks_proto(program, environment):
+        return Protocol("codex-proto")
+    return Protocol("codex-app-server", checked, fault)
+
+
+async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
+    """Whether the program has `codex proto`. Where there is no such command, the word is taken for a prompt."""
+    from codex_proxy.agents.codex.commands import output_of
+
+    try:
+        return b"codex proto" in await output_of((program, "proto", "--help"), dict(environment))
+    except Fault:
+        return False
 
 
 def provider_of(config: Path) -> ProviderConfig:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from codex_proxy import __version__
 from codex_proxy.agents.agent import ProcessCounts
-from codex_proxy.agents.base import Capability
 from codex_proxy.agents.codex.first_start import alone_the_first_time
 from codex_proxy.agents.codex.sandbox_config import Profiles
+from codex_proxy.agents.codex_app_server.contract import ContractCheck
 from codex_proxy.agents.codex_app_server.plan import PoolLimits
 from codex_proxy.agents.codex_app_server.pool import Pool
 from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
@@ -61,6 +61,10 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     """The permission profiles of agent processes; None where they have none (the fake agent)."""
     can_confine: Callable[[], Awaitable[bool]] | None = None
     """Whether the machine lets commands be kept from reading. Takes 0.1 s and more."""
+    contract: ContractCheck = ContractCheck()
+    """What the binary has of what we need."""
+    renew_check: Callable[[], Awaitable[None]] | None = None
+    """Asks the binary again what it speaks, for the next start."""
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -82,25 +86,15 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
 class AppServerAgent:
     """An `Agent`. The pool of the default mode is warm after `start`; the other starts when first needed."""
 
-    capabilities: frozenset[Capability] = frozenset(
-        {
-            "history",
-            "client_tools",
-            "tool_replies",
-            "structured_output",
-            "images",
-            "plain_model",
-            "web_search",
-            "verbosity",
-        }
-    )
-
     def __init__(
         self, processes: AppServerProcesses, limits: PoolLimits, clock: Clock, *, warm_plain: bool
     ) -> None:
         self.name = processes.name
         self.version = processes.version
         self.any_model = processes.any_model
+        self.capabilities = processes.contract.capabilities
+        self.off: Mapping[str, tuple[str, ...]] = processes.contract.off
+        self._renewal: asyncio.Task[None] | None = None
         self._models = processes.models
         self._empty = processes.empty_folder
         self._processes = processes
@@ -124,7 +118,7 @@ class AppServerAgent:
         return Pool(self._process, start, limits, clock)
 
     def _process(self) -> AppServerProcess:
-        process = AppServerProcess(CLIENT_NAME, __version__)
+        process = AppServerProcess(CLIENT_NAME, __version__, parallel_calls="parallel_calls" not in self.off)
         process.on_limits = self.limits.update
         return process
 
@@ -135,6 +129,8 @@ class AppServerAgent:
 
     async def start(self) -> None:
         await (self._plain if self._warm_plain else self._agent).warm()
+        if self._processes.renew_check is not None:
+            self._renewal = asyncio.ensure_future(self._processes.renew_check())
 
     async def open(self, turn: Turn) -> AgentSession:
         pool = self._plain if turn.mode == "model" else self._agent
@@ -151,6 +147,8 @@ class AppServerAgent:
         Codex cannot do better here, no sandboxed command runs at all."""
         profiles, can_confine = self._processes.profiles, self._processes.can_confine
         if turn.mode == "model" or not turn.confine_reads or profiles is None or can_confine is None:
+            return None
+        if "confined_reads" in self.off:  # the thread would have neither a profile nor the sandbox
             return None
         if self._confines is None or (self._confines.done() and not self._confines.result()):
             self._confines = asyncio.ensure_future(can_confine())
@@ -206,8 +204,9 @@ class AppServerAgent:
         return None
 
     async def close(self) -> None:
-        if self._confines is not None:
-            self._confines.cancel()
+        for task in (self._confines, self._renewal):
+            if task is not None:
+                task.cancel()
         await asyncio.gather(*(pool.close() for pool in self.pools))
 
     def kill(self) -> None:

@@ -72,7 +72,10 @@ LOST = Failure(
 class AppServerTurn:
     """A `Dialect[Message]` on one lane. Its states are those of `turn_states`."""
 
-    def __init__(self, lane: int) -> None:
+    def __init__(self, lane: int, *, parallel_calls: bool = True) -> None:
+        """`parallel_calls`: the agent says when a response of the model's is over, so that its calls are asked for
+        together. Releases before 0.147 do not: there they are asked for as the agent comes to them."""
+        self._parallel_calls = parallel_calls
         self._state = TABLE.start
         self._lane = lane
         self._requests = 0
@@ -309,6 +312,8 @@ class AppServerTurn:
             self._writes.append(refusal(id))
         elif message.method == "item/tool/call" and self._expected(message.params):
             self._model.client_asked(self._reader.begun)
+            if not self._parallel_calls:
+                self._model.response_over()  # its end will not be told
             self._writes.append(self._pending.requested(message.params.call_id or "", id))
         elif (asked := self._questions.asked(message, id)) is not None:
             self._events.append(asked)

@@ -9,10 +9,10 @@ switches only end what no server wants (side connections, endless retries, idle 
 
 Every switch carries its reason. All must be process arguments: the per-thread ``config`` comes too late for
 the network, and 0.163 ignores it for the model catalog. An invalid argument ends the process at start.
-Source: experiments with 0.163.0 and 0.169.0, kept up by the tests that drive the real binary.
+Source: experiments with releases from 0.133 to 0.169, kept up by the tests that drive the real binary.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from codex_proxy.agents.codex.sandbox_config import Sandbox, toml_string
@@ -45,6 +45,7 @@ PLAIN_SWITCHES: Final = (
     Switch("include_collaboration_mode_instructions", "false", "a developer message about the mode"),
     Switch("project_doc_max_bytes", "0", "AGENTS.md of the folder would reach the model"),
     Switch("skills.include_instructions", "false", "a list of the user's skills would reach the model"),
+    Switch("orchestrator.skills.enabled", "false", "two tools that read skills, in releases around 0.144"),
     Switch("tools.experimental_request_user_input.enabled", "false", "a tool of the agent"),
     Switch("tools.update_plan.enabled", "false", "a tool of the agent"),
     Switch("agents.enabled", "false", "tools for sub-agents"),
@@ -97,6 +98,7 @@ def app_server_argv(
     provider: ProviderConfig | None = None,
     hidden: Iterable[str] = (),
     extra: Iterable[tuple[str, str]] = (),
+    unknown: Collection[str] = (),
 ) -> tuple[str, ...]:
     """The argument vector of an app-server.
 
@@ -104,13 +106,13 @@ def app_server_argv(
     the bundled models would put the client's tools behind JavaScript. ``provider`` gives a custom provider no
     retries (a retry streams text again that the client already has) and hides its keys from the agent's
     shells; ``hidden`` are further variables that those do not see. ``extra`` are further ``(key, TOML value)``
-    pairs; they come last, and the last one wins.
+    pairs; they come last, and the last one wins. ``unknown`` are keys of switches that the binary does not know: some
+    of them would end it at start.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")
-    pairs = [(switch.key, switch.value) for switch in COMMON_SWITCHES]
-    if plain:
-        pairs += [(switch.key, switch.value) for switch in PLAIN_SWITCHES]
+    switches = (*COMMON_SWITCHES, *PLAIN_SWITCHES) if plain else COMMON_SWITCHES
+    pairs = [(switch.key, switch.value) for switch in switches if switch.key not in unknown]
     if catalog_path is not None:
         pairs.append(("model_catalog_json", toml_string(catalog_path)))
     if provider is not None:

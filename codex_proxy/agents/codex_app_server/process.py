@@ -27,7 +27,9 @@ RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it
 class AppServerProcess:
     """A process that serves many turns. `start` first; `open_lane` once it is ready."""
 
-    def __init__(self, client_name: str, client_version: str) -> None:
+    def __init__(self, client_name: str, client_version: str, *, parallel_calls: bool = True) -> None:
+        """`parallel_calls`: the binary says when a response of the model's is over."""
+        self.parallel_calls = parallel_calls
         self.connection = Connection(client_name, client_version)
         self.exit: Exit | None = None
         """How it ended, once it has."""
@@ -251,7 +253,7 @@ class ThreadTransport:
 
     def __init__(self, process: AppServerProcess, number: int) -> None:
         self.number = number
-        self.dialect = AppServerTurn(number)
+        self.dialect = AppServerTurn(number, parallel_calls=process.parallel_calls)
         self.process = process
         self.used = False
         """A turn has begun on it."""

@@ -36,7 +36,8 @@ from codex_proxy.agents.codex.shadow_home import (
     ShadowHome,
     plan_shadow_home,
 )
-from codex_proxy.agents.codex.version import Version, refusal
+from codex_proxy.agents.codex.version import Version
+from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.core.faults import Fault
 from codex_proxy.files.private import make_folder, replacing
@@ -60,6 +61,8 @@ class CodexSetup(msgspec.Struct, frozen=True):
     """The working folder of plain-model turns: nothing is in it that could reach the model."""
     start_mark: str = ""
     """The file that is there once this version has started with our state folder."""
+    check: BinaryCheck = BinaryCheck()
+    """What the binary speaks."""
     notices: tuple[str, ...] = ()
 
 
@@ -88,13 +91,13 @@ async def prepare_app_server(
     """Looks at the binary and the user's home, and lays out the state folder. Raises `Fault`."""
     base = child_environment(environment, extra=child_env)
     version = await find_version(places.program, base)
-    fault = refusal("codex-app-server", version)
-    if fault is not None:
-        raise misconfigured(fault)
     try:
         remove_left_homes(places.state)
+        check = await check_binary(places.program, places.state, base)
+        if check.contract.refusal is not None:
+            raise misconfigured(f"Codex {version} {check.contract.refusal}")
         bundled = _kept_catalog(places, version) or await _ask_for_catalog(places, base)
-        return _lay_out(places, environment, child_env, lite, version, bundled)
+        return _lay_out(places, environment, child_env, lite, version, check, bundled)
     except OSError as error:
         raise misconfigured(f"the state folder {places.state} cannot be used: {error}") from error
 
@@ -105,6 +108,7 @@ def _lay_out(
     child_env: tuple[str, ...],
     lite: bool | None,
     version: Version,
+    check: BinaryCheck,
     bundled: bytes,
 ) -> CodexSetup:
     text, shadow = _user_config(places)
@@ -119,7 +123,11 @@ def _lay_out(
     env["CODEX_SQLITE_HOME"] = str(sqlite)
     profiles = Profiles(places.profile, places.unreadable, places.policy)
     plain_argv = app_server_argv(
-        places.program, plain=True, catalog_path=str(catalog), provider=shadow.provider
+        places.program,
+        plain=True,
+        catalog_path=str(catalog),
+        provider=shadow.provider,
+        unknown=check.unknown_switches,
     )
     agent_argv = app_server_argv(
         places.program,
@@ -127,6 +135,7 @@ def _lay_out(
         provider=shadow.provider,
         hidden=credential_names(env, extra=child_env),
         extra=[*workspace_write_pairs(places.policy), *profiles.pairs()],
+        unknown=check.unknown_switches,
     )
     agent_env = {name: value for name, value in env.items() if name != "CODEX_HOME"}
     if Path(places.codex_home).is_dir():
@@ -140,6 +149,7 @@ def _lay_out(
         profiles=profiles,
         empty_folder=str(empty),
         start_mark=str(sqlite / f"started-{version}"),
+        check=check,
         notices=shadow.notices,
     )
 

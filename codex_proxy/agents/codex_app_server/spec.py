@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from codex_proxy.agents.codex.spec import codex_program
+from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
-    from codex_proxy.agents.base import Capability
     from codex_proxy.agents.codex.catalog import CatalogModel
     from codex_proxy.agents.codex_app_server.plan import PoolLimits
     from codex_proxy.agents.codex_app_server.setup import CodexPlaces
     from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
     from codex_proxy.core.account import AgentModel
-
-CAPABILITIES: Final[frozenset[Capability]] = frozenset(
-    {
-        *("history", "client_tools", "tool_replies", "structured_output"),
-        *("images", "plain_model", "web_search", "verbosity"),
-    }
-)
 
 
 def pool_limits(settings: Settings) -> PoolLimits:
@@ -46,6 +39,7 @@ async def make_app_server(context: AgentContext) -> Agent:
     import msgspec
 
     from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
+    from codex_proxy.agents.codex_app_server.binary_check import renew_check
     from codex_proxy.agents.codex_app_server.setup import can_confine, prepare_app_server
     from codex_proxy.config import split_list
 
@@ -65,6 +59,10 @@ async def make_app_server(context: AgentContext) -> Agent:
         start_mark=setup.start_mark,
         profiles=setup.profiles,
         can_confine=lambda: can_confine(places.program, setup.profiles, environ, str(settings.state_dir)),
+        contract=setup.check.contract,
+        renew_check=lambda: renew_check(
+            places.program, places.state, context.child_environment(), context.clock.epoch()
+        ),
     )
     warm_plain = settings.builtin_tools == "never"
     return AppServerAgent(processes, pool_limits(settings), context.clock, warm_plain=warm_plain)

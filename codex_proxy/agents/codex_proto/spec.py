@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from codex_proxy.agents.codex.spec import codex_program, provider_of
+from codex_proxy.agents.codex.spec import NO_PROTO, codex_program, provider_of, speaks_proto
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ async def make_proto(context: AgentContext) -> Agent:
     from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
     from codex_proxy.agents.codex.commands import find_version, misconfigured
     from codex_proxy.agents.codex.shadow_home import shell_exclude
-    from codex_proxy.agents.codex.version import refusal
     from codex_proxy.agents.codex_proto.dialect import CodexProto
     from codex_proxy.agents.codex_proto.launch import proto_argv
     from codex_proxy.config import split_list
@@ -29,9 +28,8 @@ async def make_proto(context: AgentContext) -> Agent:
 
     program, settings, environ = codex_program(context), context.settings, context.environ
     version = await find_version(program, child_environment(environ))
-    fault = refusal("codex-proto", version)
-    if fault is not None:
-        raise misconfigured(fault)
+    if not await speaks_proto(program, child_environment(environ)):
+        raise misconfigured(NO_PROTO.format(version=version))
     try:
         provider = provider_of(settings.codex_home / "config.toml")
     except ValueError as error:

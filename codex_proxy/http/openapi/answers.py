@@ -221,6 +221,7 @@ SERVER: Final[dict[str, Schema]] = {
             "input_modalities": array(TEXT),
             "efforts": array(TEXT),
             "default_effort": TEXT,
+            "off": array(TEXT),
         },
     ),
     "ModelList": record({"object": kind("list"), "data": array(ref("Model"))}),
@@ -296,7 +297,7 @@ SERVER: Final[dict[str, Schema]] = {
     "Health": record(
         {
             "status": one_of("ok", "degraded"),
-            "agent": record({"name": TEXT, "fake": FLAG}, {"version": TEXT}),
+            "agent": record({"name": TEXT, "fake": FLAG}, {"version": TEXT, "off": ANYTHING}),
         },
         {
             "version": TEXT,

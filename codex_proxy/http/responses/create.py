@@ -178,7 +178,7 @@ def headers_of(service: ResponsesService, prepared: PreparedResponse) -> dict[st
     """The headers that name the agent, and what the request asked for in vain."""
     search = "tools[web_search]" if prepared.parsed.web_search else None
     ignored = prepared.parsed.ignored
-    return agent_headers(service.runs.agent, prepared.turn, ignored, search, "text.verbosity")
+    return agent_headers(service.runs.agent, prepared.turn, ignored, search, "text.verbosity", "reasoning")
 
 
 def hints_of(request: web.Request) -> RequestHints:

@@ -1,0 +1,169 @@
+"""What the Codex binary on this machine speaks, asked once and kept in the state folder.
+
+Asks the binary for the schema of its app-server, holds the contract against it, and tries which of our start switches
+it knows. The answer belongs to a binary (its path, size and time) and to the contract of this version of the proxy; it
+is read back at every later start. Once a day it is asked for again, behind a start: a script that stands before the
+binary stays the same when the binary changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from codex_proxy.agents.codex.commands import misconfigured, output_of
+from codex_proxy.agents.codex.private_home import private_home
+from codex_proxy.agents.codex_app_server.contract import CONTRACT, ContractCheck, check_contract
+from codex_proxy.agents.codex_app_server.launch import COMMON_SWITCHES, PLAIN_SWITCHES, Switch
+from codex_proxy.agents.codex_app_server.protocol_schema import SchemaError
+from codex_proxy.core.faults import Fault
+from codex_proxy.files.private import make_folder, replacing
+
+log = structlog.get_logger(__name__)
+
+SCHEMA_FILE: Final = "codex_app_server_protocol.schemas.json"
+"""The file that holds everything, of the many that the binary writes."""
+
+KEPT_SECONDS: Final = 86400.0
+"""How old an answer may be before a start asks for a new one, behind its back."""
+
+_NAMED: Final = re.compile(r"(?:configuration field|in) `([^`]+)`")
+"""How the binary ends its refusal of a switch: `unknown configuration field `x`` or, of a wrong type, `in `x``."""
+
+
+class BinaryCheck(msgspec.Struct, frozen=True):
+    """What there is to know of a binary before it is driven."""
+
+    contract: ContractCheck = ContractCheck()
+    unknown_switches: tuple[str, ...] = ()
+    """Keys of start switches that it does not know; with some of them it would not start."""
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """An answer in the state folder, and what it belongs to."""
+
+    binary: tuple[str, int, int]
+    contract: str
+    check: BinaryCheck
+
+
+async def check_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
+    """The kept answer, or a new one, which is kept. Raises `Fault` where the binary cannot say what it speaks."""
+    kept = _read(program, state)
+    return kept if kept is not None else await _ask_and_keep(program, state, environment)
+
+
+async def renew_check(program: str, state: str, environment: Mapping[str, str], now: float) -> None:
+    """Asks again where the kept answer is older than a day; `now` is the time since the epoch. What has changed is
+    logged, and holds from the next start on. Raises nothing: the server serves by what it knew."""
+    try:
+        if now - _file(program, state).stat().st_mtime < KEPT_SECONDS:
+            return
+        before = _read(program, state)
+        after = await _ask_and_keep(program, state, environment)
+    except (Fault, OSError) as error:
+        log.warning("codex_check_failed", reason=str(error))
+        return
+    if before is not None and before != after:
+        log.warning("codex_changed", program=program, advice="Restart the server.")
+
+
+async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
+    """A new answer, which nobody keeps. Raises `Fault`."""
+    with private_home(state) as home:
+        base = {**environment, "CODEX_HOME": home}
+        schema = await schema_of(program, home, base)
+        try:
+            contract = check_contract(schema)
+        except SchemaError as error:
+            raise misconfigured(
+                f"{program} app-server wrote a schema that this server cannot read: {error}"
+            ) from error
+        switches = [*COMMON_SWITCHES, *PLAIN_SWITCHES]
+        return BinaryCheck(contract, await unknown_switches(program, switches, base))
+
+
+async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -> bytes:
+    """The schema that the binary writes, by way of `folder`. Raises `Fault`."""
+    out = Path(folder) / "schema"
+    out.mkdir()
+    command = (program, "app-server", "generate-json-schema", "--experimental", "--out", str(out))
+    await output_of(command, dict(environment))
+    try:
+        return (out / SCHEMA_FILE).read_bytes()
+    except FileNotFoundError as error:
+        raise misconfigured(f"{' '.join(command)} wrote no {SCHEMA_FILE}") from error
+
+
+async def unknown_switches(
+    program: str, switches: Sequence[Switch], environment: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The keys of the switches that the binary does not know, or gives another type.
+
+    It names one at a time, so it is asked until it has nothing against those that are left. A refusal that names none
+    of them is about something else, and says nothing of the rest.
+    """
+    left, unknown = list(switches), list[str]()
+    while left:
+        pairs = [part for switch in left for part in ("-c", f"{switch.key}={switch.value}")]
+        try:
+            await output_of((program, "app-server", "--strict-config", *pairs), dict(environment))
+        except Fault as fault:
+            found = _NAMED.search(fault.failure.message)
+            named = found[1] if found else ""
+            refused = [each.key for each in left if each.key == named or each.key.startswith(f"{named}.")]
+            if not named or not refused:
+                break
+            unknown += refused
+            left = [each for each in left if each.key not in refused]
+        else:
+            break
+    return tuple(unknown)
+
+
+async def _ask_and_keep(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
+    binary = _binary(program)
+    check = await ask_binary(program, state, environment)
+    if binary is not None:
+        file = _file(program, state)
+        make_folder(file.parent)
+        with replacing(file) as out:
+            out.write(msgspec.json.encode(_Kept(binary, _contract_digest(), check)))
+    return check
+
+
+def _read(program: str, state: str) -> BinaryCheck | None:
+    """The kept answer; None where there is none for this binary and this contract."""
+    try:
+        kept = msgspec.json.decode(_file(program, state).read_bytes(), type=_Kept)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    fits = kept.binary == _binary(program) and kept.contract == _contract_digest()
+    return kept.check if fits else None
+
+
+def _file(program: str, state: str) -> Path:
+    name = hashlib.sha256(os.fsencode(os.path.realpath(program))).hexdigest()[:16]
+    return Path(state) / "codex-checks" / f"{name}.json"
+
+
+def _binary(program: str) -> tuple[str, int, int] | None:
+    """What changes with the binary; None where there is none, which a start will say."""
+    try:
+        stat = os.stat(program)
+    except OSError:
+        return None
+    return os.path.realpath(program), stat.st_size, stat.st_mtime_ns
+
+
+def _contract_digest() -> str:
+    """What changes with what is asked of a binary."""
+    asked = repr((CONTRACT, COMMON_SWITCHES, PLAIN_SWITCHES))
+    return hashlib.sha256(asked.encode()).hexdigest()[:16]

@@ -1,0 +1,322 @@
+"""What this dialect needs of `codex app-server`, held against what a binary says that it speaks.
+
+In: the JSON Schema that ``codex app-server generate-json-schema --experimental`` writes. Out: a `ContractCheck`: the
+messages, fields and values that are missing, and which feature needs each. What no feature is named for is needed by
+every turn. So the binary decides whether it can be driven, and not the number of its release.
+
+A clause names fields by their path: ``turn.id``; ``input[].text`` is a field of every element of an array, and
+``item<reasoning>.summary`` one of the variant whose ``type`` is ``reasoning``. Its value is a JSON type, or in double
+quotes a value that an enumeration must have. A field is there when the schema allows that type or value in it, whatever
+else it allows. Of messages that we send it is also checked that the binary requires no field that we do not send.
+
+Source: the schemas of releases 0.133 to 0.169, and what the modules beside this one write and read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from codex_proxy.agents.base import Capability
+from codex_proxy.agents.codex_app_server.protocol_schema import ProtocolSchema, Way
+
+Feature = (
+    Capability
+    | Literal[
+        "parallel_calls",
+        "effort",
+        "reasoning",
+        "usage",
+        "activity",
+        "account_limits",
+        "confined_reads",
+        "command_clean_up",
+    ]
+)
+"""What can be off while the rest is served: a capability, by which requests are refused, or something that a request
+goes on without.
+
+`parallel_calls`: several calls of the client's tools in one answer; without it they come one at a time. `effort`: the
+effort, summary and service tier of a request. `reasoning`, `usage`, `activity`: the model's reasoning, its count of
+tokens (an estimate then), what the agent does. `confined_reads`: commands are kept from our files.
+`command_clean_up`: commands that outlive their turn are ended with it."""
+
+
+class Clause(NamedTuple):
+    """Fields of one message, and the feature that needs them; None: every turn does."""
+
+    way: Way
+    method: str
+    fields: Mapping[str, str]
+    feature: Feature | None = None
+
+
+CAPABILITIES: Final[frozenset[Capability]] = frozenset(
+    {
+        *("history", "client_tools", "tool_replies", "structured_output"),
+        *("images", "plain_model", "web_search", "verbosity"),
+    }
+)
+"""What can be done with a binary that lacks nothing."""
+
+ANY: Final = "any"
+
+CONTRACT: Final = (
+    # --- a process -------------------------------------------------------------------------------
+    Clause(
+        "request",
+        "initialize",
+        {
+            "clientInfo.name": "string",
+            "clientInfo.version": "string",
+            "capabilities.experimentalApi": "boolean",
+        },
+    ),
+    Clause("answer", "initialize", {"userAgent": "string"}),
+    Clause("request", "account/read", {}),
+    Clause("answer", "account/read", {"account": "object", "requiresOpenaiAuth": "boolean"}),
+    Clause("request", "account/rateLimits/read", {}, "account_limits"),
+    Clause("notification", "account/rateLimits/updated", {"rateLimits": "object"}, "account_limits"),
+    # --- a thread --------------------------------------------------------------------------------
+    Clause(
+        "request",
+        "thread/start",
+        {
+            "cwd": "string",
+            "ephemeral": "boolean",
+            "approvalPolicy": '"never"',
+            "sandbox": '"read-only"',
+            "model": "string",
+        },
+    ),
+    Clause("answer", "thread/start", {"thread.id": "string", "model": "string"}),
+    Clause("request", "thread/start", {"environments": "array", "baseInstructions": "string"}, "plain_model"),
+    Clause("request", "thread/start", {"config": "object"}, "verbosity"),
+    Clause("request", "thread/start", {"config": "object"}, "web_search"),
+    Clause("request", "thread/start", {"permissions": "string"}, "confined_reads"),
+    Clause("request", "thread/inject_items", {"threadId": "string", "items": "array"}),
+    Clause("request", "thread/unsubscribe", {"threadId": "string"}),
+    Clause("request", "thread/backgroundTerminals/clean", {"threadId": "string"}, "command_clean_up"),
+    # --- a turn ----------------------------------------------------------------------------------
+    Clause("request", "turn/start", {"threadId": "string", "input[]<text>.text": "string"}),
+    Clause("answer", "turn/start", {"turn.id": "string"}),
+    Clause("request", "turn/start", {"input[]<image>.url": "string"}, "images"),
+    Clause("request", "turn/start", {"outputSchema": ANY}, "structured_output"),
+    Clause(
+        "request", "turn/start", {"effort": "string", "summary": "string", "serviceTier": "string"}, "effort"
+    ),
+    Clause("request", "turn/interrupt", {"threadId": "string", "turnId": "string"}),
+    Clause(
+        "notification",
+        "turn/completed",
+        {
+            "threadId": "string",
+            "turn.id": "string",
+            "turn.status": '"completed"',
+            "turn.error.message": "string",
+        },
+    ),
+    Clause(
+        "notification", "error", {"threadId": "string", "error.message": "string", "willRetry": "boolean"}
+    ),
+    # --- what the model says ---------------------------------------------------------------------
+    Clause(
+        "notification",
+        "item/agentMessage/delta",
+        {"threadId": "string", "itemId": "string", "delta": "string"},
+    ),
+    Clause(
+        "notification",
+        "item/started",
+        {"threadId": "string", "item<agentMessage>.id": "string", "item<agentMessage>.text": "string"},
+    ),
+    Clause(
+        "notification",
+        "item/completed",
+        {"threadId": "string", "item<agentMessage>.id": "string", "item<agentMessage>.text": "string"},
+    ),
+    Clause(
+        "notification",
+        "item/reasoning/summaryTextDelta",
+        {"itemId": "string", "delta": "string", "summaryIndex": "integer"},
+        "reasoning",
+    ),
+    Clause("notification", "item/completed", {"item<reasoning>.summary": "array"}, "reasoning"),
+    Clause(
+        "notification",
+        "thread/tokenUsage/updated",
+        {
+            "tokenUsage.total.inputTokens": "integer",
+            "tokenUsage.total.cachedInputTokens": "integer",
+            "tokenUsage.total.outputTokens": "integer",
+            "tokenUsage.total.reasoningOutputTokens": "integer",
+        },
+        "usage",
+    ),
+    # --- the client's tools ----------------------------------------------------------------------
+    Clause(
+        "request",
+        "thread/start",
+        {
+            "dynamicTools[].name": "string",
+            "dynamicTools[].description": "string",
+            "dynamicTools[].inputSchema": ANY,
+        },
+        "client_tools",
+    ),
+    Clause("request", "thread/start", {"experimentalRawEvents": "boolean"}, "client_tools"),
+    Clause(
+        "notification",
+        "rawResponseItem/completed",
+        {
+            "turnId": "string",
+            "item<function_call>.name": "string",
+            "item<function_call>.arguments": "string",
+            "item<function_call>.call_id": "string",
+        },
+        "client_tools",
+    ),
+    Clause(
+        "question",
+        "item/tool/call",
+        {"threadId": "string", "callId": "string", "tool": "string", "arguments": ANY},
+        "client_tools",
+    ),
+    Clause(
+        "reply",
+        "item/tool/call",
+        {"contentItems[]<inputText>.text": "string", "success": "boolean"},
+        "client_tools",
+    ),
+    Clause(
+        "notification", "rawResponse/completed", {"turnId": "string", "usage": "object"}, "parallel_calls"
+    ),
+    # --- what the agent does ---------------------------------------------------------------------
+    Clause(
+        "notification",
+        "item/started",
+        {
+            "item<commandExecution>.command": "string",
+            "item<fileChange>.changes[].path": "string",
+            "item<mcpToolCall>.server": "string",
+            "item<mcpToolCall>.tool": "string",
+            "item<webSearch>.query": "string",
+        },
+        "activity",
+    ),
+)
+"""All that is needed, in the order of a turn."""
+
+NEEDED_BY: Final[Mapping[Feature, tuple[Feature, ...]]] = {"client_tools": ("tool_replies", "parallel_calls")}
+"""Features that are off with another one."""
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """What a binary does not have: `turn/start.outputSchema`, or a whole message."""
+
+    name: str
+    feature: Feature | None
+    """What goes without it; None: nothing does."""
+
+
+class ContractCheck(msgspec.Struct, frozen=True):
+    """What a schema says of a binary: everything that is missing, in the order of the contract."""
+
+    missing: tuple[Missing, ...] = ()
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """What is missing that no turn can do without."""
+        return tuple(each.name for each in self.missing if each.feature is None)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the binary cannot be driven, for behind its release; None where it can."""
+        if not self.needed:
+            return None
+        return (
+            f"cannot be driven by codex-app-server, which needs {', '.join(self.needed)}: this release has no such "
+            "thing. Install another release of Codex, or a newer one of this proxy."
+        )
+
+    @property
+    def off(self) -> dict[str, tuple[str, ...]]:
+        """The features that cannot be had, and what each of them lacks."""
+        off: dict[str, tuple[str, ...]] = {}
+        for each in self.missing:
+            if each.feature is None:
+                continue
+            for feature in (each.feature, *NEEDED_BY.get(each.feature, ())):
+                off[feature] = tuple(dict.fromkeys((*off.get(feature, ()), each.name)))
+        return off
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What can be done with this binary."""
+        return CAPABILITIES - frozenset(self.off)
+
+
+def check_contract(schema: bytes) -> ContractCheck:
+    """Holds the contract against the schema that a binary wrote. Raises `SchemaError`."""
+    return ContractCheck(tuple(_missing(ProtocolSchema(schema))))
+
+
+def _missing(schema: ProtocolSchema) -> Iterator[Missing]:
+    named: set[tuple[str, Feature | None]] = set()
+    for clause in CONTRACT:
+        for name in (*_missing_of(clause, schema), *_unsent(clause, schema)):
+            if (name, clause.feature) not in named:
+                named.add((name, clause.feature))
+                yield Missing(name, clause.feature)
+
+
+def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
+    """The names of what a clause wants and the schema does not have."""
+    message = schema.message(clause.way, clause.method)
+    if message is None:
+        yield clause.method if clause.way != "answer" else f"the answer to {clause.method}"
+        return
+    for path, wanted in clause.fields.items():
+        if not _allows(schema, schema.at(message, path), wanted):
+            value = f" {wanted}" if wanted.startswith('"') else ""
+            yield f"{clause.method}.{path}{value}"
+
+
+def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
+    """The fields that the binary requires of a message of ours and that we do not send."""
+    if clause.way not in ("request", "reply") or clause.feature not in (None, "client_tools"):
+        return
+    message = schema.message(clause.way, clause.method)
+    if message is None:
+        return
+    sent = {
+        path.partition(".")[0].partition("[")[0]
+        for each in CONTRACT
+        if (each.way, each.method) == (clause.way, clause.method)
+        for path in each.fields
+    }
+    for node in schema.nodes(message):
+        for name in node.get("required") or ():
+            if name not in sent:
+                yield f"{clause.method}.{name} (it requires that, and this server does not send it)"
+
+
+def _allows(schema: ProtocolSchema, found: list[Any], wanted: str) -> bool:
+    """Whether one of the nodes for a field allows the type, or the value in quotes."""
+    for node in found:
+        if wanted == ANY or node is True or node == {}:
+            return True
+        for each in schema.nodes(node):
+            values = each.get("enum")
+            if wanted.startswith('"'):
+                if values is not None and wanted.strip('"') in values:
+                    return True
+                continue
+            types = each.get("type")
+            if wanted in (types if isinstance(types, list) else [types]):
+                return True
+            if types is None and "enum" not in each and "properties" in each and wanted == "object":
+                return True
+    return False
