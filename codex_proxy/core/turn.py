@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias, get_args
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -59,6 +60,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     choices: int = 1
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
+    sampling: Mapping[str, Any] = {}
+    """How the model is to choose its words (`temperature`, `seed`, ...): fields as they came, by name. Only an agent
+    that can set them reads them."""
 
 
 def without_content(turn: Turn) -> Turn:

@@ -1,0 +1,207 @@
+"""One answer of an upstream, chunk by chunk: what of each chunk is text, reasoning, a refusal or part of a call.
+
+In: decoded chunks (`choices[0].delta`), or a whole answer (`choices[0].message`). Out: events of the items that it is
+made of. It does not decide what the end of the answer means; that is the dialect's affair. No shape of a chunk raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from codex_proxy.agents.openai_chat.calls import Call, ToolCalls
+from codex_proxy.agents.openai_chat.think_tags import Split, ThinkTags
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    Usage,
+)
+from codex_proxy.core.items import Message, Reasoning, ToolCall
+
+
+class Answer:
+    """The answer to one request. `streams_calls`: calls become items as they come; else they are only collected."""
+
+    def __init__(self, new_id: Callable[[str], str], *, streams_calls: bool) -> None:
+        self.finish: str | None = None
+        """The first finish reason that was given; None before."""
+        self.usage: Usage | None = None
+        """The last usage that was told: servers that tell it in each chunk count up."""
+        self.calls = ToolCalls(new_id)
+        self.text: list[str] = []
+        """What the answer says, and refuses."""
+        self.message_id = ""
+        """Of the message that is open, or was the last; empty before there is one."""
+        self._new_id = new_id
+        self._streams_calls = streams_calls
+        self._think = ThinkTags()
+        self._open: dict[str, str] = {}
+        """Ids of open items by what they are: `message`, `reasoning`, and calls by their own id."""
+
+    def feed(self, chunk: dict[str, Any]) -> list[Event]:
+        """What a chunk adds."""
+        usage = _usage_in(chunk)
+        if usage is not None:
+            self.usage = usage
+        choice = _first_choice(chunk)
+        if choice is None:
+            return []
+        delta = choice.get("delta") or choice.get("message")
+        out: list[Event] = []
+        if isinstance(delta, dict):
+            self._add_delta(delta, out)
+        finish = choice.get("finish_reason")
+        if isinstance(finish, str) and finish:
+            self.finish = self.finish or finish
+        return out
+
+    def close(self) -> list[Event]:
+        """The answer is over: what was held, and the ends of its items."""
+        out: list[Event] = []
+        self._add_split(self._think.close(), out)
+        if self._streams_calls:
+            for call in self.calls.named():
+                if not call.item_id:
+                    self._begin_call(call, out)
+        out += [ItemEnded(id) for id in self._open.values()]
+        self._open.clear()
+        return out
+
+    def _add_delta(self, delta: dict[str, Any], out: list[Event]) -> None:
+        reasoning = _reasoning_in(delta)
+        if reasoning:
+            self._add_reasoning(reasoning, out)
+        content = delta.get("content")
+        if isinstance(content, str):
+            if content:
+                self._add_split(self._think.feed(content), out)
+        elif isinstance(content, list):
+            for part in content:
+                self._add_part(part, out)
+        refusal = delta.get("refusal")
+        if isinstance(refusal, str) and refusal:
+            self.text.append(refusal)
+            out.append(RefusalDelta(self._message(out), refusal))
+        for each in _calls_in(delta):
+            piece = self.calls.feed(each)
+            if piece is not None and self._streams_calls:
+                self._add_call(piece.call, piece.arguments, out)
+
+    def _add_part(self, part: Any, out: list[Event]) -> None:
+        """A part of a content that is a list: Mistral's servers send reasoning so."""
+        if not isinstance(part, dict):
+            return
+        if isinstance(part.get("text"), str):
+            self._add_split(Split(text=part["text"]), out)
+        thinking = part.get("thinking")
+        texts = thinking if isinstance(thinking, list) else [thinking]
+        for each in texts:
+            said = each.get("text") if isinstance(each, dict) else each
+            if isinstance(said, str):
+                self._add_reasoning(said, out)
+
+    def _add_split(self, split: Split, out: list[Event]) -> None:
+        self._add_reasoning(split.reasoning, out)
+        if split.text:
+            self.text.append(split.text)
+            out.append(TextDelta(self._message(out), split.text))
+
+    def _add_reasoning(self, text: str, out: list[Event]) -> None:
+        if not text:
+            return
+        if "reasoning" not in self._open:
+            id = self._open["reasoning"] = self._new_id("rs_")
+            out.append(ItemStarted(Reasoning(id)))
+        out.append(ReasoningDelta(self._open["reasoning"], text))
+
+    def _message(self, out: list[Event]) -> str:
+        """The id of the open message; the reasoning before it is over."""
+        if "message" not in self._open:
+            self._end("reasoning", out)
+            self.message_id = self._open["message"] = self._new_id("msg_")
+            out.append(ItemStarted(Message(self.message_id)))
+        return self._open["message"]
+
+    def _add_call(self, call: Call, arguments: str, out: list[Event]) -> None:
+        if call.item_id:
+            if arguments:
+                out.append(ArgumentsDelta(call.item_id, arguments))
+        elif call.id and call.name:
+            self._begin_call(call, out)
+
+    def _begin_call(self, call: Call, out: list[Event]) -> None:
+        """Opens the item of a call, with the arguments that have come so far."""
+        self._end("reasoning", out)
+        self._end("message", out)
+        call.item_id = self._open[call.id] = self._new_id("fc_")
+        out.append(ItemStarted(ToolCall(call.item_id, call.id, call.name)))
+        said = "".join(call.arguments)
+        if said:
+            out.append(ArgumentsDelta(call.item_id, said))
+
+    def _end(self, what: str, out: list[Event]) -> None:
+        id = self._open.pop(what, None)
+        if id is not None:
+            out.append(ItemEnded(id))
+
+
+def _first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
+    """Only one choice is ever asked for; more of them are not wanted."""
+    choices = chunk.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and not choice.get("index"):
+            return choice
+    return None
+
+
+def _reasoning_in(delta: dict[str, Any]) -> str:
+    """The reasoning of a delta, in the field that the server has for it; servers with two say the same in both."""
+    for name in ("reasoning_content", "reasoning"):
+        said = delta.get(name)
+        if isinstance(said, str) and said:
+            return said
+    details = delta.get("reasoning_details")
+    texts = (
+        each.get("text") or each.get("summary")
+        for each in (details if isinstance(details, list) else ())
+        if isinstance(each, dict)
+    )
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _calls_in(delta: dict[str, Any]) -> Iterator[Any]:
+    """The entries of `tool_calls`, and the one call of `function_call`, which came before it."""
+    calls = delta.get("tool_calls")
+    yield from calls if isinstance(calls, list) else ()
+    legacy = delta.get("function_call")
+    if isinstance(legacy, dict):
+        yield {"index": 0, "function": legacy}
+
+
+def _usage_in(chunk: dict[str, Any]) -> Usage | None:
+    """Tokens as a chunk tells them: in `usage`, or in Groq's own field."""
+    groq = chunk.get("x_groq")
+    usage = chunk.get("usage") or (groq.get("usage") if isinstance(groq, dict) else None)
+    if not isinstance(usage, dict) or _count(usage, "prompt_tokens") is None:
+        return None
+    of_prompt, of_completion = (usage.get(f"{part}_tokens_details") for part in ("prompt", "completion"))
+    return Usage(
+        input=_count(usage, "prompt_tokens") or 0,
+        cached=_count(of_prompt, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens") or 0,
+        output=_count(usage, "completion_tokens") or 0,
+        reasoning=_count(of_completion, "reasoning_tokens") or 0,
+    )
+
+
+def _count(fields: Any, name: str) -> int | None:
+    value = fields.get(name) if isinstance(fields, dict) else None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value < 1 << 53 else None

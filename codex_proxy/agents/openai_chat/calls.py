@@ -1,0 +1,116 @@
+"""Puts the tool calls of one answer together, out of deltas that servers number each in their own way.
+
+A call may have an index, an id, both, or neither; the id may come once, in every delta, or never; several calls may all
+have the index 0. In: the entries of `tool_calls`, in order. Out: which call each of them belongs to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+
+class Call:
+    """One call as far as it is known."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+        self.item_id = ""
+        """Of its item, once that is open."""
+
+    @property
+    def text(self) -> str:
+        """The arguments; those of a call without any are an empty object."""
+        return "".join(self.arguments) or "{}"
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """What one delta says of a call."""
+
+    call: Call
+    arguments: str
+
+
+class ToolCalls:
+    """The calls of one answer, in the order in which they began."""
+
+    def __init__(self, new_id: Callable[[str], str]) -> None:
+        """`new_id` names calls that have no id: a prefix in, a new name out."""
+        self.all: list[Call] = []
+        self._new_id = new_id
+        self._by_id: dict[str, Call] = {}
+        self._by_index: dict[int, Call] = {}
+
+    def feed(self, delta: Any) -> Piece | None:
+        """One entry of `tool_calls`; None for what is no call at all."""
+        if not isinstance(delta, dict):
+            return None
+        function = delta.get("function")
+        function = function if isinstance(function, dict) else {}
+        index = delta.get("index")
+        index = index if isinstance(index, int) and not isinstance(index, bool) else None
+        call = self._call_of(_text(delta.get("id")), index, _text(function.get("name")))
+        said = _arguments(function.get("arguments"))
+        if said:
+            call.arguments.append(said)
+        return Piece(call, said)
+
+    def named(self) -> list[Call]:
+        """The calls that can be made, each with an id: one without a name is none."""
+        made = [call for call in self.all if call.name]
+        for call in made:
+            call.id = call.id or self._new_id("call_")
+        return made
+
+    def _call_of(self, id: str, index: int | None, name: str) -> Call:
+        call = self._known(id, index, name)
+        if call is None:
+            call = Call()
+            self.all.append(call)
+        if id and not call.id:
+            call.id = id
+            self._by_id[id] = call
+        if index is not None:
+            self._by_index[index] = call
+        call.name = call.name or name
+        return call
+
+    def _known(self, id: str, index: int | None, name: str) -> Call | None:
+        """The call that a delta goes on with; None where it begins one."""
+        if id:
+            if id in self._by_id:
+                return self._by_id[id]
+            begun = self._by_index.get(index) if index is not None else None
+            # Ollama gives every call the index 0: another id is another call, whatever its index.
+            return begun if begun is not None and not begun.id else None
+        begun = (
+            self.all[-1] if index is None and self.all else self._by_index.get(-1 if index is None else index)
+        )
+        if begun is not None and name and begun.name and is_json("".join(begun.arguments)):
+            return None  # without an id only the name tells of another call
+        return begun
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _arguments(value: Any) -> str:
+    """Arguments as text: some servers send the object itself."""
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _text(value)
+
+
+def is_json(arguments: str) -> bool:
+    """Whether the arguments of a call are whole, and can be read."""
+    try:
+        json.loads(arguments)
+    except (ValueError, RecursionError):
+        return False
+    return True

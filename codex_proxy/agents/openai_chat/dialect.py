@@ -1,0 +1,300 @@
+"""The dialect of Chat Completions servers: one turn, in one request or in several where tools are run in it.
+
+In: `Head`, bytes and `End` of each exchange. Out: events of the common vocabulary, and the bodies of requests. Only a
+finish reason or `[DONE]` is the end of an answer: a connection that ends before has broken off, however cleanly.
+Source: the recorded cases in tests/golden/upstreams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from codex_proxy.agents.base import NOTHING, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.openai_chat.answer import Answer
+from codex_proxy.agents.openai_chat.body import custom_input, encoded, refused_field, request_body
+from codex_proxy.agents.openai_chat.calls import Call, is_json
+from codex_proxy.agents.openai_chat.exchange import End, Head, Message
+from codex_proxy.agents.openai_chat.failures import (
+    BROKEN_OFF,
+    MAX_ERROR_BYTES,
+    NO_ANSWER,
+    NO_JSON,
+    TOO_LONG,
+    ErrorReader,
+)
+from codex_proxy.agents.openai_chat.messages import Conversation
+from codex_proxy.agents.openai_chat.stream import MAX_LINE_BYTES, AnswerReader, StreamEvent
+from codex_proxy.core.events import (
+    Event,
+    Notice,
+    RawItem,
+    StepCompleted,
+    Stop,
+    ToolCallRequested,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Part, TextPart
+from codex_proxy.core.turn import Turn, without_content
+
+UNEXPLAINED: Final = Failure(
+    kind=FaultKind.UPSTREAM_ERROR,
+    message="The model server ended its answer with an error that it does not explain.",
+)
+_FAULTS: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
+_CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
+"""Finish reasons of answers that are not whole: no call of theirs is made. All others are a `stop`, or calls."""
+
+
+class OpenAIChat:
+    """A `Dialect` whose transport carries HTTP exchanges. Each of its writes is the body of a request."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        errors: ErrorReader,
+        refused: set[str],
+        new_id: Callable[[str], str],
+        now: Callable[[], float],
+    ) -> None:
+        """`model`: the upstream's name of the model. `refused`: the optional fields that this upstream does not take,
+        shared by all turns. `new_id`: a prefix in, a new name out. `now`: seconds since 1970."""
+        self._model = model
+        self._errors = errors
+        self._refused = refused
+        self._new_id = new_id
+        self._now = now
+        self._turn = Turn(model=model, history=())
+        self._custom: frozenset[str] = frozenset()
+        self._streams_calls = False
+        self._conversation = Conversation()
+        self._answer: Answer | None = None
+        """The answer that is being read or waited for; None while tools are run, and after the end."""
+        self._reader: AnswerReader | None = None
+        """Of its body; None before its head."""
+        self._error: Head | None = None
+        self._error_body: list[bytes] = []
+        self._spent: Usage | None = None
+        self._asked: set[str] = set()
+        """Ids of the calls of the step that is over which wait for outputs."""
+        self._writes = b""
+        """The body of the next request, where what was read asks for one."""
+        self._ended = False
+
+    @property
+    def finished(self) -> bool:
+        """The turn has ended."""
+        return self._ended
+
+    @property
+    def can_resume(self) -> bool:
+        """Never: a server of Chat Completions keeps nothing of a turn."""
+        return False
+
+    def begin(self, turn: Turn) -> Step:
+        """Asks for the first answer."""
+        self._conversation = Conversation(turn.history)
+        tools = turn.tools
+        self._custom = frozenset(tool.name for tool in tools if tool.kind == "custom")
+        # What the server checks, runs or hides has to be whole before the client hears of it.
+        held = bool(self._custom) or any(tool.strict or tool.mcp is not None for tool in tools)
+        self._streams_calls = not held and turn.parallel_tool_calls
+        self._turn = msgspec.structs.replace(
+            without_content(turn), tools=tools, output_schema=turn.output_schema
+        )
+        return Step([TurnStarted(model=self._model)], self._ask())
+
+    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
+        """Never called: `can_resume` is False."""
+        return NOTHING
+
+    def receive(self, messages: Sequence[Message]) -> Step:
+        """What came of the exchange that is under way. What comes behind the end of an answer is left out."""
+        out: list[Event] = []
+        self._writes = b""
+        for message in messages:
+            if self._answer is None:
+                break
+            if isinstance(message, Head):
+                self._head(message)
+            elif isinstance(message, End):
+                self._end(message, out)
+            elif self._error is not None:
+                if sum(map(len, self._error_body)) < MAX_ERROR_BYTES:
+                    self._error_body.append(message)
+            elif self._reader is not None:
+                self._read(self._reader.feed(message), out)
+        return Step(out, self._writes, close_stdin=self._ended)
+
+    def answer(self, ask_id: str, reply: Reply) -> Step:
+        """An output of a call. The last one of a step asks for the next answer."""
+        if ask_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
+            return NOTHING
+        self._asked.remove(ask_id)
+        output = self._put_output(ask_id, reply.parts)
+        return Step([output], b"" if self._asked else self._ask())
+
+    def interrupt(self) -> Step:
+        """Nothing to say: the connection is closed, and the server hears of it so."""
+        return NOTHING
+
+    def eof(self, ended: Ended) -> Step:
+        """Ends a turn that has not ended; an upstream is no process, so nothing is to be said of one."""
+        return Step([] if self._ended else self._failed(BROKEN_OFF))
+
+    # --- one exchange -----------------------------------------------------------------------------
+
+    def _put_output(self, call_id: str, parts: tuple[Part, ...]) -> Event:
+        self._conversation.add(HistoryOutput(call_id, parts))
+        item = {"type": "function_call_output", "call_id": call_id, "output": _wire_output(parts)}
+        return RawItem("function_call_output", encoded(item))
+
+    def _ask(self) -> bytes:
+        """The body of the next request."""
+        self._answer = Answer(self._new_id, streams_calls=self._streams_calls)
+        self._reader = self._error = None
+        self._error_body = []
+        return request_body(self._turn, self._model, self._conversation.messages(), self._refused)
+
+    def _head(self, head: Head) -> None:
+        if 200 <= head.status < 300:
+            self._reader = AnswerReader(MAX_LINE_BYTES)
+        else:
+            self._error = head
+
+    def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
+        for event in events:
+            answer = self._answer
+            if answer is None:
+                break
+            if event.kind == "chunk":
+                if _is_error(event.value):
+                    out += answer.feed(event.value)
+                    out += self._failed(self._errors.of_event(event.value))
+                else:
+                    out += answer.feed(event.value)
+            elif event.kind == "error":
+                out += self._failed(self._errors.of_event(event.value))
+            elif event.kind == "done":
+                self._complete(answer, out)
+            else:
+                out += self._failed(_FAULTS[event.kind])
+
+    def _end(self, end: End, out: list[Event]) -> None:
+        """The exchange is over."""
+        if self._error is not None:
+            self._refused_by_upstream(self._error, b"".join(self._error_body), out)
+            return
+        if self._reader is not None:
+            self._read(self._reader.close(), out)
+        answer = self._answer
+        if answer is not None:
+            if answer.finish is not None:
+                self._complete(answer, out)
+            else:
+                out += self._failed(end.failure or BROKEN_OFF)
+
+    def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> None:
+        """An answer with an error's status. A field that only this server wanted is left out from then on."""
+        field = refused_field(self._turn, head.status, body)
+        if field is not None and field not in self._refused:
+            self._refused.add(field)
+            self._writes = self._ask()
+        else:
+            out += self._failed(self._errors.of_response(head.status, head.headers, body, self._now()))
+
+    # --- the end of an answer -----------------------------------------------------------------------
+
+    def _complete(self, answer: Answer, out: list[Event]) -> None:
+        """The answer is whole, or cut where the model had to stop."""
+        self._answer = None
+        out += answer.close()
+        if answer.finish == "error":
+            out += self._failed(UNEXPLAINED)
+            return
+        text = "".join(answer.text)
+        if text:
+            content = [{"type": "output_text", "text": text, "annotations": []}]
+            message = {"type": "message", "id": answer.message_id, "role": "assistant", "content": content}
+            out.append(RawItem("message", encoded(message)))
+            self._conversation.add(HistoryMessage("assistant", (TextPart(text),)))
+        stop = _CUT.get(answer.finish or "", Stop.STOP)
+        calls = answer.calls.named() if stop is Stop.STOP else []
+        if answer.usage is not None:
+            self._spent = answer.usage if self._spent is None else self._spent + answer.usage
+            out.append(UsageReported(self._spent, "provider"))
+        if calls and not self._streams_calls:
+            self._hold(calls, out)
+        out.append(StepCompleted(answer.usage))
+        if not calls or self._streams_calls:
+            self._ended = True
+            out.append(TurnEnded(Stop.TOOL_CALLS if calls else stop, "provider"))
+
+    def _hold(self, calls: Sequence[Call], out: list[Event]) -> None:
+        """The calls of a step: the model's items, then those that wait for an output. Of a call that cannot be made
+        the model is told at once."""
+        asks: list[Event] = []
+        for call in calls:
+            kind: Literal["function", "custom"] = "custom" if call.name in self._custom else "function"
+            text = custom_input(call.text) if kind == "custom" else call.text
+            field = "input" if kind == "custom" else "arguments"
+            type = f"{'custom_tool' if kind == 'custom' else 'function'}_call"
+            item = {"type": type, "id": call.id, "call_id": call.id, "name": call.name, field: text}
+            out.append(RawItem(type, encoded(item)))
+            self._conversation.add(HistoryCall(call.id, call.name, text, kind))
+            asks.append(ToolCallRequested(call.id, call.id, call.name, text, call.id, kind))
+        for ask in [ask for ask in asks if isinstance(ask, ToolCallRequested)]:
+            wrong = self._wrong_with(ask)
+            if wrong is None:
+                self._asked.add(ask.ask_id)
+                continue
+            asks.remove(ask)
+            code, text = wrong
+            out += [Notice(code, ask.name), self._put_output(ask.call_id, (TextPart(text),))]
+        out += asks
+        if not asks:
+            self._writes = self._ask()
+
+    def _wrong_with(self, ask: ToolCallRequested) -> tuple[str, str] | None:
+        """Why a call cannot be made: the code of a notice, and what the model is told. None where it can."""
+        if all(tool.name != ask.name for tool in self._turn.tools):
+            return (
+                "unoffered_call",
+                f"Error: {ask.name} is not a registered MCP tool, and no other tool that is offered.",
+            )
+        if ask.kind == "function" and not is_json(ask.arguments):
+            return "unreadable_arguments", "Error: the arguments are not JSON. Make the call again."
+        return None
+
+    def _failed(self, failure: Failure) -> list[Event]:
+        self._ended = True
+        self._answer = None
+        return [TurnEnded(Stop.FAILED, "provider", failure)]
+
+
+def _is_error(chunk: dict[str, Any]) -> bool:
+    """Whether a chunk, or a whole answer, is an error in one of the shapes that servers have."""
+    if chunk.get("error"):
+        return True
+    if chunk.get("object") == "error":
+        return True
+    return "choices" not in chunk and any(chunk.get(name) for name in ("detail", "message"))
+
+
+def _wire_output(parts: Sequence[Part]) -> Any:
+    """An output as a Responses item has it."""
+    if len(parts) <= 1 and all(isinstance(part, TextPart) for part in parts):
+        return "".join(part.text for part in parts if isinstance(part, TextPart))
+    return [
+        {"type": "input_text", "text": part.text}
+        if isinstance(part, TextPart)
+        else {"type": "input_image", "image_url": part.url, "detail": part.detail}
+        for part in parts
+    ]

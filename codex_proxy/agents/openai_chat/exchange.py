@@ -1,0 +1,31 @@
+"""What a transport tells a dialect of one HTTP exchange: a `Head`, then bytes of the body, then an `End`.
+
+Values only. The transport is given the body of a request as bytes; it knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from codex_proxy.core.faults import Failure
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The answer has begun."""
+
+    status: int
+    headers: Mapping[str, str] = {}
+    """By lower-case name."""
+
+
+class End(msgspec.Struct, frozen=True):
+    """The exchange is over; nothing more of it comes. Also the only message, where there was no answer at all."""
+
+    failure: Failure | None = None
+    """Why the answer did not reach its end (no connection, cut off, too slow); None where HTTP says that it did."""
+
+
+Message: TypeAlias = Head | bytes | End

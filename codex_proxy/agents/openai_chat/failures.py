@@ -1,0 +1,208 @@
+"""What an upstream's refusal or error means: its status, headers and body in, `Failure` out.
+
+The shapes are those of the servers there are: OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's
+`{"detail": ...}`, vLLM's `{"object": "error", ...}`, llama.cpp's number as code, a page of HTML. The client gets the
+upstream's own words, without addresses and keys; of a refused key it gets none of them, since some servers repeat the
+key there. Nothing here raises, whatever the body is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.failures import cleaned, failure_from_text
+from codex_proxy.core.faults import Failure, FaultKind
+
+K = FaultKind
+
+MAX_ERROR_BYTES: Final = 1 << 20
+"""Of an error's body that is read: what explains an error is shorter."""
+_MAX_WAIT: Final = 7 * 86400.0  # seconds; more is no time to wait but a broken clock
+
+BROKEN_OFF: Final = Failure(
+    kind=K.UPSTREAM_DISCONNECTED,
+    message="The model server broke off its answer. Send the request again.",
+)
+NO_JSON: Final = Failure(kind=K.UPSTREAM_ERROR, message="The model server sent something that is no JSON.")
+NO_ANSWER: Final = Failure(
+    kind=K.UPSTREAM_ERROR,
+    message="The model server's answer is not one of Chat Completions: check the address of the upstream (it usually "
+    "ends with /v1).",
+)
+TOO_LONG: Final = Failure(
+    kind=K.UPSTREAM_ERROR, message="The model server sent a line that is too long to be part of an answer."
+)
+KEY_REFUSED: Final = Failure(
+    kind=K.UPSTREAM_UNAUTHORIZED,
+    message="The model server refused the credentials of this server. Its operator has to check PROXY_UPSTREAM_KEY.",
+)
+CLIENTS_KEY_REFUSED: Final = Failure(
+    kind=K.INVALID_API_KEY,
+    message="The model server refused your API key, which this server passes on. Send one that it takes.",
+)
+
+_CONTEXT = re.compile(
+    r"context_length_exceeded|exceed_context_size|maximum context length|context[ _](?:window|size|length)|"
+    r"prompt is too long|input is too long|too many (?:input )?tokens",
+    re.IGNORECASE,
+)
+_MODEL = re.compile(
+    r"\bmodel\b.{0,200}?(?:does not exist|not found|not loaded|unknown|not supported)", re.IGNORECASE
+)
+_PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
+_REDIRECTED: Final = (
+    "The model server answered with a redirection (HTTP {}), which is not followed: the operator has to give its "
+    "final address."
+)
+
+
+class ErrorReader:
+    """Makes failures of what one upstream says. `secrets`: texts that no message may hold, such as the key."""
+
+    def __init__(self, secrets: Sequence[str] = (), *, clients_key: bool = False) -> None:
+        """`clients_key`: the upstream is sent the client's own key."""
+        self._secrets = tuple(secret for secret in secrets if secret)
+        self._clients_key = clients_key
+
+    def of_response(self, status: int, headers: Mapping[str, str], body: bytes, now: float) -> Failure:
+        """The failure of an answer with an error's status. `now`: seconds since 1970, for a date in its headers."""
+        if 300 <= status < 400:
+            return Failure(kind=K.UPSTREAM_ERROR, message=_REDIRECTED.format(status))
+        failure = self._of(_value_of(body), status)
+        wait = _wait_of(headers, now)
+        return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
+
+    def of_event(self, value: Any) -> Failure:
+        """The failure of an error in an answer that has begun: the event's JSON, as it was decoded."""
+        error = value.get("error", value) if isinstance(value, dict) else value
+        code = error.get("code") if isinstance(error, dict) else None
+        known = isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600
+        return self._of(value, code if known else None)
+
+    def _of(self, value: Any, status: int | None) -> Failure:
+        if status in (401, 403):
+            return CLIENTS_KEY_REFUSED if self._clients_key else KEY_REFUSED
+        error = _error_in(value)
+        words = self._without_secrets(cleaned(words_in(value)))
+        code = error.get("code") if isinstance(error.get("code"), str) else None
+        kind = error.get("type")
+        found = failure_from_text(_as_text(words, code, kind), http_status=status)
+        fault = _fault_of(found.kind, status, f"{code} {kind} {words}")
+        if fault is not found.kind:
+            message = words or found.message
+            found = Failure(
+                kind=fault, message=message, code=code if fault is K.REJECTED_BY_PROVIDER else None
+            )
+        param = error.get("param")
+        if isinstance(param, str) and _PARAM.fullmatch(param) and fault is K.REJECTED_BY_PROVIDER:
+            found = msgspec.structs.replace(found, param=param)
+        return msgspec.structs.replace(found, quoted=words if f": {words}" in found.message else "")
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "[hidden]")
+        return text
+
+
+def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
+    """The fault, where that of an agent's error text would be another one than that of an upstream's."""
+    refused = status is None or status in (
+        400,
+        404,
+        413,
+        422,
+        500,
+    )  # llama.cpp says 500 where the input is to blame
+    if refused and _CONTEXT.search(text):
+        return K.CONTEXT_LENGTH_EXCEEDED
+    if status in (400, 404) and _MODEL.search(text):
+        return K.MODEL_NOT_FOUND
+    if found in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED, K.AGENT_CRASHED):
+        return K.REJECTED_BY_PROVIDER if status is not None and status < 500 else K.UPSTREAM_ERROR
+    if status in (400, 422) and found in (
+        K.UPSTREAM_ERROR,
+        K.UPSTREAM_TIMEOUT,
+        K.UPSTREAM_DISCONNECTED,
+        K.UNAVAILABLE,
+    ):
+        return K.REJECTED_BY_PROVIDER
+    return found
+
+
+def _as_text(words: str, code: object, kind: object) -> str:
+    """The error as the JSON that `failure_from_text` reads."""
+    vague = kind == "server_error" or not isinstance(kind, str)  # the words beside it say more
+    error = {
+        "message": words,
+        "code": None if code == "server_error" else code,
+        "type": None if vague else kind,
+    }
+    return json.dumps({"error": error})
+
+
+def _value_of(body: bytes) -> Any:
+    """The body's JSON, or its text where it is none."""
+    text = body[:MAX_ERROR_BYTES].decode("utf-8", "replace")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _error_in(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        return {}
+    error = value.get("error", value)
+    return error if isinstance(error, dict) else {}
+
+
+def words_in(value: Any) -> str:
+    """What an error says for a person, in whichever shape; empty for a page of HTML."""
+    if isinstance(value, str):
+        return "" if value.lstrip().startswith("<") else value.strip()
+    if not isinstance(value, dict):
+        return ""
+    error = value.get("error", value)
+    if isinstance(error, str):
+        return error
+    if not isinstance(error, dict):
+        return ""
+    said = next((error[name] for name in ("message", "detail", "msg") if error.get(name)), None)
+    if isinstance(said, str):
+        return said
+    if isinstance(said, list):  # FastAPI's: one object for each field
+        return "; ".join(_field_fault(each) for each in said[:5])
+    return ""
+
+
+def _field_fault(each: Any) -> str:
+    if not isinstance(each, dict):
+        return str(each)
+    place = each.get("loc")
+    where = ".".join(str(step) for step in place) if isinstance(place, list) else ""
+    return f"{where}: {each.get('msg')}" if where else str(each.get("msg"))
+
+
+def _wait_of(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds that the upstream asks to wait: a number, or the date until which."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        given = headers.get(name, "").strip()
+        if not given:
+            continue
+        try:
+            seconds = float(given) * unit
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(given).timestamp() - now
+            except (ValueError, TypeError, OverflowError):
+                continue
+        if math.isfinite(seconds) and seconds <= _MAX_WAIT:
+            return max(0.0, seconds)
+    return None

@@ -1,0 +1,173 @@
+"""A turn's history becomes the messages of a chat request.
+
+In: the history, oldest first, with Responses items among it (`RawHistoryItem`). Out: messages in which every call has
+its output right behind it, as Chat Completions wants it; reasoning is left out, since most servers refuse it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from codex_proxy.agents.openai_chat.body import custom_arguments
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    ImagePart,
+    Part,
+    RawHistoryItem,
+    Role,
+    TextPart,
+)
+
+NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
+"""For a call whose output nobody brought: servers refuse a conversation without it."""
+IMAGE_BELOW: Final = "[image: see the next message]"
+"""Stands in a tool's output, which is text in Chat Completions, for an image; a user's message behind it has that."""
+_ROLES: Final = {"developer": "system", "user": "user", "assistant": "assistant"}
+"""Every server knows `system`; `developer` is OpenAI's own."""
+
+
+_RAW_ROLES: Final[Mapping[Any, Role]] = {
+    "system": "developer",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+}
+
+
+class _Calls:
+    """An assistant's message with calls, and what answers them."""
+
+    def __init__(self, message: dict[str, Any]) -> None:
+        self.message = message
+        self.outputs: dict[str, HistoryOutput | None] = {}
+
+
+class Conversation:
+    """The messages so far. `add` takes items in order; `messages` gives all of them for a request."""
+
+    def __init__(self, history: Iterable[HistoryItem] = ()) -> None:
+        self._entries: list[dict[str, Any] | _Calls] = []
+        self._unanswered: dict[str, _Calls] = {}
+        for item in history:
+            self.add(item)
+
+    def add(self, item: HistoryItem) -> None:
+        """Puts one more item behind the others, or an output to its call."""
+        if isinstance(item, RawHistoryItem):
+            for each in _from_raw(item.json):
+                self.add(each)
+        elif isinstance(item, HistoryMessage):
+            if item.parts:
+                self._entries.append(_message(item))
+        elif isinstance(item, HistoryCall):
+            self._add_call(item)
+        else:
+            self._add_output(item)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """All of it."""
+        out: list[dict[str, Any]] = []
+        for entry in self._entries:
+            if isinstance(entry, _Calls):
+                out += [entry.message, *_outputs(entry.outputs)]
+            else:
+                out.append(entry)
+        return out
+
+    def _add_call(self, call: HistoryCall) -> None:
+        """Calls in a row, and the text before them, are one message."""
+        last = self._entries[-1] if self._entries else None
+        if not isinstance(last, _Calls) or any(output is not None for output in last.outputs.values()):
+            if isinstance(last, dict) and last["role"] == "assistant":
+                self._entries.pop()
+                message = last
+            else:
+                message = {"role": "assistant", "content": None}
+            last = _Calls({**message, "tool_calls": []})
+            self._entries.append(last)
+        arguments = custom_arguments(call.arguments) if call.kind == "custom" else call.arguments
+        function = {"name": call.name, "arguments": arguments or "{}"}
+        last.message["tool_calls"].append({"id": call.call_id, "type": "function", "function": function})
+        last.outputs[call.call_id] = None
+        self._unanswered[call.call_id] = last
+
+    def _add_output(self, output: HistoryOutput) -> None:
+        calls = self._unanswered.pop(output.call_id, None)
+        if calls is not None:
+            calls.outputs[output.call_id] = output
+            return
+        said = TextPart(f"Output of the tool call {output.call_id}:")
+        self._entries.append({"role": "user", "content": _content((said, *output.parts))})
+
+
+def _outputs(outputs: Mapping[str, HistoryOutput | None]) -> list[dict[str, Any]]:
+    """A message of the tool for each call, then the images that they have brought."""
+    out: list[dict[str, Any]] = []
+    images: list[ImagePart] = []
+    for call_id, output in outputs.items():
+        parts: Sequence[Part] = (TextPart(NO_OUTPUT),) if output is None else output.parts
+        texts = [part.text if isinstance(part, TextPart) else IMAGE_BELOW for part in parts]
+        images += [part for part in parts if isinstance(part, ImagePart)]
+        out.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
+    if images:
+        out.append({"role": "user", "content": _content(images)})
+    return out
+
+
+def _message(item: HistoryMessage) -> dict[str, Any]:
+    if item.role == "user":
+        return {"role": "user", "content": _content(item.parts)}
+    between = "" if item.role == "assistant" else "\n\n"
+    text = between.join(part.text for part in item.parts if isinstance(part, TextPart))
+    return {"role": _ROLES[item.role], "content": text}
+
+
+def _content(parts: Sequence[Part]) -> Any:
+    """A string where one text is all there is, since not every server takes parts."""
+    if len(parts) == 1 and isinstance(parts[0], TextPart):
+        return parts[0].text
+    return [_part(part) for part in parts]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    image = {"url": part.url} if part.detail is None else {"url": part.url, "detail": part.detail}
+    return {"type": "image_url", "image_url": image}
+
+
+# --- items of the Responses API -------------------------------------------------------------------
+
+
+def _from_raw(raw: bytes) -> list[HistoryItem]:
+    """An item as the model put it out, as history; nothing of one that Chat Completions has no place for."""
+    item = json.loads(raw)
+    match item.get("type", "message"):
+        case "message":
+            role = _RAW_ROLES.get(item.get("role"))
+            parts = _raw_parts(item.get("content"))
+            return [HistoryMessage(role, parts)] if role is not None and parts else []
+        case "function_call":
+            return [HistoryCall(item["call_id"], item["name"], item.get("arguments") or "")]
+        case "custom_tool_call":
+            return [HistoryCall(item["call_id"], item["name"], item.get("input") or "", "custom")]
+        case "function_call_output" | "custom_tool_call_output":
+            return [HistoryOutput(item["call_id"], _raw_parts(item.get("output")))]
+    return []
+
+
+def _raw_parts(content: Any) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        return (TextPart(content),)
+    parts: list[Part] = []
+    for part in content if isinstance(content, list) else ():
+        if part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
+            parts.append(ImagePart(part["image_url"], part.get("detail")))
+        elif isinstance(text := part.get("text") or part.get("refusal"), str):
+            parts.append(TextPart(text))
+    return tuple(parts)

@@ -1,0 +1,118 @@
+"""Reads the body of an answer: server-sent events, or one JSON object where the server does not stream.
+
+In: bytes, cut anywhere. Out: what each event says. A line ends with a newline, with or without a carriage return; what
+is no `data:` line (comments, ids, names of events) is left out, but for `event: error`, which says what its data is.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, Literal
+
+import msgspec
+
+from codex_proxy.agents.lines import LineFramer, LineTooLong
+
+MAX_LINE_BYTES: Final = 32 << 20
+"""Of one event, or of a whole answer in JSON: the longest are audio and images in base64, of some MiB."""
+
+
+class StreamEvent(msgspec.Struct, frozen=True):
+    """One event. `value` is the decoded JSON of a `chunk` or an `error`."""
+
+    kind: Literal["chunk", "error", "done", "no_json", "no_answer", "too_long"]
+    """`done`: `[DONE]`; `no_json`: data that cannot be read; `no_answer`: the body is none of Chat Completions;
+    `too_long`: a line above the limit, after which nothing is read."""
+    value: Any = None
+
+
+_DONE: Final = StreamEvent("done")
+_SPACE: Final = b" \t\r\n\xef\xbb\xbf"
+
+
+class AnswerReader:
+    """One body. `feed` it what comes, then `close` it."""
+
+    def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
+        self._max_line = max_line
+        self._form: Literal["unknown", "events", "json", "neither"] = "unknown"
+        self._framer = LineFramer(max_line)
+        self._body: list[bytes] = []
+        self._size = 0
+        self._event = b""
+        """The name of the event whose data comes next."""
+
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        """The events that are complete with this chunk."""
+        if self._form == "unknown":
+            found = self._recognised(chunk)
+            if found:
+                return found
+        if self._form == "events":
+            return self._lines(chunk)
+        if self._form == "json":
+            self._size += len(chunk)
+            if self._size > self._max_line:
+                self._form = "neither"
+                self._body.clear()
+                return [StreamEvent("too_long")]
+            self._body.append(chunk)
+        return []
+
+    def close(self) -> list[StreamEvent]:
+        """The body is over: what it ended with, and all of it where it is one JSON object."""
+        if self._form == "events":
+            rest = self._framer.close()
+            event = None if rest is None else self._line(rest)
+            return [] if event is None else [event]
+        if self._form == "json":
+            return [_chunk_of(b"".join(self._body), "chunk")]
+        return []
+
+    def _recognised(self, chunk: bytes) -> list[StreamEvent]:
+        """Finds out what the body is, by its first character: the content type is often another one."""
+        first = chunk.lstrip(_SPACE)[:1]
+        if not first:
+            return []
+        self._form = "json" if first == b"{" else "events"
+        if first in (b"<", b"["):
+            self._form = "neither"
+            return [StreamEvent("no_answer")]
+        return []
+
+    def _lines(self, chunk: bytes) -> list[StreamEvent]:
+        try:
+            lines, too_long = self._framer.feed(chunk), False
+        except LineTooLong as error:
+            lines, too_long = error.before, True
+        events = [event for line in lines if (event := self._line(line)) is not None]
+        if too_long:
+            self._form = "neither"
+            events.append(StreamEvent("too_long"))
+        return events
+
+    def _line(self, line: bytes) -> StreamEvent | None:
+        if line.startswith(b"data:"):
+            data = line[5:].strip()
+            kind: Literal["chunk", "error"] = "error" if self._event == b"error" else "chunk"
+            self._event = b""
+            if data == b"[DONE]":
+                return _DONE
+            return _chunk_of(data, kind) if data else None
+        if line.startswith(b"event:"):
+            self._event = line[6:].strip()
+        return None
+
+
+def _chunk_of(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        try:
+            # Half of a surrogate pair, NaN and numbers of any size are read by this one.
+            value = json.loads(data.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            return StreamEvent("no_json")
+    if not isinstance(value, dict):
+        return StreamEvent("error" if kind == "error" else "no_json", value)
+    return StreamEvent(kind, value)

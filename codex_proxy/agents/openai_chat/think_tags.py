@@ -1,0 +1,74 @@
+"""Tells reasoning from answer where a model writes both into one text: `<think>...</think>` at its beginning.
+
+In: pieces of the text, cut anywhere. Out: what of it is reasoning and what is answer. A text that does not begin with
+the tag is an answer, whatever comes later in it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+OPEN: Final = "<think>"
+CLOSE: Final = "</think>"
+
+
+class Split(msgspec.Struct, frozen=True, gc=False):
+    """What a piece of the text adds."""
+
+    reasoning: str = ""
+    text: str = ""
+
+
+class ThinkTags:
+    """The text of one answer. `plain` once every further piece is answer as it is."""
+
+    def __init__(self) -> None:
+        self.plain = False
+        self._inside = False
+        self._after = False
+        """Behind the closing tag, where the answer has not begun."""
+        self._held = ""
+        """What may be part of a tag, or is space that belongs to the answer only if no tag follows."""
+
+    def feed(self, piece: str) -> Split:
+        """What the piece adds; what may be half a tag is held until the next."""
+        if self.plain:
+            return Split(text=piece)
+        self._held += piece
+        if not self._inside and not self._after:
+            start = self._held.lstrip()
+            if start.startswith(OPEN):
+                self._inside, self._held = True, start[len(OPEN) :]
+            elif OPEN.startswith(start):
+                return Split()
+            else:
+                return Split(text=self._all_plain())
+        reasoning = self._reasoning() if self._inside else ""
+        if self._inside:
+            return Split(reasoning)
+        self._held = self._held.lstrip()
+        return Split(reasoning, self._all_plain() if self._held else "")
+
+    def close(self) -> Split:
+        """The text is over: what was held."""
+        held, self._held = self._held, ""
+        if self._inside:
+            return Split(held)
+        return Split(text="" if self._after else held)
+
+    def _reasoning(self) -> str:
+        """What is sure to be reasoning of what is held."""
+        said, tag, rest = self._held.partition(CLOSE)
+        if tag:
+            self._inside, self._after, self._held = False, True, rest
+            return said
+        keep = next((n for n in range(len(CLOSE) - 1, 0, -1) if said.endswith(CLOSE[:n])), 0)
+        self._held = said[len(said) - keep :]
+        return said[: len(said) - keep]
+
+    def _all_plain(self) -> str:
+        self.plain = True
+        held, self._held = self._held, ""
+        return held

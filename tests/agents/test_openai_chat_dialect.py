@@ -1,0 +1,376 @@
+"""The dialect of Chat Completions servers: every way in which they are known to answer, cut anywhere."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codex_proxy.agents.base import Ended, ToolReply
+from codex_proxy.agents.openai_chat.dialect import OpenAIChat
+from codex_proxy.agents.openai_chat.exchange import End, Head, Message
+from codex_proxy.agents.openai_chat.failures import ErrorReader
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemStarted,
+    Notice,
+    RawItem,
+    ReasoningDelta,
+    RefusalDelta,
+    StepCompleted,
+    Stop,
+    TextDelta,
+    ToolCallRequested,
+    TurnEnded,
+    UsageReported,
+)
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import HistoryMessage, McpOrigin, TextPart, Tool, ToolCall
+from codex_proxy.core.repair import TurnRepair
+from codex_proxy.core.turn import Turn
+from tests.agents.damage import broken, in_pieces
+from tests.core.well_formed import arguments, violations
+from tests.upstreams.cases import CASES, DONE, Case, call, chunk, event, stream, text
+
+NAMES = st.sampled_from(sorted(CASES))
+SEEDS = st.integers(0, 2**32)
+WEATHER = Tool(name="get_weather")
+CUT = Failure(kind=FaultKind.UPSTREAM_DISCONNECTED, message="The model server broke off its answer.")
+OK = Head(200)
+
+
+def dialect(refused: set[str] | None = None) -> OpenAIChat:
+    numbers = itertools.count()
+    return OpenAIChat(
+        "m",
+        errors=ErrorReader(("sk-secret", "upstream.example")),
+        refused=set() if refused is None else refused,
+        new_id=lambda prefix: f"{prefix}{next(numbers)}",
+        now=lambda: 1000.0,
+    )
+
+
+def asking(**more: Any) -> Turn:
+    history = (HistoryMessage("user", (TextPart("weather?"),)),)
+    return Turn(**{"model": "m", "history": history, "tools": (WEATHER,), **more})
+
+
+HELD = asking(tools=(Tool(name="get_weather", strict=True),))
+"""A turn whose calls have to be whole before the client hears of them."""
+
+
+def messages_of(case: Case, pieces: Sequence[bytes]) -> Iterator[Message]:
+    yield Head(case.status, case.headers)
+    yield from pieces
+    yield End(CUT if case.cut else None)
+
+
+def played(turn: Turn, messages: Iterable[Message]) -> list[Event]:
+    """What the dialect says when these messages come one by one."""
+    made = dialect()
+    events = list(made.begin(turn).events)
+    for message in messages:
+        events += made.receive([message]).events
+    return events
+
+
+def seen(events: Sequence[Event]) -> dict[str, Any]:
+    """Items with their texts, usage and end, in the form of the cases."""
+    log = TurnRepair().feed(events)
+    assert violations(log, ended=any(isinstance(event, TurnEnded) for event in log)) == []
+    texts: dict[str, str] = {}
+    kinds: dict[str, tuple[str, str | None]] = {}
+    for each in log:
+        if isinstance(each, ItemStarted):
+            item = each.item
+            kinds[item.id] = (type(item).__name__, item.name if isinstance(item, ToolCall) else None)
+            texts[item.id] = ""
+        elif isinstance(each, TextDelta | ReasoningDelta | RefusalDelta | ArgumentsDelta):
+            texts[each.id] += each.text
+    items = [[*kinds[id], said] for id, said in texts.items()]
+    items += [["ToolCall", ask.name, ask.arguments] for ask in log if isinstance(ask, ToolCallRequested)]
+    usage = [each.usage for each in log if isinstance(each, UsageReported)]
+    end = log[-1] if isinstance(log[-1], TurnEnded) else None
+    stop = str(end.stop) if end else "tool_calls"
+    failure = end.failure if end else None
+    return {
+        "items": items,
+        "usage": (usage[-1].input, usage[-1].output) if usage else None,
+        "stop": stop,
+        "fault": failure.kind.value if failure else None,
+        "message": failure.message if failure else "",
+    }
+
+
+def read(item: Sequence[Any]) -> list[Any]:
+    """An item whose arguments are compared as what they say."""
+    kind, name, said = item
+    return [kind, name, json.loads(said or "{}") if kind == "ToolCall" else said]
+
+
+def check(case: Case, found: dict[str, Any]) -> None:
+    assert case.message in found.pop("message")
+    found["items"] = list(map(read, found["items"]))
+    items = list(map(read, case.items))
+    assert found == {"items": items, "usage": case.usage, "stop": case.stop, "fault": case.fault}
+
+
+@pytest.mark.parametrize("turn", [asking(), HELD], ids=["streamed calls", "held calls"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_known_way_to_answer_means_what_it_means(name: str, turn: Turn) -> None:
+    case = CASES[name]
+    check(case, seen(played(turn, messages_of(case, [case.body]))))
+
+
+@pytest.mark.parametrize("turn", [asking(), HELD], ids=["streamed calls", "held calls"])
+@pytest.mark.parametrize("name", CASES)
+def test_it_means_the_same_byte_by_byte(name: str, turn: Turn) -> None:
+    case = CASES[name]
+    pieces = [case.body[n : n + 1] for n in range(len(case.body))]
+    check(case, seen(played(turn, messages_of(case, pieces))))
+
+
+@given(NAMES, SEEDS)
+def test_it_means_the_same_in_any_pieces(name: str, seed: int) -> None:
+    case = CASES[name]
+    pieces = in_pieces(case.body, random.Random(seed))
+    check(case, seen(played(asking(), messages_of(case, pieces))))
+
+
+@given(NAMES, st.floats(0, 1), SEEDS, st.booleans())
+def test_a_cut_answer_is_a_failure_unless_its_finish_reason_had_come(
+    name: str, share: float, seed: int, clean: bool
+) -> None:
+    case = CASES[name]
+    cut = case.body[: int(len(case.body) * share)]
+    made: list[Message] = [
+        Head(case.status, case.headers),
+        *in_pieces(cut, random.Random(seed)),
+        End(None if clean else CUT),
+    ]
+    found = seen(played(asking(), made))
+    if case.stop == "failed" or b'"finish_reason"' not in cut.replace(b'"finish_reason": null', b""):
+        assert found["stop"] == "failed" or b"[DONE]" in cut
+
+
+@given(NAMES, SEEDS)
+def test_broken_bytes_end_the_turn_once_and_raise_nothing(name: str, seed: int) -> None:
+    case = CASES[name]
+    events = played(asking(), messages_of(case, [broken(case.body, random.Random(seed))]))
+    assert sum(isinstance(each, TurnEnded) for each in events) <= 1
+    seen(events)
+
+
+FIELDS = [
+    *(
+        "choices",
+        "delta",
+        "message",
+        "content",
+        "tool_calls",
+        "function",
+        "name",
+        "arguments",
+        "id",
+        "index",
+        "usage",
+    ),
+    *(
+        "prompt_tokens",
+        "error",
+        "code",
+        "type",
+        "finish_reason",
+        "reasoning",
+        "reasoning_details",
+        "text",
+        "thinking",
+    ),
+    *("x_groq", "detail", "loc", "msg"),
+]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
+    max_leaves=25,
+)
+
+
+@given(ANYTHING)
+def test_no_shape_of_a_chunk_raises(value: Any) -> None:
+    events = played(asking(), [OK, event(chunk({}) | {"choices": [value]}), event(value), DONE, End()])
+    assert sum(isinstance(each, TurnEnded) for each in events) == 1
+    error = Head(400, {})
+    assert isinstance(played(asking(), [error, json.dumps(value).encode(), End()])[-1], TurnEnded)
+
+
+def test_half_a_surrogate_pair_reaches_the_client_and_breaks_nothing() -> None:
+    events = played(HELD, [OK, b'data: {"choices":[{"delta":{"content":"\\ud83d"}}]}\n\n', DONE, End()])
+    assert [each.text for each in events if isinstance(each, TextDelta)] == ["\ud83d"]
+    assert events[-1] == TurnEnded(Stop.STOP, "provider")
+
+
+# --- the connection -------------------------------------------------------------------------------
+
+
+def test_an_exchange_without_an_answer_fails_with_what_the_transport_says() -> None:
+    nowhere = Failure(kind=FaultKind.UPSTREAM_UNREACHABLE, message="nobody is there")
+    assert played(asking(), [End(nowhere)])[-1] == TurnEnded(Stop.FAILED, "provider", nowhere)
+
+
+def test_silence_behind_the_finish_reason_spoils_nothing() -> None:
+    late = Failure(kind=FaultKind.UPSTREAM_TIMEOUT, message="silence")
+    events = played(asking(), [OK, event(chunk({"content": "Hi"}, "stop")), End(late)])
+    assert events[-1] == TurnEnded(Stop.STOP, "provider")
+
+
+def test_a_line_without_an_end_is_refused_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("codex_proxy.agents.openai_chat.dialect.MAX_LINE_BYTES", 1000)
+    for start in (b"data: ", b'{"a":"'):
+        end = played(asking(), [OK, start, b"x" * 600, b"x" * 600, b"x" * 600, End()])[-1]
+        assert isinstance(end, TurnEnded)
+        assert end.failure is not None
+        assert "too long" in end.failure.message
+
+
+def test_nothing_is_said_behind_the_end_and_the_transport_knows_that_it_is_over() -> None:
+    made = dialect()
+    made.begin(asking())
+    made.receive([OK])
+    step = made.receive([text("Hi"), event(chunk({"content": "more"})), End()])
+    assert isinstance(step.events[-1], TurnEnded)
+    assert step.close_stdin
+    assert made.receive([event(chunk({"content": "more"})), End()]).events == []
+    assert made.eof(Ended()).events == []
+    assert made.finished
+
+
+@pytest.mark.parametrize(
+    ("field", "words", "turn"),
+    [
+        ("stream_options", "Unknown field: stream_options", asking()),
+        ("parallel_tool_calls", "parallel_tool_calls is not supported", asking(parallel_tool_calls=False)),
+        ("max_tokens", "Use 'max_completion_tokens' instead.", asking(max_tokens=7)),
+    ],
+)
+def test_a_field_that_only_we_wanted_is_left_out_once_it_is_refused(
+    field: str, words: str, turn: Turn
+) -> None:
+    refused: set[str] = set()
+    made = dialect(refused)
+    assert field in json.loads(made.begin(turn).writes)
+    error = json.dumps({"error": {"message": words}}).encode()
+    step = made.receive([Head(400), error, End()])
+    assert step.events == []
+    assert field not in json.loads(step.writes)
+    assert refused == {field}, "the next turn does not try again"
+    assert field not in json.loads(dialect(refused).begin(turn).writes)
+    again = made.receive([Head(400), error, End()])
+    assert isinstance(again.events[-1], TurnEnded), "once"
+
+
+def test_the_upstreams_wait_is_told_as_seconds_or_as_a_date() -> None:
+    for value, seconds in (("17", 17.0), ("Thu, 01 Jan 1970 00:17:10 GMT", 30.0)):
+        end = played(asking(), [Head(429, {"retry-after": value}), b"{}", End()])[-1]
+        assert isinstance(end, TurnEnded)
+        assert end.failure is not None
+        assert end.failure.retry_after == seconds
+
+
+def test_secrets_and_addresses_are_cut_out_of_the_upstreams_words() -> None:
+    words = "sk-secret at upstream.example, see https://elsewhere.example/x?key=1"
+    refusals: list[list[Message]] = [
+        [Head(400), json.dumps({"error": {"message": words}}).encode(), End()],
+        [OK, event({"error": {"message": words}}), End()],
+    ]
+    for messages in refusals:
+        end = played(asking(), messages)[-1]
+        assert isinstance(end, TurnEnded)
+        assert end.failure is not None
+        assert not {"sk-secret", "example"} & set(end.failure.message.replace(".", " ").split())
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+def test_arguments_are_streamed_where_nobody_has_to_look_at_them_first() -> None:
+    made = dialect()
+    made.begin(asking())
+    first = {"index": 0, "id": "call_a", "function": {"name": "get_weather", "arguments": '{"ci'}}
+    got = made.receive([OK, event(chunk({"tool_calls": [first]}))]).events
+    assert list(arguments(TurnRepair().feed(got)).values()) == ['{"ci']
+
+
+MCP = asking(tools=(WEATHER, Tool(name="files__read", mcp=McpOrigin("files", "read"))))
+
+
+def test_a_turn_goes_on_with_the_outputs_of_its_calls() -> None:
+    made = dialect()
+    made.begin(MCP)
+    step = made.receive(
+        [OK, stream({"content": "Let me see."}, call("files__read", "{}"), finish="tool_calls"), End()]
+    )
+    [ask] = [each for each in step.events if isinstance(each, ToolCallRequested)]
+    assert isinstance(step.events[-1], StepCompleted)
+    assert not step.writes
+    step = made.answer(ask.ask_id, ToolReply((TextPart("hello.txt"),)))
+    said = json.loads(step.writes)["messages"][1:]
+    assert said == [
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "tool_calls": [
+                {"id": "call_a", "type": "function", "function": {"name": "files__read", "arguments": "{}"}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_a", "content": "hello.txt"},
+    ]
+    done = made.receive([OK, text("It is hello.txt."), End()]).events
+    assert done[-1] == TurnEnded(Stop.STOP, "provider")
+    usage = [each for each in done if isinstance(each, UsageReported)]
+    assert usage[0].usage.input == 22, "of both requests"
+
+
+def test_what_the_model_has_to_see_again_is_told_as_items() -> None:
+    made = dialect()
+    made.begin(MCP)
+    events = made.receive(
+        [OK, stream({"content": "Hm."}, call("files__read", "{}"), finish="tool_calls")]
+    ).events
+    events += made.answer("call_a", ToolReply((TextPart("x"),))).events
+    raw = [json.loads(each.json) for each in events if isinstance(each, RawItem)]
+    assert [item["type"] for item in raw] == ["message", "function_call", "function_call_output"]
+    assert raw[1]["call_id"] == raw[2]["call_id"] == "call_a"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "code", "words"),
+    [
+        ("nothing_like_it", "{}", "unoffered_call", "is not a registered MCP tool"),
+        ("files__read", '{"a":', "unreadable_arguments", "not JSON"),
+    ],
+)
+def test_the_model_is_told_of_a_call_that_cannot_be_made(
+    name: str, given: str, code: str, words: str
+) -> None:
+    made = dialect()
+    made.begin(MCP)
+    step = made.receive([OK, stream(call(name, given), finish="tool_calls"), End()])
+    assert [each.code for each in step.events if isinstance(each, Notice)] == [code]
+    assert not any(isinstance(each, ToolCallRequested) for each in step.events)
+    assert words in json.loads(step.writes)["messages"][-1]["content"]
+
+
+def test_a_custom_tool_travels_as_a_function_with_one_string() -> None:
+    made = dialect()
+    body = json.loads(made.begin(asking(tools=(Tool(name="patch", kind="custom"),))).writes)
+    assert body["tools"][0]["function"]["parameters"]["required"] == ["input"]
+    events = made.receive([OK, stream(call("patch", '{"input":"*** x"}'), finish="tool_calls"), End()]).events
+    [ask] = [each for each in events if isinstance(each, ToolCallRequested)]
+    assert (ask.kind, ask.arguments) == ("custom", "*** x")
