@@ -61,7 +61,7 @@ from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.state_folder import close_to_others
 from codex_proxy.store.base import StoredResponse, StoreError
-from codex_proxy.store.ram_usage import RamUsage
+from codex_proxy.store.usage import RamUsage
 from codex_proxy.store.write_check import WriteCheck
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.models import ModelCatalog

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from codex_proxy.process.environment import child_environment
-from codex_proxy.process.limits import ChildLimits
+from codex_proxy.process.launch import ChildLimits
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent

@@ -1,7 +1,7 @@
-"""What a turn has left running: processes that got away from the agent and hang on its warden now.
+"""The descendants of a process: who is left over of a turn, and what a process holds in memory with all it has started.
 
 The agent ends its own commands with their turn. One that was forked twice into a session of its own survives
-that; it becomes the warden's child, since the warden is the subreaper. Where there is no /proc, none is seen.
+that; it becomes the warden's child, since the warden is the subreaper. Where there is no /proc, nothing is known.
 """
 
 from __future__ import annotations
@@ -39,3 +39,31 @@ def started(pid: int) -> float:
     # "pid (name) state ppid ...": the name may hold anything, parentheses and blanks too
     fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     return int(fields[START_TIME]) / os.sysconf("SC_CLK_TCK")
+
+
+RESIDENT = 1
+"""Which field of /proc/PID/statm is the resident part, in pages."""
+
+
+def family_of(pid: int) -> dict[int, float]:
+    """The descendants of a process, and when each was started: what came up with an agent, wrappers included.
+
+    Children of a process's first thread only: a wrapper has no other, and the agent is the last that counts.
+    """
+    found: dict[int, float] = {}
+    new = children_of(pid)
+    while new:
+        found |= new
+        below = [children_of(child) for child in new]
+        new = {child: born for each in below for child, born in each.items() if child not in found}
+    return found
+
+
+def resident_bytes(family: dict[int, float]) -> int:
+    """What they hold together, of those that still are who they were; 0 where nothing is known."""
+    pages = 0
+    for pid, born in family.items():
+        with contextlib.suppress(OSError):  # it has ended
+            if started(pid) == born:
+                pages += int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[RESIDENT])
+    return pages * os.sysconf("SC_PAGE_SIZE")

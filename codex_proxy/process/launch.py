@@ -1,8 +1,10 @@
-"""Starts a command under the warden: the pipes, the process, and the faults a user can do something about.
+"""Starts a command under the warden: the pipes, the process, its limits, and the faults a user can do something about.
 
 Decides whether a command can be started, and says why not. It knows no event loop and does not look after
 what it has started: `child` does.
 """
+
+from __future__ import annotations
 
 import errno
 import os
@@ -14,7 +16,25 @@ from pathlib import Path
 
 import msgspec
 
-from codex_proxy.process.limits import ChildLimits
+
+class ChildLimits(msgspec.Struct, frozen=True):
+    """Limits of one child and, each for itself, of what it starts. 0 leaves one as the server's own is.
+
+    Core dumps are always off: one of an agent holds its sign-in and what was said, and lands in the workspace.
+    """
+
+    # 64 turns at once with their commands, pipes and sockets take some hundreds; macOS gives programs 256.
+    open_files: int = 4096
+    # Address space is not memory: programs reserve many times what they use, so that no number is right for all.
+    address_space: int = 0
+    # The system counts all processes and threads of the user, whoever has started them.
+    processes: int = 0
+
+    def arguments(self) -> list[str]:
+        """As the warden is told: what may be raised again is soft, the rest is for good."""
+        asked = {"soft:NOFILE": self.open_files, "AS": self.address_space, "NPROC": self.processes}
+        return ["soft:CORE=0", *(f"{name}={value}" for name, value in asked.items() if value)]
+
 
 WARDEN = str(Path(__file__).with_name("warden.py"))
 

@@ -15,8 +15,7 @@ from codex_proxy.responses.background_runs import BackgroundRuns
 from codex_proxy.responses.conversation_turns import ConversationTurns
 from codex_proxy.responses.profiles import Profile
 from codex_proxy.runs.scheduler import RunScheduler
-from codex_proxy.store.base import Store
-from codex_proxy.store.webhooks import PendingWebhook
+from codex_proxy.store.base import PendingWebhook, Store
 from codex_proxy.store.write_check import WriteCheck
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.usage import Spending

@@ -21,7 +21,6 @@ import msgspec
 
 from codex_proxy.core.step_memory import StepMemory
 from codex_proxy.store.usage import UsageLedger
-from codex_proxy.store.webhooks import Outbox, PendingWebhook
 
 Order = Literal["asc", "desc"]
 
@@ -159,6 +158,16 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     background: bool = False
     recovery: bytes = b""
     """Whatever the caller needs to take a background run up again; means nothing to the store."""
+
+
+class PendingWebhook(msgspec.Struct, frozen=True):
+    """An event that one target has still to be told."""
+
+    event_id: str
+    url: str
+    body: bytes
+    tries: int = 0
+    """How many there have been."""
 
 
 class ChainTurn(msgspec.Struct, frozen=True):
@@ -389,6 +398,22 @@ class Conversations(Protocol):
 
     async def conversation_context(self, owner: str, id: str) -> ConversationContext:
         """What the model needs to see of it. Raises `NotStored`."""
+        ...
+
+
+class Outbox(Protocol):
+    """What is to be told, also after a restart. `Responses.update_response` puts in what tells of an end."""
+
+    async def count_webhook_try(self, pending: PendingWebhook) -> None:
+        """Keeps the number of tries of one that is there."""
+        ...
+
+    async def drop_webhook(self, event_id: str, url: str) -> None:
+        """It was told, or given up. Nothing where it is not there."""
+        ...
+
+    async def webhooks(self, limit: int) -> list[PendingWebhook]:
+        """What is there, the oldest first."""
         ...
 
 

@@ -2,9 +2,11 @@
 
 In: the events of a turn as its dialect says them, and what our tools gave. Out: what may go on to the repair, the
 outputs to give to the agent at once, the calls to run, and whether the turn has to be tried again. The calls of one
-step are decided together, when the step is complete: with one for the client among them its turn ends with that,
-once ours have run, and their outputs reach the model beside the client's; without one all are answered as soon as
-there is an answer, and the same turn goes on. It knows no wire and no dialect.
+step are decided together, when the step is complete: with one for the client among them its turn ends with that, once
+ours have run, and their outputs reach the model beside the client's; without one all are answered as soon as there is
+an answer, and the same turn goes on. `tool_choice` is kept as far as an agent can be made to keep it: its model may
+always choose, so only the tools that may be called are offered, a message says what must be called, and the answer is
+checked. It knows no wire and no dialect.
 """
 
 from __future__ import annotations
@@ -31,11 +33,46 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryOutput, TextPart, Tool, ToolCall
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart, Tool, ToolCall
+from codex_proxy.core.turn import NamedTools, Turn
 from codex_proxy.tools.checks import Check, Verdict, not_checked
-from codex_proxy.tools.choice import must_call
 from codex_proxy.tools.server_calls import ServerCall, ToolOutput, call_events, output_events, output_of
+
+
+def may_be_called(turn: Turn) -> tuple[Tool, ...]:
+    """The tools that the agent is to be offered for this turn."""
+    if turn.tool_choice == "none":
+        return ()
+    if isinstance(turn.tool_choice, NamedTools):
+        return tuple(tool for tool in turn.tools if tool.name in turn.tool_choice.names)
+    return turn.tools
+
+
+def must_call(turn: Turn) -> bool:
+    """Whether an answer without a call is not what the client asked for."""
+    if isinstance(turn.tool_choice, NamedTools):
+        return turn.tool_choice.required
+    return turn.tool_choice == "required"
+
+
+def with_tool_choice(turn: Turn, *, again: bool = False) -> Turn:
+    """The turn with what its model must be told of the choice, and only the tools that may be called.
+
+    `again`: the model was told once already and did not listen.
+    """
+    tools = may_be_called(turn)
+    if tools is turn.tools and not must_call(turn):
+        return turn
+    history: tuple[HistoryItem, ...] = turn.history
+    if must_call(turn):
+        names = ", ".join(f"`{tool.name}`" for tool in tools)
+        words = f"Call one of these tools now: {names}." if len(tools) > 1 else f"Call the tool {names} now."
+        words += " Do not answer with text."
+        if again:
+            words = "Your last answer had no tool call, and was thrown away. " + words
+        history = (*history, HistoryMessage("developer", (TextPart(words),)))
+    return msgspec.structs.replace(turn, tools=tools, history=history)
+
 
 MAX_FAULTS = 2
 """Steps after which a model is told what is wrong with its calls; one that does not learn then never does."""

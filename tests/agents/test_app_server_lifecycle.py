@@ -11,7 +11,7 @@ from codex_proxy.agents.base import NOTHING, Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.choice import may_be_called
+from codex_proxy.tools.policy import may_be_called
 from tests.agents.app_server_dialogue import (
     ASK_1,
     HISTORY,

@@ -9,7 +9,7 @@ import sys
 import pytest
 from msgspec.structs import replace
 
-from codex_proxy.process.limits import ChildLimits
+from codex_proxy.process.launch import ChildLimits
 from tests.process.children import command, python
 from tests.process.conftest import Start
 

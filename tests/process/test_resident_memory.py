@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from codex_proxy.process.descendants import started
-from codex_proxy.process.resident_memory import family_of, resident_bytes
+from codex_proxy.process.descendants import family_of, resident_bytes, started
 
 MIB = 1 << 20
 WRAPPED = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"

@@ -15,8 +15,7 @@ import pytest
 
 from codex_proxy.store.base import Append, StoreConflict, StoreUnavailable
 from codex_proxy.store.sqlite import SqliteStore
-from codex_proxy.store.sqlite.faults import as_store_error
-from codex_proxy.store.sqlite.opening import connect
+from codex_proxy.store.sqlite.opening import as_store_error, connect
 from tests.store.conftest import Opened
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, turn
 from tests.waiting import PATIENCE

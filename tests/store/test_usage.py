@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.store.base import Retention, Store
-from codex_proxy.store.ram_usage import RamUsage
 from codex_proxy.store.sqlite import SqliteStore
-from codex_proxy.store.usage import HOUR, MAX_FIGURE, Figures, UsageEntry, UsageLedger, UsageQuery, UsageSum
+from codex_proxy.store.usage import (
+    HOUR,
+    MAX_FIGURE,
+    Figures,
+    RamUsage,
+    UsageEntry,
+    UsageLedger,
+    UsageQuery,
+    UsageSum,
+)
 from tests.store.conftest import Make
 from tests.store.stored import OTHER, OWNER, Hands
 

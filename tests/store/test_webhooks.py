@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from codex_proxy.store.base import UNFINISHED, Store
-from codex_proxy.store.webhooks import PendingWebhook
+from codex_proxy.store.base import UNFINISHED, PendingWebhook, Store
 from tests.store.stored import OWNER, response
 
 ONE = PendingWebhook("evt_1", "https://a.example/hook", b"{}")

@@ -6,7 +6,7 @@ import pytest
 
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.turn import NamedTools, ToolChoice, Turn
-from codex_proxy.tools.choice import may_be_called, must_call, with_tool_choice
+from codex_proxy.tools.policy import may_be_called, must_call, with_tool_choice
 
 A, B, C = Tool("a"), Tool("b"), Tool("c", kind="custom")
 QUESTION = HistoryMessage("user", (TextPart("Well?"),))

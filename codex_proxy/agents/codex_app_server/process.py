@@ -18,8 +18,7 @@ from codex_proxy.agents.lines import LineFramer, LineTooLong
 from codex_proxy.agents.session import TransportReader, broken_protocol
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
-from codex_proxy.process.descendants import children_of, since_boot
-from codex_proxy.process.resident_memory import family_of, resident_bytes
+from codex_proxy.process.descendants import children_of, family_of, resident_bytes, since_boot
 
 RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
 

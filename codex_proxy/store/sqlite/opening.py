@@ -1,4 +1,5 @@
-"""From a path to connections: makes the file with its permissions, refuses what is not ours or is damaged.
+"""From a path to connections: makes the file with its permissions, refuses what is not ours or is damaged. Which of
+SQLite's errors are the world's fault, and what a person is told of them; all others are bugs.
 
 In: a path. Out: connections in autocommit mode, whose transactions are the caller's. Errors: `StoreRefused`
 with the path and what to do, `StoreUnavailable` where another process holds the file too long. A file that is
@@ -14,9 +15,45 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from codex_proxy.files.private import close_to_others, create, make_folder, unfit
-from codex_proxy.store.base import StoreRefused
-from codex_proxy.store.sqlite.faults import as_store_error, is_damage
+from codex_proxy.store.base import StoreDamaged, StoreRefused, StoreUnavailable
 from codex_proxy.store.sqlite.migrations import APPLICATION_ID, LATEST, migrate, version_of
+
+_TOLD = {
+    sqlite3.SQLITE_BUSY: "is locked by another process; end it, or try again",
+    sqlite3.SQLITE_LOCKED: "is locked by another process; end it, or try again",
+    sqlite3.SQLITE_PROTOCOL: "is locked by another process; end it, or try again",
+    sqlite3.SQLITE_FULL: "cannot grow: the disk is full; make room and try again",
+    sqlite3.SQLITE_IOERR: "cannot be read or written (input/output error); look at the disk",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened; look at the folder and its permissions",
+    sqlite3.SQLITE_PERM: "may not be opened; look at its permissions",
+    sqlite3.SQLITE_READONLY: "is read-only; look at its permissions",
+    sqlite3.SQLITE_NOMEM: "needs more memory than there is",
+    sqlite3.SQLITE_CORRUPT: "is damaged; move it away and start again, or restore a copy",
+    sqlite3.SQLITE_NOTADB: "is no SQLite database; move it away and start again",
+}
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """SQLite's error code without its details; 0 where the error comes from the Python module itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def is_full(error: sqlite3.Error) -> bool:
+    return primary_code(error) == sqlite3.SQLITE_FULL
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    return primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | None:
+    """The error for the caller, or None for a bug."""
+    text = _TOLD.get(primary_code(error))
+    if text is None:
+        return None
+    kind = StoreDamaged if is_damage(error) else StoreUnavailable
+    return kind(f"the store {location} {text}")
+
 
 Connect: TypeAlias = Callable[[str, float], sqlite3.Connection]
 """Opens a database by name, waiting that many seconds for a lock. A test puts its own here."""

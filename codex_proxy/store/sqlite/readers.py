@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from codex_proxy.store.base import StoreUnavailable
-from codex_proxy.store.sqlite.faults import as_store_error
+from codex_proxy.store.sqlite.opening import as_store_error
 
 T = TypeVar("T")
 

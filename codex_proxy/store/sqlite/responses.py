@@ -16,18 +16,19 @@ from codex_proxy.store.base import (
     Append,
     ChainTurn,
     ContextLimits,
+    Frame,
     NotStored,
     Page,
     PageRequest,
+    PendingWebhook,
     StoreConflict,
     StoreDamaged,
     StoredItem,
     StoredResponse,
 )
-from codex_proxy.store.sqlite import conversations, webhooks
+from codex_proxy.store.sqlite import conversations, keyed_rows
 from codex_proxy.store.sqlite.checksums import checked, checksum
-from codex_proxy.store.sqlite.items import COLUMNS, Held, forget, item_of, keep, page_of
-from codex_proxy.store.webhooks import PendingWebhook
+from codex_proxy.store.sqlite.items import BEYOND, COLUMNS, Held, forget, item_of, keep, page_of
 
 INPUT: Final = 0
 OUTPUT: Final = 1
@@ -128,7 +129,7 @@ def update(
         forget(connection, before)
     if append is not None:
         conversations.end_turn(connection, owner, append, _held(connection, row), now)
-    webhooks.put(connection, change.webhooks)
+    keyed_rows.put_webhooks(connection, change.webhooks)
     return True
 
 
@@ -274,3 +275,31 @@ def _held(connection: sqlite3.Connection, row: int) -> list[Held]:
         (row,),
     ).fetchall()
     return [Held(item, id, bool(visible), size) for item, id, visible, size in found]
+
+
+# --- events of background streams ---------------------------------------------------------------
+
+
+def append_frames(
+    connection: sqlite3.Connection, owner: str, response_id: str, frames: Sequence[Frame]
+) -> None:
+    row = row_of(connection, owner, response_id)
+    try:
+        connection.executemany(
+            "INSERT INTO frames (response, number, data, data_sum) VALUES (?, ?, ?, ?)",
+            ((row, frame.number, frame.data, checksum(frame.data)) for frame in frames),
+        )
+    except sqlite3.IntegrityError as error:
+        raise StoreConflict("id_taken", "an event with this sequence number is stored already") from error
+
+
+def frames(
+    connection: sqlite3.Connection, owner: str, response_id: str, after: int, limit: int
+) -> list[Frame]:
+    """A client names `after`: any whole number is taken, though the database's end at 64 bits."""
+    rows = connection.execute(
+        "SELECT number, data, data_sum FROM frames WHERE response = ? AND number > ? ORDER BY number LIMIT ?",
+        (row_of(connection, owner, response_id), max(-1, min(after, BEYOND)), limit),
+    )
+    what = f"an event of the response {response_id}"
+    return [Frame(number, checked(data, stored, what)) for number, data, stored in rows]

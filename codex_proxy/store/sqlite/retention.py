@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from codex_proxy.store.base import Pruned, Retention
-from codex_proxy.store.sqlite import conversations, removal, responses, usage
+from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses
 
 Job: TypeAlias = Callable[[sqlite3.Connection], Pruned]
 """One small write; it says what it removed, and nothing when there is nothing left for it."""
@@ -93,7 +93,7 @@ def _steps(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _usage(connection: sqlite3.Connection, before: float) -> Pruned:
-    return Pruned(usage=usage.prune(connection, before, ROWS_AT_ONCE))
+    return Pruned(usage=keyed_rows.prune_usage(connection, before, ROWS_AT_ONCE))
 
 
 def _frames(connection: sqlite3.Connection, before: float) -> Pruned:

@@ -23,6 +23,7 @@ from codex_proxy.store.base import (
     NewItem,
     Page,
     PageRequest,
+    PendingWebhook,
     Pruned,
     Retention,
     StoredItem,
@@ -35,18 +36,15 @@ from codex_proxy.store.sqlite import (
     conversations,
     export,
     items,
+    keyed_rows,
     removal,
     responses,
     retention,
-    steps,
-    usage,
-    webhooks,
 )
 from codex_proxy.store.sqlite.opening import Connect, connect, open_in_memory, open_reader, open_writer
 from codex_proxy.store.sqlite.readers import Readers
 from codex_proxy.store.sqlite.writer import Writer
 from codex_proxy.store.usage import UsageEntry, UsageQuery, UsageSum
-from codex_proxy.store.webhooks import PendingWebhook
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -167,7 +165,7 @@ class SqliteStore:
         if not entries:
             return
         if durable and self._memory.kind == "disk":
-            await self._write(steps.remember, owner, entries, self._now)
+            await self._write(keyed_rows.remember, owner, entries, self._now)
             for key in entries:  # an older one in RAM must not hide it
                 self._ram.forget(owner, key)
         else:
@@ -177,7 +175,7 @@ class SqliteStore:
         found = await self._ram.recall(owner, keys)
         missing = [key for key in keys if key not in found]
         if missing and self._memory.kind == "disk":
-            found |= await self._read(steps.recall, owner, missing, self._now - self._memory.age)
+            found |= await self._read(keyed_rows.recall, owner, missing, self._now - self._memory.age)
         return found
 
     # --- responses ------------------------------------------------------------------------------
@@ -230,12 +228,12 @@ class SqliteStore:
         return await self._read(responses.unfinished)
 
     async def append_frames(self, owner: str, response_id: str, frames: Sequence[Frame]) -> None:
-        await self._write(steps.append_frames, owner, response_id, frames)
+        await self._write(responses.append_frames, owner, response_id, frames)
 
     async def frames(
         self, owner: str, response_id: str, *, after: int = -1, limit: int = 1000
     ) -> list[Frame]:
-        return await self._read(steps.frames, owner, response_id, after, limit)
+        return await self._read(responses.frames, owner, response_id, after, limit)
 
     # --- conversations --------------------------------------------------------------------------
 
@@ -287,21 +285,21 @@ class SqliteStore:
     # --- usage ----------------------------------------------------------------------------------
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
-        await self._write(usage.add, entries)
+        await self._write(keyed_rows.add_usage, entries)
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
-        return await self._read(usage.sums, query)
+        return await self._read(keyed_rows.usage_sums, query)
 
     # --- webhooks -------------------------------------------------------------------------------
 
     async def count_webhook_try(self, pending: PendingWebhook) -> None:
-        await self._write(webhooks.count_try, pending)
+        await self._write(keyed_rows.count_webhook_try, pending)
 
     async def drop_webhook(self, event_id: str, url: str) -> None:
-        await self._write(webhooks.drop, event_id, url)
+        await self._write(keyed_rows.drop_webhook, event_id, url)
 
     async def webhooks(self, limit: int) -> list[PendingWebhook]:
-        return await self._read(webhooks.oldest, limit)
+        return await self._read(keyed_rows.oldest_webhooks, limit)
 
     # --- maintenance ----------------------------------------------------------------------------
 
@@ -309,7 +307,7 @@ class SqliteStore:
         return await self._read(export.stats, self._location, len(self._ram))
 
     async def check_writable(self) -> None:
-        await self._write(steps.write_and_remove, CHECK_BYTES)
+        await self._write(keyed_rows.write_and_remove, CHECK_BYTES)
 
     async def prune(self, now: float | None = None) -> Pruned:
         now = self._now if now is None else now

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from codex_proxy.store.base import StoreUnavailable
-from codex_proxy.store.sqlite.faults import as_store_error, is_full
+from codex_proxy.store.sqlite.opening import as_store_error, is_full
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]

@@ -1,0 +1,118 @@
+"""Step memory, sums of usage, and webhooks: rows by key that nothing refers to, as statements on a connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from codex_proxy.store.base import PendingWebhook
+from codex_proxy.store.sqlite.checksums import checked, checksum
+from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery, UsageSum
+
+# --- step memory ----------------------------------------------------------------------------------
+
+
+def remember(connection: sqlite3.Connection, owner: str, entries: Mapping[bytes, bytes], now: float) -> None:
+    connection.executemany(
+        "INSERT INTO steps (owner, key, created, value, value_sum) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (owner, key) DO UPDATE"
+        " SET created = excluded.created, value = excluded.value, value_sum = excluded.value_sum",
+        ((owner, key, now, value, checksum(value)) for key, value in entries.items()),
+    )
+
+
+def recall(
+    connection: sqlite3.Connection, owner: str, keys: Sequence[bytes], since: float
+) -> dict[bytes, bytes]:
+    """Those that were remembered after `since`. One prepared statement for each key, one trip for all."""
+    found: dict[bytes, bytes] = {}
+    for key in dict.fromkeys(keys):
+        row = connection.execute(
+            "SELECT value, value_sum FROM steps WHERE owner = ? AND key = ? AND created > ?",
+            (owner, key, since),
+        ).fetchone()
+        if row is not None:
+            found[key] = checked(row[0], row[1], "a tool step")
+    return found
+
+
+def write_and_remove(connection: sqlite3.Connection, size: int) -> None:
+    """An entry of nobody's that is gone with the commit, for which the file needs this much room."""
+    connection.execute(
+        "INSERT INTO steps (owner, key, created, value) VALUES ('', x'', 0, zeroblob(?))", (size,)
+    )
+    connection.execute("DELETE FROM steps WHERE owner = '' AND key = x''")
+
+
+# --- usage ----------------------------------------------------------------------------------------
+
+_FIGURES: Final = ("turns", "failed", "estimated", "input", "cached", "output", "reasoning")
+_ADD: Final = (
+    f"INSERT INTO usage (owner, hour, model, {', '.join(_FIGURES)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (owner, hour, model) DO UPDATE SET "
+    + ", ".join(f"{name} = {name} + excluded.{name}" for name in _FIGURES)
+)
+
+
+def add_usage(connection: sqlite3.Connection, entries: Sequence[UsageEntry]) -> None:
+    connection.executemany(
+        _ADD,
+        (
+            (entry.owner, entry.hour, entry.model, *(getattr(entry.figures, name) for name in _FIGURES))
+            for entry in entries
+        ),
+    )
+
+
+def usage_sums(connection: sqlite3.Connection, query: UsageQuery) -> list[UsageSum]:
+    model = "model" if query.by_model else "''"
+    whose, wanted = ("''", "owner = ? AND") if query.owner is not None else ("owner", "? IS NULL AND")
+    rows = connection.execute(
+        f"SELECT hour - hour % ? AS bucket, {whose} AS whose, {model} AS name,"
+        f" {', '.join(f'sum({each})' for each in _FIGURES)} FROM usage WHERE {wanted} hour >= ? AND hour < ?"
+        " GROUP BY bucket, whose, name ORDER BY bucket, whose, name",
+        (query.width, query.owner, query.start, query.end),
+    )
+    return [
+        UsageSum(bucket, name, Figures(**dict(zip(_FIGURES, figures, strict=True))), owner)
+        for bucket, owner, name, *figures in rows
+    ]
+
+
+def prune_usage(connection: sqlite3.Connection, before: float, most: int) -> int:
+    """Removes at most `most` sums of hours before this time; how many."""
+    deleted = connection.execute(
+        "DELETE FROM usage WHERE (owner, hour, model) IN"
+        " (SELECT owner, hour, model FROM usage WHERE hour < ? LIMIT ?)",
+        (before, most),
+    )
+    return deleted.rowcount
+
+
+# --- webhooks -------------------------------------------------------------------------------------
+
+
+def put_webhooks(connection: sqlite3.Connection, webhooks: Sequence[PendingWebhook]) -> None:
+    connection.executemany(
+        "INSERT INTO webhooks (event_id, url, body, tries) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        [(pending.event_id, pending.url, pending.body, pending.tries) for pending in webhooks],
+    )
+
+
+def count_webhook_try(connection: sqlite3.Connection, pending: PendingWebhook) -> None:
+    connection.execute(
+        "UPDATE webhooks SET tries = ? WHERE event_id = ? AND url = ?",
+        (pending.tries, pending.event_id, pending.url),
+    )
+
+
+def drop_webhook(connection: sqlite3.Connection, event_id: str, url: str) -> None:
+    connection.execute("DELETE FROM webhooks WHERE event_id = ? AND url = ?", (event_id, url))
+
+
+def oldest_webhooks(connection: sqlite3.Connection, limit: int) -> list[PendingWebhook]:
+    rows = connection.execute(
+        "SELECT event_id, url, body, tries FROM webhooks ORDER BY seq LIMIT ?", (limit,)
+    )
+    return [PendingWebhook(*row) for row in rows]
