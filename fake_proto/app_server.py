@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RpcError(Exception):
-    """HiddenOutput as a JSON-RPC error; the real child uses -32600 for nearly everything."""
+    """Answers with a JSON-RPC error; the real child uses -32600 for nearly everything."""
 
     def __init__(self, message: str, code: int = -32600) -> None:
         super().__init__(message)

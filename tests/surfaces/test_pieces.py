@@ -16,7 +16,7 @@ ANY_TEXT = st.text(st.characters(codec=None) | st.sampled_from('\n\r\u2028"\\\ud
 
 
 def apart(events: list[Event | TextRun]) -> list[Event]:
-    """TextRun as the deltas that they were."""
+    """The deltas that runs of text were made of."""
     out: list[Event] = []
     for event in events:
         out += [TextDelta(event.id, t) for t in event.texts] if isinstance(event, TextRun) else [event]
