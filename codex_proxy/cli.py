@@ -98,11 +98,10 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     (~/.config/codex-proxy/config.toml unless --config names another).
     """
     from codex_proxy.logs import configure, take_over
-    from codex_proxy.process.orphans import adopt
-    from codex_proxy.process.seclusion import seclude
+    from codex_proxy.process.own_process import adopt_orphans, make_undumpable
 
-    seclude()
-    adopt()
+    make_undumpable()
+    adopt_orphans()
     settings = load_settings(flags, config_file)
     configure(settings.log_level, settings.log_format, content=settings.log_content)
     take_over()

@@ -1,1 +1,1 @@
-"""Child processes: spawning, supervision, and the plan of who runs where."""
+"""Child processes: how they are started, watched and ended, with everything that they start."""

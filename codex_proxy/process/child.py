@@ -1,11 +1,9 @@
-"""One child process: what it says, how it ends, and that it does end.
+"""One child process: its input and output, and its reliable end.
 
-Decides when a child counts as ended and in which order an end escalates: stdin closed, grace, then the
-warden's SIGTERM, grace and kill. It does not know what the bytes mean, or who wants the child.
-
-Exit and end of output are watched apart from each other: a grandchild may hold the pipe long after the exit,
-and a child may close its stdout and live on. There is no task here: callbacks and timers of the loop only, so
-nothing can be cancelled half-way.
+An end escalates: close stdin, wait a grace time, then let the warden send SIGTERM, wait again, and kill. The exit and
+the end of stdout are watched separately: a grandchild may hold the pipe long after the exit, and a child may close
+its stdout and run on. Everything happens in callbacks and timers of the event loop, so that there is no task that
+could be cancelled half-way.
 """
 
 import asyncio
@@ -18,30 +16,31 @@ import msgspec
 
 from codex_proxy.process.child_states import ALIVE, REPORTED, TABLE, Change, State
 from codex_proxy.process.launch import Command, Launched, SpawnError, launch
-from codex_proxy.process.orphans import sweep_after
+from codex_proxy.process.own_process import kill_orphans_of
 from codex_proxy.process.pipes import PipeReader, PipeWriter
 
-__all__ = ["Child", "Command", "Exit", "Sink", "SpawnError", "spawn"]
+__all__ = ["Child", "ChildListener", "Command", "Exit", "SpawnError", "spawn"]
 
-# Enough for the last words of an agent and their backtrace; stderr is for error messages, never parsed.
+# Enough for an agent's last error message with its backtrace. stderr is only for messages and is never parsed.
 STDERR_TAIL_BYTES = 8 * 1024
-# The most an ordinary process can make a pipe hold (/proc/sys/fs/pipe-max-size).
+# The largest pipe buffer that an unprivileged process can set (/proc/sys/fs/pipe-max-size).
 PIPE_BYTES = 1024 * 1024
-# After the exit the pipe holds at most what fits into it, readable at once; who keeps it open is a stranger.
+# After the exit, what the pipe holds can be read at once; if it stays open, another process holds it.
 DRAIN_SECONDS = 0.5
-# The warden's own bound for killing is 5 s; a warden that takes longer hangs and is killed itself.
+# The warden gives itself 5 s to kill; one that takes longer hangs, and is killed itself.
 WARDEN_SECONDS = 6.0
-# A killed process that is not gone after this time is stuck in the kernel.
+# A killed process that has not exited after this time is stuck in the kernel.
 ABANDON_SECONDS = 1.0
-# Shells tell "ended by signal n" as 128 + n, and so does the warden.
+# A shell reports "ended by signal n" as exit code 128 + n, and so does the warden.
 SIGNAL_BASE = 128
 HIGHEST_SIGNAL = 64
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How a child ended: by exit code or by signal; neither when it could not be killed.
+    """How a child ended: by exit code, by signal, or neither if it could not be killed.
 
-    A code above 128 counts as a signal, as in a shell. `stderr_tail` is the end of what it wrote to stderr.
+    An exit code above 128 counts as a signal, as in a shell. `stderr_tail` is the last part of what it wrote to
+    stderr.
     """
 
     code: int | None
@@ -49,43 +48,43 @@ class Exit(msgspec.Struct, frozen=True):
     stderr_tail: str
 
 
-class Sink(Protocol):
-    """Who hears from a child. Called synchronously on the event loop."""
+class ChildListener(Protocol):
+    """Receives a child's output and its end. Its methods are called on the event loop and must not block."""
 
     def received(self, chunk: bytes) -> None:
-        """Some bytes of stdout, as they came."""
+        """A chunk of stdout has come, as it was read from the pipe."""
 
     def ended(self, exit: Exit) -> None:
-        """Nothing more will come, and the child is gone. Called exactly once, after the last `received`."""
+        """The child has ended. Called exactly once, after the last `received`."""
 
 
 class Child:
-    """A running child. Its owner must see to it that it ends: `end`, or at least `kill`."""
+    """A running child process. Its owner must end it, by `end` or at least by `kill`."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, command: Command, launched: Launched, sink: Sink
+        self, loop: asyncio.AbstractEventLoop, command: Command, launched: Launched, listener: ChildListener
     ) -> None:
-        """Take over what `launch` started; `spawn` is the way to make one."""
+        """Takes over the process and descriptors of `launched`. Use `spawn` to make one."""
         self.pid = launched.warden.pid
-        """The warden's, which leads the child's session. For logs: signals go through `signal`."""
+        """The warden's process id, which is also the id of the child's session. For signals use `signal`."""
         self._loop = loop
         self._command = command
         self._warden = launched.warden
-        self._sink = sink
+        self._listener = listener
         self._state = TABLE.start
         self._paused = False
-        """Its owner takes no output; in any state."""
-        self._code: int | None = None
-        self._tail = bytearray()
-        self._done: asyncio.Future[Exit] = loop.create_future()
-        self._cut_timer: asyncio.TimerHandle | None = None
-        self._bound_timer: asyncio.TimerHandle | None = None
+        """Whether the owner has paused the output; possible in any state."""
+        self._status: int | None = None
+        self._stderr_tail = bytearray()
+        self._ended: asyncio.Future[Exit] = loop.create_future()
+        self._grace_timer: asyncio.TimerHandle | None = None
+        self._warden_timer: asyncio.TimerHandle | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
         self._lifeline: int | None = launched.lifeline
         os.set_blocking(launched.lifeline, False)
         self._stdin = PipeWriter(loop, launched.stdin)
-        self._stdout = PipeReader(loop, launched.stdout, sink.received, self._stdout_closed)
-        self._stderr = PipeReader(loop, launched.stderr, self._keep_tail, lambda: None)
+        self._stdout = PipeReader(loop, launched.stdout, listener.received, self._stdout_closed)
+        self._stderr = PipeReader(loop, launched.stderr, self._keep_stderr_tail, lambda: None)
         self._watch_exit()
 
     @property
@@ -95,63 +94,63 @@ class Child:
 
     @property
     def unsent(self) -> int:
-        """The bytes written that the child has not taken from its stdin yet."""
+        """The number of bytes written that the child has not yet read from its stdin."""
         return self._stdin.unsent
 
     def write(self, data: bytes) -> None:
-        """Send to stdin. Never blocks or raises: what a dead child does not read is dropped."""
+        """Sends bytes to stdin. Neither blocks nor raises: what a dead child does not read is dropped."""
         self._stdin.write(data)
 
     def close_stdin(self) -> None:
-        """Close stdin as soon as everything written is sent."""
+        """Closes stdin once everything written is sent."""
         self._stdin.close_when_sent()
 
     def pause(self) -> None:
-        """Stop reading stdout, so that the child must wait; nothing is received until `resume`.
+        """Stops reading stdout until `resume`, so that a child that writes on has to wait.
 
-        A pause outlives the child's exit; only the end of an `end` lifts it, for the last bytes in the pipe.
+        A pause also delays the report of the child's exit, until `resume` or until `end` is called.
         """
         self._paused = True
         self._stdout.pause()
-        self._settle()
+        self._finish_when_drained()
 
     def resume(self) -> None:
-        """Read stdout again; nothing is lost."""
+        """Reads stdout again. Nothing is lost."""
         self._paused = False
         self._stdout.resume()
-        self._settle()
+        self._finish_when_drained()
 
     def clear_stderr(self) -> None:
-        """Drop what the child has written to stderr so far: its end is not told with that."""
-        self._stderr.take(PIPE_BYTES)
-        self._tail.clear()
+        """Forgets what the child has written to stderr so far: `Exit.stderr_tail` starts anew."""
+        self._stderr.read_available(PIPE_BYTES)
+        self._stderr_tail.clear()
 
     def signal(self, signum: int) -> None:
-        """Send a signal to the child's process group; without effect on a dead child."""
+        """Sends a signal to the child's process group. Does nothing to a dead child."""
         if self._lifeline is not None:
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._lifeline, bytes([signum]))
 
     async def end(self, *, grace: float | None = None) -> Exit:
-        """End the child and return how it ended.
+        """Ends the child and returns how it ended.
 
-        Closes stdin, waits `grace` seconds (the command's eof_grace by default), then lets the warden end it:
-        SIGTERM, term_grace, SIGKILL to all descendants. Takes at most grace + term_grace + 7.5 s. May be
-        called several times at once, the shortest grace holds; cancelling a call does not stop the ending.
+        Closes stdin, waits `grace` seconds (by default the command's eof_grace), then has the warden end it: SIGTERM,
+        term_grace, SIGKILL to all descendants. Takes at most grace + term_grace + 7.5 s. Concurrent calls share one
+        end, with the shortest grace. Cancelling a call does not stop the end.
         """
         self._start_ending(self._command.eof_grace if grace is None else grace)
-        return await asyncio.shield(self._done)
+        return await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """Let the warden end the child: SIGTERM now, SIGKILL to all descendants after term_grace.
+        """Has the warden end the child: SIGTERM now, and SIGKILL to all descendants after term_grace.
 
-        Synchronous, and works without a running loop: for the exit of the interpreter. The warden does its
-        work also when the proxy is gone by then.
+        It does not wait, and works without a running event loop, so also while the interpreter exits: the warden does
+        its work even when the proxy is gone.
         """
         self._change(Change.KILL)
-        if self._cut_timer is not None:
-            self._cut_timer.cancel()
-            self._cut_timer = None
+        if self._grace_timer is not None:
+            self._grace_timer.cancel()
+            self._grace_timer = None
         if self._lifeline is None:
             return
         os.close(self._lifeline)
@@ -160,41 +159,48 @@ class Child:
             return
         if self.alive:
             bound = self._command.term_grace + WARDEN_SECONDS
-            self._bound_timer = self._loop.call_later(bound, self._kill_warden)
-        self._settle()
+            self._warden_timer = self._loop.call_later(bound, self._kill_warden)
+        self._finish_when_drained()
 
     def _change(self, change: Change) -> None:
+        """Moves to the state that the change leads to."""
         self._state = TABLE.after(self._state, change)
 
     def _start_ending(self, grace: float) -> None:
+        """Closes stdin and has the child killed after `grace` seconds, or earlier if that was already planned."""
         self._change(Change.END)
         self.close_stdin()
         if self._state is State.ENDING:
             when = self._loop.time() + grace
-            if self._cut_timer is None or when < self._cut_timer.when():
-                if self._cut_timer is not None:
-                    self._cut_timer.cancel()
-                self._cut_timer = self._loop.call_at(when, self.kill)
-        self._settle()
+            if self._grace_timer is None or when < self._grace_timer.when():
+                if self._grace_timer is not None:
+                    self._grace_timer.cancel()
+                self._grace_timer = self._loop.call_at(when, self.kill)
+        self._finish_when_drained()
 
     def _kill_warden(self) -> None:
+        """Kills a warden that has not ended its child in time."""
         self._warden.kill()
-        self._bound_timer = self._loop.call_later(ABANDON_SECONDS, self._abandon)
+        self._warden_timer = self._loop.call_later(ABANDON_SECONDS, self._abandon)
 
     def _abandon(self) -> None:
+        """Gives up waiting for a child whose warden was killed."""
         self._finish(Change.STUCK if self.alive else Change.DRAINED)
 
     def _stdout_closed(self) -> None:
+        """Handles the end of stdout: the child must end too."""
         if self.alive:
             self._start_ending(self._command.eof_grace)
         else:
             self._finish()
 
-    def _keep_tail(self, chunk: bytes) -> None:
-        self._tail += chunk
-        del self._tail[:-STDERR_TAIL_BYTES]
+    def _keep_stderr_tail(self, chunk: bytes) -> None:
+        """Keeps the last part of stderr."""
+        self._stderr_tail += chunk
+        del self._stderr_tail[:-STDERR_TAIL_BYTES]
 
     def _watch_exit(self) -> None:
+        """Has the exit reported to `_exited`: by a pidfd, or by a thread where there is none."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except (AttributeError, OSError):  # not Linux, an old kernel, or no descriptor to be had
@@ -203,6 +209,7 @@ class Child:
             self._loop.add_reader(descriptor, self._pidfd_readable, descriptor)
 
     def _pidfd_readable(self, descriptor: int) -> None:
+        """Handles the exit as reported by the pidfd."""
         code = self._warden.poll()
         if code is not None:
             self._loop.remove_reader(descriptor)
@@ -210,19 +217,24 @@ class Child:
             self._exited(code)
 
     def _wait_in_thread(self) -> None:
+        """Waits for the exit in a thread."""
         code = self._warden.wait()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the exit any more
             self._loop.call_soon_threadsafe(self._exited, code)
 
     def _exited(self, code: int) -> None:
+        """Handles the exit of the warden, whose exit code is the child's."""
         self._change(Change.EXIT)
-        self._code = code
-        if code < 0:  # the warden itself was killed, and could not sweep
-            sweep_after(self._loop, self.pid)
-        self._settle()
+        self._status = code
+        if code < 0:  # the warden itself was killed, and could not kill the child's descendants
+            kill_orphans_of(self._loop, self.pid)
+        self._finish_when_drained()
 
-    def _settle(self) -> None:
-        """After the exit: wait for the end of stdout, but not for ever, and not while the owner pauses."""
+    def _finish_when_drained(self) -> None:
+        """After the exit, finishes when stdout is read to its end, at the latest after DRAIN_SECONDS.
+
+        While the owner has paused, that time does not run, unless the owner has asked for the end.
+        """
         if self._state not in (State.EXITED, State.DRAINING):
             return
         if self._stdout.at_end:
@@ -236,44 +248,45 @@ class Child:
             self._drain_timer = self._loop.call_later(DRAIN_SECONDS, self._drained)
 
     def _drained(self) -> None:
-        self._stdout.take(PIPE_BYTES)  # a busy loop may have come here first
+        """Finishes when the time for the last output is over."""
+        self._stdout.read_available(PIPE_BYTES)  # a busy loop may run this timer before it reads the pipe
         self._finish()
 
     def _finish(self, change: Change = Change.DRAINED) -> None:
-        """Report the end, once."""
+        """Closes everything and reports the end to the listener and to callers of `end`, once."""
         if self._state in REPORTED:
             return
         self._change(change)
-        self._stderr.take(PIPE_BYTES)
+        self._stderr.read_available(PIPE_BYTES)
         self._stderr.close()
         self._stdout.close()
         self._stdin.close()
-        for timer in (self._cut_timer, self._bound_timer, self._drain_timer):
+        for timer in (self._grace_timer, self._warden_timer, self._drain_timer):
             if timer is not None:
                 timer.cancel()
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
-        exit = self._exit()
-        self._done.set_result(exit)
-        self._sink.ended(exit)
+        exit = self._make_exit()
+        self._ended.set_result(exit)
+        self._listener.ended(exit)
 
-    def _exit(self) -> Exit:
-        tail = self._tail.decode("utf-8", "replace")
-        if self._code is None:
+    def _make_exit(self) -> Exit:
+        """Returns how the child ended, from the warden's exit code."""
+        tail = self._stderr_tail.decode("utf-8", "replace")
+        if self._status is None:
             return Exit(None, None, tail)
-        if self._code < 0:  # the warden itself was killed
-            return Exit(None, -self._code, tail)
-        if SIGNAL_BASE < self._code <= SIGNAL_BASE + HIGHEST_SIGNAL:
-            return Exit(None, self._code - SIGNAL_BASE, tail)
-        return Exit(self._code, None, tail)
+        if self._status < 0:  # the warden itself was killed
+            return Exit(None, -self._status, tail)
+        if SIGNAL_BASE < self._status <= SIGNAL_BASE + HIGHEST_SIGNAL:
+            return Exit(None, self._status - SIGNAL_BASE, tail)
+        return Exit(self._status, None, tail)
 
 
-async def spawn(command: Command, sink: Sink) -> Child:
-    """Start the command; the sink hears from it from the loop's next turn on.
+async def spawn(command: Command, listener: ChildListener) -> Child:
+    """Starts the command. The listener is called from the event loop's next iteration on.
 
-    Raises SpawnError. There is no await inside, so that a cancellation cannot come between a started child
-    and its owner.
+    Raises `SpawnError`. It contains no await, so that it cannot be cancelled between the start and the return.
     """
     loop = asyncio.get_running_loop()
-    return Child(loop, command, launch(command), sink)
+    return Child(loop, command, launch(command), listener)

@@ -1,4 +1,4 @@
-"""The states of a child process and what leads from one to another. Who pauses a child changes none of them."""
+"""The state machine of a child process. Pausing its output is not part of it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from codex_proxy.core.states import StateTable
 class State(Enum):
     """Where a child is on its way to its end."""
 
-    RUNNING = "it runs, and nobody has asked for its end"
-    ENDING = "its stdin is closed, and it has a grace time"
-    KILLING = "its warden ends it: SIGTERM, a grace time, SIGKILL for all that descends from it"
-    EXITED = "it is gone by itself; its last output is read, unless its owner pauses"
-    DRAINING = "it is gone as it was asked to; its last output is read for half a second at most"
-    ABANDONED = "it could not be killed, and its owner knows"
-    ENDED = "its owner knows how it ended"
+    RUNNING = "it runs, and nobody has asked it to end"
+    ENDING = "its stdin is closed, and it has a grace time to end by itself"
+    KILLING = "its warden ends it: SIGTERM, a grace time, then SIGKILL for it and all its descendants"
+    EXITED = "it has exited by itself; its last output is read, unless its owner has paused it"
+    DRAINING = "it has exited on request; its last output is read for at most half a second"
+    ABANDONED = "it could not be killed, and its owner was informed"
+    ENDED = "its owner was informed how it ended"
 
 
 class Change(Enum):
-    """What leads to another state."""
+    """What moves a child from one state to another."""
 
-    END = "its owner wants it to end, or it has closed its stdout"
-    KILL = "its owner wants it killed, or the grace time is over"
+    END = "its owner asks it to end, or it has closed its stdout"
+    KILL = "its owner has it killed, or the grace time is over"
     EXIT = "it has exited"
-    DRAINED = "its output has ended, or the time for it is over"
-    STUCK = "its warden was killed, and nothing has exited"
+    DRAINED = "its output was read to the end, or the time for that is over"
+    STUCK = "it has not exited although its warden was killed"
 
 
 TABLE = StateTable(
@@ -71,6 +71,6 @@ TABLE = StateTable(
 )
 
 ALIVE = frozenset({State.RUNNING, State.ENDING, State.KILLING, State.ABANDONED})
-"""It has not been seen to exit."""
+"""The states in which the child has not been seen to exit."""
 REPORTED = frozenset({State.ABANDONED, State.ENDED})
-"""Its owner knows how it ended, or that it could not be killed."""
+"""The states in which the owner was informed how the child ended, or that it could not be killed."""

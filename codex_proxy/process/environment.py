@@ -1,27 +1,26 @@
-"""Which environment variables a child gets.
+"""Chooses which environment variables a child gets, by an allow-list of names.
 
-Decides by name, from an allow-list: what the agent needs to run, to reach its provider and to be configured. Of
-values it looks only at whether the address of a network proxy has a password in it. It does not read the
-environment of this process.
+What an agent needs to run, to reach its provider and to be configured is allowed. Values are looked at only to see
+whether the URL of a network proxy has a password. The functions do not read this process's environment themselves.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 
-# The proxy's own settings hold the keys of its clients: no child ever sees one, whoever asks. They are read
-# without regard to case, so they are kept back the same way.
+# The proxy's own settings hold its clients' keys: no child may ever see one. Their case does not matter when they are
+# read, so it does not matter here either.
 FORBIDDEN_PREFIX = "PROXY_"
 
 ALLOWED_NAMES = frozenset(
     {
         # to find programs, files and the user
         *("PATH", "HOME", "TMPDIR", "USER", "LOGNAME", "SHELL", "TERM", "LANG"),
-        # to trust who the user's machine trusts
+        # to trust the certificates that the user's machine trusts
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
-        # to get out of the user's network
+        # to reach the internet through the user's network proxy
         *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
         *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
-        # the deterministic agent waits for this file
+        # the fake agent of the tests waits for this file
         "STREAM_RELEASE_FILE",
     }
 )
@@ -30,7 +29,7 @@ ALLOWED_PREFIXES = ("LC_", "CODEX_", "FAKE_CODEX_")
 
 PROXY_NAMES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"})
 SECRET_WORDS = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-"""What the names of Codex's own secrets have in them: CODEX_API_KEY, CODEX_ACCESS_TOKEN and those to come."""
+"""Words in the names of Codex's secrets: CODEX_API_KEY, CODEX_ACCESS_TOKEN, and any to come."""
 
 
 def child_environment(
@@ -40,12 +39,12 @@ def child_environment(
     env_keys: Iterable[str] = (),
     credentials: bool = False,
 ) -> dict[str, str]:
-    """The part of `source` that a child may see.
+    """Returns the variables of `source` that a child may see.
 
-    `extra` are further names the user allows (PROXY_CHILD_ENV), `env_keys` the names under which the agent's
-    configuration expects the keys of its providers. `credentials`: whether the child is the agent itself, which
-    signs in and reaches its provider with them; any other child gets those only that `extra` names. Names that are
-    not set are not an error; PROXY_* is never passed on.
+    `extra` are further names that the user allows (PROXY_CHILD_ENV), `env_keys` the names of the variables with the
+    keys of the providers in the agent's configuration. `credentials` is True for the agent itself, which signs in
+    with them; other children get only those named in `extra`. Names that are not set are ignored. PROXY_* is never
+    passed on.
     """
     named = frozenset((*extra, *env_keys))
     return {
@@ -57,7 +56,10 @@ def child_environment(
 
 
 def credential_names(environment: Mapping[str, str], *, extra: Iterable[str] = ()) -> tuple[str, ...]:
-    """The names in an agent's environment that its shells must not see, but for those that the user allows."""
+    """Returns the names of the credentials in `environment`, except those that the user allows by `extra`.
+
+    The agent hides them from its shells.
+    """
     allowed = frozenset(extra)
     return tuple(
         name for name, value in environment.items() if name not in allowed and _is_credential(name, value)
@@ -65,13 +67,14 @@ def credential_names(environment: Mapping[str, str], *, extra: Iterable[str] = (
 
 
 def _is_allowed(name: str, value: str, *, credentials: bool) -> bool:
+    """Returns whether the allow-list has the name; a credential is allowed only with `credentials`."""
     if name not in ALLOWED_NAMES and not name.startswith(ALLOWED_PREFIXES):
         return False
     return credentials or not _is_credential(name, value)
 
 
 def _is_credential(name: str, value: str) -> bool:
-    """Whether a variable holds a secret of Codex's, or an address of a network proxy with a password in it."""
+    """Returns whether a variable holds a secret of Codex's, or the URL of a network proxy with a password."""
     if name.upper() in PROXY_NAMES:
         return "@" in value
     return name.startswith("CODEX_") and SECRET_WORDS.search(name) is not None

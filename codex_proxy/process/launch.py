@@ -1,10 +1,7 @@
-"""Starts a command under the warden: the pipes, the process, its limits, and the faults a user can do something about.
+"""Starts a command under the warden: the pipes, the process, the limits, and errors that say what a user can do.
 
-Decides whether a command can be started, and says why not. It knows no event loop and does not look after
-what it has started: `child` does.
+It only starts: it uses no event loop, and watching and ending the child is up to `child`.
 """
-
-from __future__ import annotations
 
 import errno
 import os
@@ -16,11 +13,22 @@ from pathlib import Path
 
 import msgspec
 
+WARDEN = str(Path(__file__).with_name("warden.py"))
+
+# Errors of a busy machine, which may pass, with what a user can do about each.
+TEMPORARY_ERRORS = {
+    errno.EAGAIN: "the limit of processes is reached; end some or raise it (ulimit -u)",
+    errno.ENOMEM: "there is not enough memory; end something or serve fewer requests at once",
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n) or serve fewer requests at once",
+    errno.ENFILE: "too many open files on the whole system; end something",
+}
+
 
 class ChildLimits(msgspec.Struct, frozen=True):
-    """Limits of one child and, each for itself, of what it starts. 0 leaves one as the server's own is.
+    """Resource limits of a child, which also hold for each process that it starts. 0 keeps the proxy's own limit.
 
-    Core dumps are always off: one of an agent holds its sign-in and what was said, and lands in the workspace.
+    Core dumps are always off: an agent's memory holds its credentials and the conversation, and a dump is written to
+    the workspace.
     """
 
     # 64 turns at once with their commands, pipes and sockets take some hundreds; macOS gives programs 256.
@@ -30,28 +38,17 @@ class ChildLimits(msgspec.Struct, frozen=True):
     # The system counts all processes and threads of the user, whoever has started them.
     processes: int = 0
 
-    def arguments(self) -> list[str]:
-        """As the warden is told: what may be raised again is soft, the rest is for good."""
-        asked = {"soft:NOFILE": self.open_files, "AS": self.address_space, "NPROC": self.processes}
-        return ["soft:CORE=0", *(f"{name}={value}" for name, value in asked.items() if value)]
-
-
-WARDEN = str(Path(__file__).with_name("warden.py"))
-
-# What can pass by itself, with what a user can do about it.
-TEMPORARY = {
-    errno.EAGAIN: "the limit of processes is reached; end some or raise it (ulimit -u)",
-    errno.ENOMEM: "there is not enough memory; end something or serve fewer requests at once",
-    errno.EMFILE: "too many open files; raise the limit (ulimit -n) or serve fewer requests at once",
-    errno.ENFILE: "too many open files on the whole system; end something",
-}
+    def warden_arguments(self) -> list[str]:
+        """Returns the limits as the warden's arguments: `soft:` before limits that the child may raise again."""
+        limits = {"soft:NOFILE": self.open_files, "AS": self.address_space, "NPROC": self.processes}
+        return ["soft:CORE=0", *(f"{name}={value}" for name, value in limits.items() if value)]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What to start: the program with its arguments, its whole environment and its folder.
+    """What to start: the program with its arguments, its whole environment and its working directory.
 
-    `eof_grace` is how long a child may live on after its stdin (or stdout) is closed; `term_grace` how long
-    after SIGTERM. Both are a second by default: an agent ends in 10 to 70 ms, on a busy machine in hundreds.
+    `eof_grace` is how many seconds the child may run on after its stdin is closed, or after it has closed its stdout;
+    `term_grace` how many after SIGTERM. Agents end in 10 to 70 ms, on a busy machine in some hundred.
     """
 
     argv: tuple[str, ...]
@@ -65,7 +62,7 @@ class Command(msgspec.Struct, frozen=True):
 class SpawnError(Exception):
     """The command cannot be started. The text names the program and says what to do.
 
-    `temporary` says that the same command may start later, when the machine is less busy.
+    `temporary` says whether the same command may start later, when the machine is less busy.
     """
 
     def __init__(self, program: str, reason: str, *, temporary: bool = False) -> None:
@@ -76,7 +73,7 @@ class SpawnError(Exception):
 
 
 class Launched(msgspec.Struct, frozen=True):
-    """A warden that runs, and the proxy's ends of its pipes: four descriptors, for the receiver to close."""
+    """A running warden, and the proxy's ends of its four pipes. The receiver must close the descriptors."""
 
     warden: subprocess.Popen[bytes]
     stdin: int
@@ -86,44 +83,43 @@ class Launched(msgspec.Struct, frozen=True):
 
 
 def launch(command: Command) -> Launched:
-    """Start the command in a session of its own, under a warden.
+    """Starts the command in a session of its own, under a warden, without waiting for it to run.
 
-    Returns as soon as the warden is started; a program that then proves not to be executable after all ends
-    with code 127 and the reason on stderr. Raises SpawnError, and then leaves no process and no descriptor.
+    A program that turns out not to be executable ends with exit code 127 and the reason on stderr. Raises
+    `SpawnError`, and then leaves no process and no descriptor.
     """
     program = find_program(command)
-    with ExitStack() as ours, ExitStack() as theirs:
+    with ExitStack() as parent_ends, ExitStack() as child_ends:
         try:
-            child_in, stdin = _pipe(theirs, ours)
-            stdout, child_out = _pipe(ours, theirs)
-            stderr, child_err = _pipe(ours, theirs)
-            life, lifeline = _pipe(theirs, ours)
-            given = [str(life), str(command.term_grace), *command.limits.arguments()]
-            arguments = [*given, "--", program, *command.argv[1:]]
+            child_in, stdin = _pipe(child_ends, parent_ends)
+            stdout, child_out = _pipe(parent_ends, child_ends)
+            stderr, child_err = _pipe(parent_ends, child_ends)
+            lifeline_end, lifeline = _pipe(child_ends, parent_ends)
+            options = [str(lifeline_end), str(command.term_grace), *command.limits.warden_arguments()]
             warden = subprocess.Popen(
-                [sys.executable, "-I", "-S", WARDEN, *arguments],
+                [sys.executable, "-I", "-S", WARDEN, *options, "--", program, *command.argv[1:]],
                 stdin=child_in,
                 stdout=child_out,
                 stderr=child_err,
-                pass_fds=(life,),
+                pass_fds=(lifeline_end,),
                 env=command.env,
                 cwd=command.cwd,
                 start_new_session=True,
             )
         except OSError as fault:
-            help_ = TEMPORARY.get(fault.errno or 0)
-            reason = help_ or os.strerror(fault.errno or 0)
-            raise SpawnError(program, reason, temporary=help_ is not None) from fault
+            advice = TEMPORARY_ERRORS.get(fault.errno or 0)
+            reason = advice or os.strerror(fault.errno or 0)
+            raise SpawnError(program, reason, temporary=advice is not None) from fault
         except ValueError as fault:  # a NUL byte, or text that the file system's encoding cannot hold
             raise SpawnError(program, f"{fault} in its arguments or environment") from fault
-        ours.pop_all()
+        parent_ends.pop_all()
     return Launched(warden, stdin, stdout, stderr, lifeline)
 
 
 def find_program(command: Command) -> str:
-    """The absolute path of the program, looked up as a shell in the command's folder would.
+    """Returns the absolute path of the command's program, found as a shell in the command's folder would find it.
 
-    Raises SpawnError when there is no such program or folder, or it may not be executed.
+    Raises `SpawnError` if the program or the folder does not exist, or the program may not be executed.
     """
     name = command.argv[0]
     if not Path(command.cwd).is_dir():
@@ -145,6 +141,7 @@ def find_program(command: Command) -> str:
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    """Makes a pipe and has each end closed by one of the two stacks. Returns the read end and the write end."""
     read_end, write_end = os.pipe()
     reader.callback(os.close, read_end)
     writer.callback(os.close, write_end)

@@ -1,24 +1,23 @@
-"""The proxy's ends of a child's pipes: reads with real backpressure, writes that never block.
+"""The proxy's ends of a child's pipes: reading with backpressure, and writing that never blocks.
 
-Decides how bytes move and when an end is closed. It does not know what a child is, or why a pipe ended.
-Everything runs synchronously on the event loop through add_reader and add_writer: no task and no await per
-chunk. Both classes own their descriptor and close it.
+Both classes work in callbacks of the event loop (add_reader, add_writer), without a task or an await per chunk. They
+own their descriptor and close it.
 """
 
 import asyncio
 import os
 from collections.abc import Callable
 
-# A pipe holds 64 KiB by default, so a larger buffer would seldom be filled and would always be allocated.
+# A pipe holds 64 KiB by default: a larger buffer would always be allocated and seldom be filled.
 READ_BYTES = 64 * 1024
-# What fills a pipe gains nothing by waiting for company.
-GATHERED_BYTES = 64 * 1024
+# So much fills a pipe: waiting for more to write with it gains nothing.
+MAX_GATHERED_BYTES = 64 * 1024
 
 
 class PipeReader:
-    """Hands every chunk of a pipe to `received`, then says `closed()` once.
+    """Passes each chunk read from a pipe to `received`, and calls `closed` once at the end.
 
-    A paused reader does not read: the pipe fills and the writer at its other end waits.
+    While it is paused the pipe fills up, and the process at the other end has to wait.
     """
 
     def __init__(
@@ -28,7 +27,7 @@ class PipeReader:
         received: Callable[[bytes], None],
         closed: Callable[[], None],
     ) -> None:
-        """Take over the descriptor and start reading at the loop's next turn."""
+        """Takes over the descriptor. Reading starts with the event loop's next iteration."""
         self._loop = loop
         self._descriptor = descriptor
         self._received = received
@@ -39,46 +38,46 @@ class PipeReader:
         self.resume()
 
     def pause(self) -> None:
-        """Stop reading; nothing is received until `resume`."""
+        """Stops reading until `resume`."""
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._descriptor)
 
     def resume(self) -> None:
-        """Read again; without effect at the end or when it is reading."""
+        """Reads again. Does nothing at the end of the pipe, or while it is reading."""
         if not self._reading and not self.at_end:
             self._reading = True
             self._loop.add_reader(self._descriptor, self._readable)
 
-    def take(self, most: int) -> None:
-        """Hand over at once what the pipe holds, at most about `most` bytes; does not wait."""
-        while not self.at_end and most > 0:
+    def read_available(self, limit: int) -> None:
+        """Reads what the pipe holds now, about `limit` bytes at most, without waiting."""
+        while not self.at_end and limit > 0:
             chunk = self._read()
             if chunk is None:
                 return
-            most -= len(chunk)
+            limit -= len(chunk)
 
     def close(self) -> None:
-        """Stop for good and close the descriptor; `closed` is not called for this. Harmless to repeat."""
+        """Stops reading and closes the descriptor, without calling `closed`. May be called again."""
         if not self.at_end:
             self.pause()
             self.at_end = True
-            self._received, self._closed = (
-                _drop,
-                _ignore,
-            )  # their owners hold this reader: no cycle stays behind
+            # The callbacks' owner holds this reader: without them no reference cycle is left.
+            self._received, self._closed = _discard, _ignore_end
             os.close(self._descriptor)
 
     def _readable(self) -> None:
+        """Reads a chunk; called when the pipe has one."""
         self._read()
 
     def _read(self) -> bytes | None:
+        """Reads and passes on one chunk: empty at the end of the pipe, None where there is nothing to read yet."""
         try:
             chunk = os.read(self._descriptor, READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError:
-            chunk = b""  # a pipe that cannot be read has nothing more to say
+            chunk = b""  # a pipe that cannot be read counts as ended
         if chunk:
             self._received(chunk)
         else:
@@ -88,93 +87,93 @@ class PipeReader:
         return chunk
 
 
-def _drop(chunk: bytes) -> None:
-    """What is read when nobody listens any more."""
+def _discard(chunk: bytes) -> None:
+    """Takes the place of `received` in a closed reader."""
 
 
-def _ignore() -> None:
-    """Nobody is left to be told of the end."""
+def _ignore_end() -> None:
+    """Takes the place of `closed` in a closed reader."""
 
 
 class PipeWriter:
-    """Writes what the pipe takes and keeps the rest until it takes more.
+    """Writes to a pipe without blocking, and buffers what the pipe does not take yet.
 
-    What is written in one turn of the loop goes out together, at the next: each write wakes its reader, which costs
-    more than that turn, and the requests of many turns come to a shared child at once.
-
-    There is no limit here: `unsent` is for the owner to look at, who knows what is too much. A reader that
-    has gone away is not an error: what is written to it is dropped.
+    Writes of one iteration of the event loop go out together in the next: each write wakes the reading process, which
+    costs more than the delay, and many turns write to a shared child at once. The buffer has no limit: its owner
+    watches `unsent`. Data for a reader that has gone away is dropped without an error.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
-        """Take over the descriptor."""
+        """Takes over the descriptor."""
         self._loop = loop
         self._descriptor = descriptor
         self._buffer = bytearray()
-        self._writing = False
-        """The loop tells when the pipe takes more."""
-        self._due = False
-        """The loop's next turn writes."""
+        self._waiting_for_pipe = False
+        """The event loop will call `_send` when the pipe takes more."""
+        self._write_scheduled = False
+        """The event loop will call `_write_gathered` in its next iteration."""
         self._open = True
         self._close_when_sent = False
         os.set_blocking(descriptor, False)
 
     @property
     def unsent(self) -> int:
-        """The bytes that the pipe has not taken yet."""
+        """The number of bytes that the pipe has not taken yet."""
         return len(self._buffer)
 
     def write(self, data: bytes) -> None:
-        """Send the data after all earlier data; dropped once the pipe is closed or about to be."""
+        """Sends the data after all earlier data. Once the writer is closed or closing, data is dropped."""
         if not self._open or self._close_when_sent:
             return
         self._buffer += data
-        if self._writing:
+        if self._waiting_for_pipe:
             return
-        if len(self._buffer) >= GATHERED_BYTES:
+        if len(self._buffer) >= MAX_GATHERED_BYTES:
             self._send()
-        elif not self._due:
-            self._due = True
-            self._loop.call_soon(self._write_due)
+        elif not self._write_scheduled:
+            self._write_scheduled = True
+            self._loop.call_soon(self._write_gathered)
 
     def close_when_sent(self) -> None:
-        """Close as soon as all data is sent; at once if it is."""
+        """Closes once all data is sent."""
         self._close_when_sent = True
         if not self._buffer:
             self.close()
 
     def close(self) -> None:
-        """Close at once and drop what is unsent. Harmless to repeat."""
+        """Closes at once and drops unsent data. May be called again."""
         if not self._open:
             return
         self._open = False
         self._buffer.clear()
-        if self._writing:
-            self._writing = False
+        if self._waiting_for_pipe:
+            self._waiting_for_pipe = False
             self._loop.remove_writer(self._descriptor)
         os.close(self._descriptor)
 
-    def _write_due(self) -> None:
-        self._due = False
-        if self._buffer and not self._writing:
+    def _write_gathered(self) -> None:
+        """Writes what has gathered since the last iteration of the event loop."""
+        self._write_scheduled = False
+        if self._buffer and not self._waiting_for_pipe:
             self._send()
 
     def _send(self) -> None:
+        """Writes as much as the pipe takes, and waits for the pipe if that is not all."""
         try:
             sent = os.write(self._descriptor, self._buffer)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
-            self.close()  # nobody reads any more
+            self.close()  # the reader is gone
             return
         del self._buffer[:sent]  # moves a pointer, not the data
         if self._buffer:
-            if not self._writing:
-                self._writing = True
+            if not self._waiting_for_pipe:
+                self._waiting_for_pipe = True
                 self._loop.add_writer(self._descriptor, self._send)
             return
-        if self._writing:
-            self._writing = False
+        if self._waiting_for_pipe:
+            self._waiting_for_pipe = False
             self._loop.remove_writer(self._descriptor)
         if self._close_when_sent:
             self.close()

@@ -1,66 +1,66 @@
-"""The warden: a small program between the proxy and each child, so that no process is ever left behind.
+"""The warden: a small program between the proxy and each child, which makes sure that no process is left behind.
 
     python -I -S warden.py LIFELINE GRACE [LIMIT=NUMBER...] -- PROGRAM ARGUMENT...
 
-LIFELINE is the number of the read end of a pipe whose only write end the proxy holds. Each byte read from
-it is a signal number, passed on to the child's process group. Its end means: the proxy is dead, or wants
-the child gone. Then the child's group gets SIGTERM, has GRACE seconds, and is killed.
+LIFELINE is the file descriptor of the read end of a pipe whose only write end the proxy holds. Each byte read from it
+is a signal number, which is sent to the child's process group. Its end means that the proxy is dead, or has the child
+killed: the group gets SIGTERM, has GRACE seconds, and gets SIGKILL.
 
-However the child ends, every descendant of it is killed, also one that left its session and was orphaned
-(`setsid` twice forked): on Linux the warden is the child subreaper, so an orphan becomes its own child, and
-it leaves only when it has no child any more. Systems without prctl (macOS) get less: the process group is
-killed, a descendant that made a session of its own stays. SIGKILL of the warden itself ends the child (the
-parent-death signal, Linux); what the child has started is for the proxy to end (`orphans`).
+However the child ends, all its descendants are killed. On Linux the warden is the child subreaper: a descendant whose
+parent has ended becomes the warden's own child, even one that left its session (`setsid` after two forks), and the
+warden runs until it has no children. On systems without prctl (macOS) only the process group is killed. If the warden
+itself is killed, the child gets SIGKILL (parent-death signal, Linux), and the proxy kills the child's descendants
+(`own_process`).
 
-Each LIMIT is set for the child, and so for all that it starts, but not for the warden: a name of `setrlimit`'s,
-behind `soft:` where the child may raise it again up to what the system allows. It is never more than that.
+Each LIMIT is a resource limit of `setrlimit` for the child and all that it starts, not for the warden. `soft:` before
+its name lets the child raise it again. A limit is never above what the system allows.
 
-The exit status is the child's: its code, 128 + n when signal n ended it, 127 when it could not be started
-(then the reason is on stderr). stdin, stdout and stderr are the child's; the warden reads and writes none.
+The exit status is the child's: its exit code, 128 + n if signal n ended it, or 127 if it could not be started (the
+reason is on stderr). stdin, stdout and stderr are the child's own; the warden neither reads nor writes them.
 
-It knows nothing of the proxy and imports nothing of it: it is started by its path, once per child, so each
-import is paid for by each child. What the child does not wait for is imported after the fork. One trace of
-the interpreter remains: where the environment names no locale, the child gets LC_CTYPE=C.UTF-8 (PEP 538).
+It imports nothing of the proxy: it is started by its path, once per child, and each import delays each child. What
+the child need not wait for is imported after the fork. One effect of the interpreter remains: if the environment
+names no locale, the child gets LC_CTYPE=C.UTF-8 (PEP 538).
 """
 
-import _signal as signal  # type: ignore[import-not-found]  # what `signal` wraps: that imports enum, for 3 ms
+import _signal as signal  # type: ignore[import-not-found]  # `signal` itself imports enum, which takes 3 ms
 import os
 import sys
 import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-# Given by POSIX.
+# Signal numbers of POSIX.
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGPIPE, SIGTERM = 1, 2, 3, 9, 13, 15
 SIGXFSZ = 25  # Linux and macOS alike
-# What the child could inherit as ignored: from Python (PIPE, XFSZ), from a proxy started by `nohup` (HUP) or in
-# the background by a script (INT, QUIT). A shell cannot even trap a signal that was ignored at its start.
+# Signals that the child could inherit as ignored: from Python (PIPE, XFSZ), or from a proxy that was started by `nohup`
+# (HUP) or in the background by a script (INT, QUIT). A shell cannot even trap a signal that was ignored at its start.
 RESET_SIGNALS = (SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGXFSZ)
 
-# A killed process is gone in milliseconds; one that is stuck in the kernel for longer cannot be helped.
-SWEEP_SECONDS = 5.0
-# One round takes one level of the tree; a kill takes about this long to be seen.
-SWEEP_ROUND_SECONDS = 0.002
+# A killed process is gone in milliseconds; one that stays longer is stuck in the kernel.
+KILL_SECONDS = 5.0
+# Each round kills one generation of descendants, and their end is seen after about this time.
+KILL_ROUND_SECONDS = 0.002
 
 
 def main(arguments: list[str]) -> int:
-    """Run the program named by the arguments to its end; return the exit status to pass on."""
-    lifeline, grace, cut = int(arguments[1]), float(arguments[2]), arguments.index("--")
-    limits, command = arguments[3:cut], arguments[cut + 1 :]
+    """Runs the program named by the arguments (`sys.argv`) to its end. Returns the exit status to pass on."""
+    lifeline, grace, separator = int(arguments[1]), float(arguments[2]), arguments.index("--")
+    limits, command = arguments[3:separator], arguments[separator + 1 :]
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     warden = os.getpid()
     child = os.fork()
     if child == 0:
-        become(command, limits, lifeline, warden)
+        exec_child(command, limits, lifeline, warden)
     make_group(child)
     detach_stdio()
-    status = watch(child, lifeline, grace)
-    last = sweep(child)
+    status = wait_for_child(child, lifeline, grace)
+    last = kill_descendants(child)
     return exit_status(status if status is not None else last)
 
 
 def prctl(option: int, value: int) -> None:
-    """Ask Linux for something that concerns this process; other systems have nothing to be asked."""
+    """Sets an attribute of this process on Linux. Does nothing on other systems."""
     if sys.platform != "linux":
         return
     import _ctypes  # what `ctypes` wraps, which takes 2 ms to import
@@ -69,12 +69,12 @@ def prctl(option: int, value: int) -> None:
     _ctypes.call_function(function, (option, value, 0, 0, 0))
 
 
-def become(command: list[str], limits: list[str], lifeline: int, warden: int) -> None:
-    """Turn this process, the fork, into the child; does not return."""
+def exec_child(command: list[str], limits: list[str], lifeline: int, warden: int) -> None:
+    """Turns this process, the fork, into the child. Does not return."""
     try:
         make_group(0)
         prctl(PR_SET_PDEATHSIG, SIGKILL)
-        if os.getppid() != warden:  # it died before the line above could tell us so
+        if os.getppid() != warden:  # it died before the line above took effect
             os._exit(128 + SIGKILL)
         for signum in RESET_SIGNALS:
             signal.signal(signum, signal.SIG_DFL)
@@ -89,7 +89,7 @@ def become(command: list[str], limits: list[str], lifeline: int, warden: int) ->
 
 
 def set_limit(limit: str) -> None:
-    """Set one limit of this process. One that this system does not have, or not so high, is as it was."""
+    """Sets one limit of this process, as high as the system allows. Ignores a limit that the system does not know."""
     import resource
 
     name, _, number = limit.partition("=")
@@ -108,28 +108,31 @@ def set_limit(limit: str) -> None:
 
 
 def make_group(child: int) -> None:
-    """Give the child a group of its own, so that a signal to it never reaches the warden.
+    """Puts the child into a process group of its own, so that signals to the child do not reach the warden.
 
-    Both sides of the fork do it, since neither knows who comes first.
+    Both processes do it after the fork, since either may come first.
     """
     try:
         os.setpgid(child, child)
     except OSError:
-        return  # it runs its program already, and so has done it itself
+        return  # it runs its program already, and did it before that
 
 
 def detach_stdio() -> None:
-    """Hold neither end of the child's pipes: their end must be the child's. stderr stays, for our faults."""
+    """Closes this process's copies of the child's stdin and stdout, so that the child alone decides when they end.
+
+    stderr stays, for the warden's own errors.
+    """
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
 
 
-def watch(child: int, lifeline: int, grace: float) -> int | None:
-    """Wait for the child, or for the lifeline and then the grace time.
+def wait_for_child(child: int, lifeline: int, grace: float) -> int | None:
+    """Waits for the child's end, or for the lifeline's end and then the grace time; passes on signals meanwhile.
 
-    Returns the child's wait status, or None when it still runs.
+    Returns the child's wait status, or None if it still runs.
     """
     import select
 
@@ -156,37 +159,41 @@ def watch(child: int, lifeline: int, grace: float) -> int | None:
         if woken in ready:
             os.read(woken, 512)
         if lifeline in ready:
-            orders = os.read(lifeline, 64)
-            for signum in orders or (SIGTERM,):
+            signals = os.read(lifeline, 64)
+            for signum in signals or (SIGTERM,):
                 signal_group(child, signum)
-            if not orders:
+            if not signals:
                 deadline = time.monotonic() + grace
 
 
-def sweep(child: int) -> int | None:
-    """Kill until no descendant is left, from the top down.
+def kill_descendants(child: int) -> int | None:
+    """Kills the child's group and all its descendants, generation by generation, until none is left.
 
-    One by one only what is a child of ours at that moment is killed, so never a reused pid: the orphans of
-    each level are the children of the next round. Returns the child's wait status if it ended only now.
+    Single processes are killed only while they are children of this process, so a reused pid is never hit; the
+    orphans of one generation are the children in the next round. Returns the child's wait status if it ended only
+    now.
     """
     status = None
-    deadline = time.monotonic() + SWEEP_SECONDS
+    deadline = time.monotonic() + KILL_SECONDS
     signal_group(child, SIGKILL)
     while True:
         ended, some_left = reap(child)
         status = ended if ended is not None else status
         if not some_left or time.monotonic() > deadline:
             return status
-        for pid in own_children(os.getpid()):
+        for pid in child_pids(os.getpid()):
             try:
                 os.kill(pid, SIGKILL)
             except OSError:
-                continue  # not ours to kill (a setuid program): the deadline ends the wait for it
-        time.sleep(SWEEP_ROUND_SECONDS)
+                continue  # not permitted (a setuid program): the deadline ends the wait for it
+        time.sleep(KILL_ROUND_SECONDS)
 
 
 def reap(child: int) -> tuple[int | None, bool]:
-    """Collect what has ended: (the child's wait status if it is among it, whether any process is left)."""
+    """Collects the processes that have ended.
+
+    Returns the child's wait status if it is among them, and whether any process is left.
+    """
     status = None
     while True:
         try:
@@ -199,17 +206,17 @@ def reap(child: int) -> tuple[int | None, bool]:
             status = ended
 
 
-def own_children(parent: int) -> list[int]:
-    """The children of a single-threaded process; an empty list where there is no /proc."""
+def child_pids(parent: int) -> list[int]:
+    """Returns the pids of the children of a single-threaded process; an empty list without /proc."""
     try:
         with open(f"/proc/{parent}/task/{parent}/children") as listed:
             return [int(pid) for pid in listed.read().split()]
     except FileNotFoundError:  # a kernel built without CONFIG_PROC_CHILDREN
-        return children_by_stat(parent)
+        return child_pids_by_stat(parent)
 
 
-def children_by_stat(parent: int) -> list[int]:
-    """The same, found by asking every process for its parent."""
+def child_pids_by_stat(parent: int) -> list[int]:
+    """Returns the same as `child_pids`, found by reading the parent of every process."""
     found: list[int] = []
     try:
         pids = [name for name in os.listdir("/proc") if name.isdigit()]
@@ -227,7 +234,7 @@ def children_by_stat(parent: int) -> list[int]:
 
 
 def signal_group(child: int, signum: int) -> None:
-    """Signal the child's process group; one that is gone, or a number that is no signal, is not an error."""
+    """Sends a signal to the child's process group. Ignores a group that is gone and a number that is not a signal."""
     try:
         os.killpg(child, signum)
     except OSError:
@@ -235,7 +242,7 @@ def signal_group(child: int, signum: int) -> None:
 
 
 def exit_status(status: int | None) -> int:
-    """The wait status of the child as a shell would tell it."""
+    """Converts the child's wait status to an exit status as in a shell. None counts as killed."""
     if status is None:
         return 128 + SIGKILL
     code = os.waitstatus_to_exitcode(status)

@@ -23,7 +23,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, SpawnError
-from codex_proxy.process.descendants import children_of, since_boot
+from codex_proxy.process.descendants import children_of, seconds_since_boot
 from tests.process.children import gone, shell
 from tests.waiting import PATIENCE, eventually
 
@@ -277,7 +277,7 @@ async def test_a_stray_is_what_is_older_than_every_turn_and_not_the_agent_itself
 
     await eventually(pump)
     assert not process.has_orphans, "it may belong to the turn that runs"
-    await eventually(lambda: since_boot() > max(children_of(process.pid or 0).values()))
+    await eventually(lambda: seconds_since_boot() > max(children_of(process.pid or 0).values()))
     later = process.open_lane()
     assert not process.has_orphans
     await lane.release(finished=True)
@@ -287,11 +287,11 @@ async def test_a_stray_is_what_is_older_than_every_turn_and_not_the_agent_itself
 
 
 async def test_the_children_of_a_process_are_told_with_their_start() -> None:
-    before = since_boot()
+    before = seconds_since_boot()
     process = await asyncio.create_subprocess_exec("sleep", "60")
     try:
         born = children_of(os.getpid())[process.pid]
-        assert before <= born <= since_boot()
+        assert before <= born <= seconds_since_boot()
         assert children_of(process.pid) == {}
     finally:
         process.kill()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
-from codex_proxy.process.warden import own_children
+from codex_proxy.process.warden import child_pids
 from tests.http.serving import Proxy, fake_proxy, until, user
 
 HISTORY = [
@@ -27,7 +27,7 @@ def agent_process(proxy: Proxy) -> int:
     assert isinstance(agent, AppServerAgent)
     [process] = agent.pools[0].processes
     assert process.pid is not None
-    [pid] = own_children(process.pid)
+    [pid] = child_pids(process.pid)
     return pid
 
 

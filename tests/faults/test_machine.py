@@ -19,7 +19,7 @@ import pytest
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import FaultKind
-from codex_proxy.process.warden import own_children
+from codex_proxy.process.warden import child_pids
 from tests.faults.answers import is_broken_stream, is_good, is_status
 from tests.faults.scene import MODES, Mode, Scene, write_program
 from tests.faults.test_clients import line
@@ -118,7 +118,7 @@ async def ended(there: Scene) -> None:
         return
     [process] = there.agent.pools[0].processes
     assert process.pid is not None
-    for pid in own_children(process.pid):
+    for pid in child_pids(process.pid):
         os.kill(pid, signal.SIGKILL)
     await until(lambda: there.agent.trouble() is not None)
     ready = await there.proxy.send("GET", "/readyz")

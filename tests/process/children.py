@@ -1,4 +1,4 @@
-"""Real children, a sink that remembers, and the one way to wait for a fact of the operating system."""
+"""Real child processes, and a listener that records."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from tests.waiting import PATIENCE, eventually
 
 
 def gone(pids: list[int]) -> bool:
-    """Whether no process of these is left; one that is dead and only not yet collected counts as gone."""
+    """Returns whether all these processes have ended, even if nobody has waited for them yet."""
     return not any(_lives(pid) for pid in pids)
 
 
@@ -26,52 +26,52 @@ def open_descriptors() -> int:
 
 
 def command(*argv: str, cwd: str = "/", eof_grace: float = 0.2, term_grace: float = 0.2) -> Command:
-    """Short graces, since most of these children do not obey."""
+    """A command with short graces, since most of these children do not obey."""
     env = {"PATH": os.environ["PATH"]}
     return Command(argv=argv, env=env, cwd=cwd, eof_grace=eof_grace, term_grace=term_grace)
 
 
 def python(source: str, *arguments: str, eof_grace: float = 0.2, term_grace: float = 0.2) -> Command:
-    """A child that runs this Python source."""
+    """A command that runs Python source."""
     argv = (sys.executable, "-I", "-S", "-c", source, *arguments)
     return command(*argv, eof_grace=eof_grace, term_grace=term_grace)
 
 
 def shell(script: str, *arguments: str, eof_grace: float = 0.2, term_grace: float = 0.2) -> Command:
-    """A child that runs this shell script; its arguments are $1 and so on."""
+    """A command that runs a shell script; its arguments are $1 and so on."""
     return command("/bin/sh", "-c", script, "sh", *arguments, eof_grace=eof_grace, term_grace=term_grace)
 
 
 class Recorder:
-    """A sink that keeps what it hears."""
+    """A listener that records a child's output and end."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.exits: list[Exit] = []
-        self.late = False
+        self.received_after_end = False
         self._ended = asyncio.Event()
 
     def received(self, chunk: bytes) -> None:
         self.data += chunk
-        self.late = self.late or bool(self.exits)
+        self.received_after_end = self.received_after_end or bool(self.exits)
 
     def ended(self, exit: Exit) -> None:
         self.exits.append(exit)
         self._ended.set()
 
     async def exit(self) -> Exit:
-        """How the child ended; fails when it does not."""
+        """Waits for the child's end and returns how it ended."""
         async with asyncio.timeout(PATIENCE):
             await self._ended.wait()
         return self.exits[0]
 
     async def lines(self, count: int) -> list[str]:
-        """The first lines of the child, when there are so many."""
+        """Waits until the child has written so many lines, and returns them."""
         await eventually(lambda: self.data.count(b"\n") >= count)
         return self.data.decode().splitlines()[:count]
 
 
 async def pid_in(file: Path) -> int:
-    """The pid in the file, when it is there."""
+    """Waits for the file, and returns the pid in it."""
     await eventually(lambda: file.exists() and file.read_text().endswith("\n"))
     return int(file.read_text())

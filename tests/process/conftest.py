@@ -1,4 +1,4 @@
-"""Every child of these tests is held to the rules of a sink, and to leaving no descriptor behind."""
+"""Checks after each test that every child has reported its end once, and that no descriptor is left open."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,7 +14,7 @@ Start = Callable[[Command], Awaitable[tuple[Child, Recorder]]]
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Starts children, ends those that are left, and looks for what none of them may leave."""
+    """Starts children, and after the test ends those that still run and checks what they must not leave."""
     children: list[tuple[Child, Recorder]] = []
     faults: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
@@ -29,7 +29,7 @@ async def start() -> AsyncIterator[Start]:
     yield start_one
     for child, recorder in children:
         await child.end(grace=0)
-        assert len(recorder.exits) == 1, "told its end exactly once"
-        assert not recorder.late, "nothing received after the end"
+        assert len(recorder.exits) == 1, "its end was reported exactly once"
+        assert not recorder.received_after_end, "nothing received after the end"
     assert not faults, "no callback failed"
     await eventually(lambda: open_descriptors() == before)

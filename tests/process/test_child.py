@@ -1,4 +1,4 @@
-"""A child as its owner sees it: what it says, how it ends, and that nothing hangs."""
+"""A child as its owner sees it: its output, how it ends, and that nothing hangs."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ IGNORES_TERM = "trap '' TERM; echo $$; while :; do sleep 100; done"
 
 @pytest.fixture(params=["pidfd", "thread"])
 def exit_watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to hear of an exit: the usual one, and the one of systems without pidfd."""
+    """Runs a test with both ways to watch for an exit: by pidfd, and by a thread as on systems without it."""
     if request.param == "thread":
         monkeypatch.delattr(os, "pidfd_open")
 
@@ -95,7 +95,7 @@ async def test_a_grandchild_that_holds_the_pipe_does_not_hang_the_end(start: Sta
     assert gone([await pid_in(tmp_path / "pid")])
 
 
-async def test_a_stranger_that_holds_the_pipe_does_not_hang_the_end(start: Start) -> None:
+async def test_another_process_that_holds_the_pipe_does_not_hang_the_end(start: Start) -> None:
     child, recorder = await start(shell("echo $$; read line; echo last; exit 4"))
     (pid,) = await recorder.lines(1)
     held = os.open(f"/proc/{pid}/fd/1", os.O_WRONLY)
@@ -114,7 +114,7 @@ async def test_a_child_that_closes_its_stdout_and_lives_on_is_ended(start: Start
     assert gone([int(recorder.data)])
 
 
-async def test_what_a_child_says_last_is_heard_before_its_end(start: Start) -> None:
+async def test_the_last_output_of_a_child_is_received_before_its_end(start: Start) -> None:
     size = 60_000  # fits into the pipe, so that the child is gone before it is read
     _, recorder = await start(python(f"import os; os.write(1, b'x' * {size}); os._exit(0)"))
     await recorder.exit()
@@ -130,7 +130,7 @@ os.write(to, b"".join(b"%07d\\n" % n for n in range(64_000)))
 
 
 @pytest.mark.parametrize("drain", [0, 60])
-async def test_a_busy_loop_hears_all_of_what_a_dead_child_left_in_the_pipe(
+async def test_a_busy_loop_receives_all_that_a_dead_child_left_in_the_pipe(
     start: Start, monkeypatch: pytest.MonkeyPatch, drain: float
 ) -> None:
     monkeypatch.setattr(child_module, "DRAIN_SECONDS", drain)
@@ -140,13 +140,13 @@ async def test_a_busy_loop_hears_all_of_what_a_dead_child_left_in_the_pipe(
     assert recorder.data == b"".join(b"%07d\n" % n for n in range(64_000))
 
 
-async def test_a_busy_loop_hears_the_very_last_words_on_stderr(start: Start) -> None:
+async def test_a_busy_loop_receives_the_very_end_of_stderr(start: Start) -> None:
     child, recorder = await start(python(LAST_WORDS, "2"))
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert (await recorder.exit()).stderr_tail.endswith("0063999\n")
 
 
-async def test_a_single_line_of_ten_megabytes_arrives_whole(start: Start) -> None:
+async def test_a_single_line_of_ten_megabytes_arrives_complete(start: Start) -> None:
     size = 10 * 1024 * 1024
     _, recorder = await start(python(f"import sys; sys.stdout.write('x' * {size} + '\\n')"))
     await recorder.exit()
@@ -213,7 +213,7 @@ async def test_a_flood_on_stderr_does_not_block_and_its_tail_is_kept(start: Star
     assert exit.stderr_tail == "0000498\n" * 512 + "0000499\n" * 512
 
 
-async def test_a_stderr_that_is_no_text_is_told_all_the_same(start: Start) -> None:
+async def test_a_stderr_that_is_not_utf_8_is_reported_all_the_same(start: Start) -> None:
     _, recorder = await start(python("import os; os.write(2, b'bad \\xff byte')"))
     assert (await recorder.exit()).stderr_tail == "bad \ufffd byte"
 
@@ -229,7 +229,7 @@ async def test_writes_to_a_child_that_reads_nothing_are_counted_and_its_end_is_b
     assert child.unsent == 0
 
 
-async def test_a_large_write_arrives_whole_and_before_the_end_of_stdin(start: Start) -> None:
+async def test_a_large_write_arrives_complete_and_before_the_end_of_stdin(start: Start) -> None:
     child, recorder = await start(shell("wc -c"))
     child.write(b"x" * 3_000_000)
     child.write(b"y")
@@ -240,7 +240,7 @@ async def test_a_large_write_arrives_whole_and_before_the_end_of_stdin(start: St
     assert recorder.data.strip() == b"3000001"
 
 
-async def test_a_write_to_a_dead_or_deaf_child_is_dropped(start: Start) -> None:
+async def test_a_write_to_a_child_that_ended_or_does_not_read_is_dropped(start: Start) -> None:
     child, recorder = await start(shell("exec <&-; echo deaf; sleep 100"))
     await recorder.lines(1)
     child.write(b"x" * 1_000_000)
@@ -311,11 +311,11 @@ async def test_a_child_that_cannot_be_killed_is_given_up(
         async with asyncio.timeout(PATIENCE):
             assert await child.end(grace=0) == Exit(None, None, "")
         assert child.alive
-    os.kill(child.pid, signal.SIGCONT)  # unstuck after all: it is collected, and told no second time
+    os.kill(child.pid, signal.SIGCONT)  # unstuck after all: it is waited for, and not reported again
     await eventually(lambda: not child.alive)
 
 
-async def test_a_sink_that_raises_does_not_leave_the_child_running() -> None:
+async def test_a_listener_that_raises_does_not_leave_the_child_running() -> None:
     class Faulty(Recorder):
         def ended(self, exit: Exit) -> None:
             super().ended(exit)

@@ -1,4 +1,4 @@
-"""What of the environment a child sees."""
+"""Which environment variables a child gets."""
 
 from hypothesis import given
 from hypothesis import strategies as st

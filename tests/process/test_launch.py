@@ -1,4 +1,4 @@
-"""What cannot be started says so at once, by name, and leaves nothing."""
+"""A command that cannot be started is reported at once, by name, and leaves nothing behind."""
 
 import os
 import subprocess
@@ -55,11 +55,11 @@ async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert f"its folder {tmp_path}/work does not exist" in str(fault)
 
 
-async def test_an_argument_that_no_system_can_pass_is_a_fault_of_the_command() -> None:
+async def test_an_argument_that_no_system_can_pass_is_an_error_of_the_command() -> None:
     assert "in its arguments" in (await refusal(command("/bin/sh", "nul\0byte"))).reason
 
 
-async def test_too_long_arguments_are_told_as_the_system_tells_them() -> None:
+async def test_too_long_arguments_are_reported_in_the_systems_words() -> None:
     fault = await refusal(command("/bin/sh", "x" * 4_000_000))
     assert fault.reason == "Argument list too long"
 
@@ -85,14 +85,14 @@ async def test_a_script_without_its_interpreter_ends_with_127_and_names_the_file
     assert await recorder.exit() == Exit(127, None, f"cannot run {script}: No such file or directory\n")
 
 
-async def test_a_child_gets_the_given_environment_and_nothing_of_ours(start: Start) -> None:
+async def test_a_child_gets_the_given_environment_and_nothing_of_the_proxys(start: Start) -> None:
     env = {"LC_ALL": "C", "CODEX_HOME": "/x"}
     _, recorder = await start(Command(argv=("/usr/bin/env",), env=env, cwd="/"))
     await recorder.exit()
     assert sorted(recorder.data.decode().splitlines()) == ["CODEX_HOME=/x", "LC_ALL=C"]
 
 
-async def test_a_child_leads_no_terminal_and_inherits_no_descriptor_of_ours(start: Start) -> None:
+async def test_a_child_has_no_terminal_and_inherits_no_descriptor_of_the_proxys(start: Start) -> None:
     ours = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(ours, True)
     try:
@@ -110,7 +110,7 @@ LIMITED = """
 import asyncio, os, resource, sys
 from codex_proxy.process.child import Command, SpawnError, spawn
 
-class Sink:
+class Listener:
     def received(self, chunk): pass
     def ended(self, exit): print("ended", exit.code)
 
@@ -121,7 +121,7 @@ async def main():
     for spare in range(10):
         resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + spare, 4096))
         try:
-            child = await spawn(command, Sink())
+            child = await spawn(command, Listener())
         except SpawnError as fault:
             resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
             print(spare, fault.temporary, count() - before, "ulimit -n" in str(fault))
@@ -129,7 +129,7 @@ async def main():
             resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
             await child.end(grace=60)
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-    child = await spawn(command, Sink())
+    child = await spawn(command, Listener())
     await child.end(grace=60)
     print("left", count() - before)
 
@@ -137,7 +137,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_limit_of_open_files_is_told_and_leaks_nothing_wherever_it_strikes() -> None:
+async def test_reaching_the_limit_of_open_files_is_reported_and_leaks_nothing() -> None:
     ran = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=PATIENCE)
     assert ran.stderr == ""
     *refused, ended, left = ran.stdout.splitlines()
@@ -146,7 +146,7 @@ async def test_a_limit_of_open_files_is_told_and_leaks_nothing_wherever_it_strik
     assert (ended, left) == ("ended 6", "left 0")
 
 
-async def test_a_full_machine_is_told_as_something_that_passes(
+async def test_a_full_machine_is_a_temporary_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def full(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""Limits of children: as asked for, for all that they start, and for the warden none."""
+"""Resource limits hold for children and all that they start, and not for the warden."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MINE = [resource.getrlimit(kind) for kind in (resource.RLIMIT_CORE, resource.RLI
 
 
 async def limits_of(start: Start, limits: ChildLimits, *kinds: str) -> list[tuple[int, int]]:
-    """What a child with these limits has for its own, soft and hard."""
+    """Returns the soft and hard limits that a child with these settings sees."""
     names = ",".join(f"r.RLIMIT_{kind}" for kind in kinds)
     _, recorder = await start(replace(python(TELLS.replace("{kinds}", f"({names},)")), limits=limits))
     exit = await recorder.exit()
@@ -41,7 +41,7 @@ async def test_limits_of_0_are_the_servers_own(start: Start) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count them otherwise, or not at all")
-async def test_what_bounds_memory_and_processes_cannot_be_raised_again(start: Start) -> None:
+async def test_limits_of_memory_and_processes_cannot_be_raised_again(start: Start) -> None:
     limits = ChildLimits(address_space=4 << 30, processes=100_000)
     [space, processes] = await limits_of(start, limits, "AS", "NPROC")
     assert space == (4 << 30, 4 << 30)
@@ -56,7 +56,7 @@ async def test_more_than_the_system_allows_is_as_much_as_it_allows(start: Start)
     )
 
 
-async def test_a_limit_that_this_system_does_not_know_is_none() -> None:
+async def test_a_limit_that_this_system_does_not_know_is_ignored() -> None:
     from codex_proxy.process.warden import set_limit
 
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -72,5 +72,5 @@ async def test_a_child_beyond_its_limit_fails_and_its_warden_does_not(start: Sta
     assert "Too many open files" in exit.stderr_tail
 
 
-def test_by_default_only_dumps_and_files_are_limited() -> None:
-    assert command("true").limits.arguments() == ["soft:CORE=0", "soft:NOFILE=4096"]
+def test_by_default_only_core_dumps_and_open_files_are_limited() -> None:
+    assert command("true").limits.warden_arguments() == ["soft:CORE=0", "soft:NOFILE=4096"]

@@ -1,4 +1,4 @@
-"""The ends of a pipe leave the loop alone when they have nothing to do."""
+"""The ends of a pipe do not wake the event loop when they have nothing to do."""
 
 import asyncio
 import os
@@ -31,13 +31,13 @@ async def test_what_is_written_in_one_turn_of_the_loop_goes_out_in_one_piece() -
     for word in (b"one ", b"two ", b"three"):
         writer.write(word)
     writer.close_when_sent()
-    reader.take(100)
-    assert chunks == [], "it waits for company"
+    reader.read_available(100)
+    assert chunks == [], "it is not sent yet"
     await eventually(lambda: reader.at_end)
     assert chunks == [b"one two three"]
 
 
-async def test_what_waits_for_the_loop_is_dropped_by_a_close_and_does_no_harm() -> None:
+async def test_a_write_that_waits_for_the_loop_is_dropped_by_a_close() -> None:
     loop = asyncio.get_running_loop()
     read_end, write_end = os.pipe()
     chunks: list[bytes] = []
@@ -49,14 +49,14 @@ async def test_what_waits_for_the_loop_is_dropped_by_a_close_and_does_no_harm() 
     assert chunks == []
 
 
-async def test_a_reader_tells_the_end_once_and_not_when_it_was_closed_from_here() -> None:
+async def test_a_reader_reports_the_end_once_and_not_when_it_was_closed_here() -> None:
     loop = asyncio.get_running_loop()
     ends: list[str] = []
     read_end, write_end = os.pipe()
     ended = PipeReader(loop, read_end, lambda _: None, lambda: ends.append("of the writer"))
     os.close(write_end)
     await eventually(lambda: ended.at_end)
-    ended.take(100)
+    ended.read_available(100)
     ended.close()
 
     read_end, write_end = os.pipe()

@@ -1,4 +1,4 @@
-"""Nothing is left behind, whoever dies first. The proxy is played by a Python process that can be killed."""
+"""No process is left behind, whichever dies first. A Python process that can be killed plays the proxy."""
 
 import importlib.util
 import os
@@ -15,8 +15,8 @@ from tests.process.children import gone, pid_in, shell
 from tests.process.conftest import Start
 from tests.waiting import PATIENCE, eventually
 
-# A child with a shell in a session of its own, and a command that has left everything: orphaned, in another
-# session, without any of our pipes, deaf to signals. Each writes down its pid.
+# A child with a shell in a session of its own, and an orphan: in another session, without the proxy's pipes, and
+# ignoring signals. Each writes its pid into a file.
 FAMILY = """
 trap '' TERM
 echo $$ > "$1/child"
@@ -33,13 +33,13 @@ PROXY = """
 import asyncio, sys
 from codex_proxy.process.child import Command, spawn
 
-class Sink:
+class Listener:
     def received(self, chunk): pass
     def ended(self, exit): pass
 
 async def main():
     command = Command(argv=tuple(sys.argv[1:]), env={"PATH": "/usr/bin:/bin"}, cwd="/", term_grace=0.2)
-    child = await spawn(command, Sink())
+    child = await spawn(command, Listener())
     print(child.pid, flush=True)
     await asyncio.Event().wait()
 
@@ -108,7 +108,7 @@ async def test_a_child_killed_from_outside_leaves_no_process(start: Start, tmp_p
 
 
 async def test_children_that_are_born_during_the_end_are_found_too(start: Start, tmp_path: Path) -> None:
-    # a new session every millisecond: a race for whoever lists first and kills then
+    # a new session every millisecond: some start between listing and killing
     mark = f"100.{os.getpid()}"
     breeder = f"exec </dev/null >/dev/null 2>&1; while :; do (setsid sleep {mark} &); sleep 0.001; done"
     child, recorder = await start(shell(f"echo up; trap '' TERM; {breeder}"))
@@ -118,7 +118,7 @@ async def test_children_that_are_born_during_the_end_are_found_too(start: Start,
 
 
 def running_with(argument: str) -> list[str]:
-    """The pids of the processes that have this argument."""
+    """Returns the pids of the processes that have this argument."""
     pids = [name for name in os.listdir("/proc") if name.isdigit()]
     return [pid for pid in pids if argument.encode() in _command_line(pid).split(b"\0")]
 
@@ -188,13 +188,13 @@ async def test_both_ways_to_list_the_children_agree(start: Start) -> None:
     warden = warden_module()
     child, recorder = await start(shell("echo $$; exec sleep 100"))
     (pid,) = await recorder.lines(1)
-    assert warden.own_children(child.pid) == warden.children_by_stat(child.pid) == [int(pid)]
+    assert warden.child_pids(child.pid) == warden.child_pids_by_stat(child.pid) == [int(pid)]
 
 
 def test_a_kernel_that_does_not_list_children_is_asked_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     warden = warden_module()
-    monkeypatch.setattr(warden, "children_by_stat", lambda parent: [parent, 1])
-    assert warden.own_children(2**22 + 1) == [2**22 + 1, 1]
+    monkeypatch.setattr(warden, "child_pids_by_stat", lambda parent: [parent, 1])
+    assert warden.child_pids(2**22 + 1) == [2**22 + 1, 1]
 
 
 def test_the_warden_does_not_import_what_the_child_need_not_wait_for() -> None:

@@ -18,7 +18,7 @@ from codex_proxy.agents.lines import LineFramer, LineTooLong
 from codex_proxy.agents.session import TransportReader, broken_protocol
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
-from codex_proxy.process.descendants import children_of, family_of, resident_bytes, since_boot
+from codex_proxy.process.descendants import children_of, descendants_of, resident_bytes, seconds_since_boot
 
 RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
 
@@ -81,7 +81,7 @@ class AppServerProcess:
             await self.end()
             raise Fault(self._why())
         self._own = frozenset(children_of(self._child.pid))
-        self._family = family_of(self._child.pid)
+        self._family = descendants_of(self._child.pid)
 
     def _why(self) -> Failure:
         if self.connection.fault is not None:
@@ -120,7 +120,7 @@ class AppServerProcess:
         self._turn_begins()
         self.served += 1
         number = self.connection.open_lane()
-        self._lanes_since[number] = since_boot()
+        self._lanes_since[number] = seconds_since_boot()
         self._unheard.add(number)
         return ThreadTransport(self, number)
 
@@ -159,7 +159,7 @@ class AppServerProcess:
         else:
             self._turn_begins()
             self._idle.discard(lane)
-            self._lanes_since[lane] = since_boot()
+            self._lanes_since[lane] = seconds_since_boot()
             self._unheard.add(lane)
         self._changed()
 

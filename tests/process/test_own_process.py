@@ -1,4 +1,4 @@
-"""A process whose environment holds keys cannot be looked into by its neighbours."""
+"""Other processes cannot read the environment of the proxy, which holds keys."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no suc
 NOBODY = 65534
 SCRIPT = """
 import ctypes, os, sys
-from codex_proxy.process.seclusion import seclude
+from codex_proxy.process.own_process import make_undumpable
 if os.getuid() == 0:  # root sees everything
     os.setgroups([])
     os.setgid({nobody})
     os.setuid({nobody})
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # which a change of the user has switched off
-if sys.argv[1] == "secluded":
-    assert seclude()
+if sys.argv[1] == "undumpable":
+    assert make_undumpable()
 if os.fork() == 0:
     os.execv("/bin/sh", ["sh", "-c", f"cat /proc/{{os.getppid()}}/environ; cat /proc/self/environ >/dev/null"])
 pid, status = os.wait()
@@ -32,7 +32,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def neighbour(how: str) -> str:
-    """What a child of a process can read of the environment of this process."""
+    """Returns what a child of a process can read of that process's environment."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(nobody=NOBODY), how],
         env={"SECRET": "planted", "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.environ["PATH"]},
@@ -40,13 +40,13 @@ def neighbour(how: str) -> str:
         text=True,
         timeout=PATIENCE,
     )
-    assert done.returncode == 0, "the child itself is not secluded: " + done.stderr
+    assert done.returncode == 0, "the child itself is dumpable: " + done.stderr
     return done.stdout
 
 
-def test_a_child_reads_the_environment_of_an_ordinary_parent_and_not_that_of_a_secluded_one() -> None:
+def test_a_child_reads_the_environment_of_an_ordinary_parent_and_not_that_of_an_undumpable_one() -> None:
     assert "planted" in neighbour("ordinary")
-    assert neighbour("secluded") == ""
+    assert neighbour("undumpable") == ""
 
 
 SERVING = """
@@ -59,7 +59,7 @@ except SystemExit:
 """
 
 
-def test_a_server_is_secluded_before_it_reads_its_settings(tmp_path: Path) -> None:
+def test_a_server_is_undumpable_before_it_reads_its_settings(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SERVING],
         env={"HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.environ["PATH"]},

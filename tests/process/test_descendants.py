@@ -1,4 +1,4 @@
-"""What a process and those it came up with hold in memory, read off the system."""
+"""The memory of a process and its descendants, read from the system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from codex_proxy.process.descendants import family_of, resident_bytes, started
+from codex_proxy.process.descendants import descendants_of, resident_bytes, start_time
 
 MIB = 1 << 20
 WRAPPED = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="no
 
 @pytest.fixture
 def wrapped() -> Iterator[subprocess.Popen[bytes]]:
-    """A program with 64 MiB, started through another one."""
+    """A program that holds 64 MiB, started through a wrapper."""
     with subprocess.Popen(
         [sys.executable, "-c", WRAPPED, HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
@@ -31,17 +31,17 @@ def wrapped() -> Iterator[subprocess.Popen[bytes]]:
         child.stdin.close()
 
 
-def test_what_came_up_through_a_wrapper_counts(wrapped: subprocess.Popen[bytes]) -> None:
-    family = {wrapped.pid: started(wrapped.pid)} | family_of(wrapped.pid)
+def test_a_process_started_through_a_wrapper_counts(wrapped: subprocess.Popen[bytes]) -> None:
+    family = {wrapped.pid: start_time(wrapped.pid)} | descendants_of(wrapped.pid)
     assert len(family) == 2
     assert 64 * MIB < resident_bytes(family) < 150 * MIB
 
 
-def test_a_process_that_took_over_the_number_of_one_that_ended_does_not_count() -> None:
-    assert resident_bytes({os.getpid(): started(os.getpid())}) > MIB
-    assert resident_bytes({os.getpid(): started(os.getpid()) - 1}) == 0
+def test_a_process_that_reuses_the_pid_of_one_that_ended_does_not_count() -> None:
+    assert resident_bytes({os.getpid(): start_time(os.getpid())}) > MIB
+    assert resident_bytes({os.getpid(): start_time(os.getpid()) - 1}) == 0
 
 
-def test_what_has_ended_does_not_count() -> None:
+def test_a_process_that_has_ended_does_not_count() -> None:
     assert resident_bytes({1 << 30: 0.0}) == 0
-    assert family_of(1 << 30) == {}
+    assert descendants_of(1 << 30) == {}
