@@ -27,27 +27,22 @@ from codex_proxy.core.ids import Clock
 from codex_proxy.core.keys import NOBODY, KeysError
 from codex_proxy.core.quotas import ByteBudget, RateLimits, RunningRequests
 from codex_proxy.core.safety import Protected
-from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS
-from codex_proxy.http.application import application
+from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS, USAGE
 from codex_proxy.http.body import PDF_READER
 from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
-from codex_proxy.http.guard import STREAM_GUARD, SseGuard
-from codex_proxy.http.health import MADE_UP
-from codex_proxy.http.instrumentation import TEST_ENDPOINTS, TestEndpoints
 from codex_proxy.http.metrics import add_metrics
-from codex_proxy.http.middleware.bodies import BODY_BUDGET
-from codex_proxy.http.middleware.contents import contents
-from codex_proxy.http.middleware.doors import HOSTS
+from codex_proxy.http.middleware.access import HOSTS, MAX_LINE
+from codex_proxy.http.middleware.body_budget import BODY_BUDGET
+from codex_proxy.http.middleware.content_log import log_contents
 from codex_proxy.http.middleware.forwarded import TRUSTED_PROXIES, Network
-from codex_proxy.http.middleware.heads import MAX_LINE
-from codex_proxy.http.middleware.origins import ORIGINS, misspelt
-from codex_proxy.http.middleware.pace import REQUEST_LIMITS, RequestLimits
+from codex_proxy.http.middleware.origins import ORIGINS, is_origin
+from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RequestLimits
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
-from codex_proxy.http.models import ENVIRONMENT, STARTED
-from codex_proxy.http.runner import Runner
-from codex_proxy.http.usage_book import USAGE, UsageBook
+from codex_proxy.http.server import Runner, application
+from codex_proxy.http.server_info import ENVIRONMENT, MADE_UP, STARTED
+from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots, TestEndpoints
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.keeping import Keeping, KeepingError, begin_keeping, step_memory_of
 from codex_proxy.keys_file import Keyring
@@ -62,6 +57,7 @@ from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.state_folder import close_to_others
 from codex_proxy.store.base import StoredResponse, StoreError
 from codex_proxy.store.usage import RamUsage
+from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.store.write_check import WriteCheck
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.models import ModelCatalog
@@ -135,7 +131,7 @@ class Server:
         self.pdfs = PdfReader(self._owners) if can_read_pdfs() else None
         self.clients: Clients | None = None
         """Who may come in, once the server has started."""
-        self.usage: UsageBook | None = None
+        self.usage: UsageRecorder | None = None
         self.app: web.Application | None = None
         """With all parts of the server, once it has started."""
         self.background = BackgroundRuns(settings.max_running_turns, self._owners)
@@ -216,7 +212,7 @@ class Server:
             keepalive=settings.sse_keepalive_ms / 1000,
         )
         app[ENVIRONMENT], app[STARTED] = settings.env, int(clock.epoch())
-        app[STREAM_GUARD] = SseGuard(settings.sse_max_concurrency, self._owners)
+        app[STREAM_SLOTS] = StreamSlots(settings.sse_max_concurrency, self._owners)
         app[REQUEST_LIMITS] = RequestLimits(RateLimits(clock), RunningRequests())
         app[BODY_BUDGET] = ByteBudget(settings.total_body_bytes, settings.key_body_bytes)
         app[WRONG_KEYS] = WrongKeys(clock)
@@ -226,7 +222,7 @@ class Server:
         if settings.test_endpoints:
             app[TEST_ENDPOINTS] = TestEndpoints(settings.stream_release_file)
         if settings.log_content:
-            app.middlewares.insert(0, contents)
+            app.middlewares.insert(0, log_contents)
         if settings.metrics:
             self._add_metrics(app)
         add_endpoints(app, ENDPOINTS)
@@ -240,7 +236,7 @@ class Server:
         from codex_proxy.metrics import Metrics, State, known_models
 
         store = self.settings.store_file if self.keeping and self.keeping.durable else None
-        state = State(self.manager, app[STREAM_GUARD], self.settings.sse_max_concurrency, store)
+        state = State(self.manager, app[STREAM_SLOTS], self.settings.sse_max_concurrency, store)
         key = self.settings.metrics_key
         meter = Metrics(state, known_models(app[CATALOG]))
         app.cleanup_ctx.append(meter.loop_delay.watched)
@@ -335,11 +331,11 @@ def webhooks_of(settings: Settings, clock: SystemClock, keeping: Keeping | None)
     return WebhookSender(urls, secret, clock=clock, outbox=keeping.store)
 
 
-def usage_of(clock: Clock, keeping: Keeping | None) -> UsageBook:
+def usage_of(clock: Clock, keeping: Keeping | None) -> UsageRecorder:
     """Who writes down what turns cost: into the store, or where there is none into RAM."""
     if keeping is not None:
-        return UsageBook(keeping.store, clock, durable=keeping.durable)
-    return UsageBook(RamUsage(), clock, durable=False)
+        return UsageRecorder(keeping.store, clock, durable=keeping.durable)
+    return UsageRecorder(RamUsage(), clock, durable=False)
 
 
 def catalog_of(settings: Settings, agent: Agent, *, made_up: bool) -> ModelCatalog:
@@ -443,7 +439,7 @@ def check(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
         )
     trusted_proxies(settings)
     for origin in split_list(settings.allowed_origins):
-        if misspelt(origin.lower()):
+        if not is_origin(origin.lower()):
             raise StartError(
                 f"PROXY_ALLOWED_ORIGINS: {origin!r} is not an origin. Write each one out, like http://localhost:3000 "
                 "or app://obsidian.md, without a path or a star."

@@ -17,8 +17,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from codex_proxy import __version__
-from codex_proxy.http.guard import SseGuard
-from codex_proxy.http.metrics import Seen
+from codex_proxy.http.metrics import RequestRecord
+from codex_proxy.http.stream_slots import StreamSlots
 from codex_proxy.loop_delay import LoopDelay
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.surfaces.models import ModelCatalog, list_body, split_mode
@@ -37,17 +37,17 @@ class State(Collector):
     """What is true at the moment of the question: streams, turns, children, the store."""
 
     def __init__(
-        self, manager: RunScheduler, guard: SseGuard, stream_limit: int | None, store: Path | None
+        self, manager: RunScheduler, slots: StreamSlots, stream_limit: int | None, store: Path | None
     ) -> None:
         self._manager = manager
-        self._guard = guard
+        self._slots = slots
         self._stream_limit = stream_limit
         self._store = store
 
     def collect(self) -> Iterable[Metric]:
         """Every gauge, and the counter of children that ended by themselves."""
         manager, agent = self._manager, self._manager.agent
-        yield _gauge("active_streams", "Streams that are open.", self._guard.active)
+        yield _gauge("active_streams", "Streams that are open.", self._slots.active)
         limit = "Streams that may be open at once; 0 is any number."
         yield _gauge("stream_limit", limit, self._stream_limit or 0)
         yield _gauge("turns_running", "Turns that run.", manager.running)
@@ -115,21 +115,21 @@ class Metrics:
     def _histogram(self, name: str, about: str) -> Histogram:
         return Histogram(f"codex_proxy_{name}", about, ("route",), buckets=SECONDS, registry=self._registry)
 
-    def saw(self, seen: Seen) -> None:
+    def count(self, record: RequestRecord) -> None:
         """Counts one request."""
-        self._requests.labels(seen.route, seen.method, str(seen.status), seen.error).inc()
-        self._seconds.labels(seen.route).observe(seen.seconds)
-        if seen.first_seconds is not None:
-            self._first.labels(seen.route).observe(seen.first_seconds)
-        if seen.deltas:
-            self._deltas.labels(seen.route).inc(seen.deltas)
-        if seen.choices is not None:
-            self._choices.observe(seen.choices)
-        for reason in seen.finish_reasons:
-            self._finish_reasons.labels(seen.route, reason if reason in FINISH_REASONS else OTHER).inc()
-        if seen.model is not None:
-            model = self._known_model(seen.model)
-            for kind, count in seen.tokens.items():
+        self._requests.labels(record.route, record.method, str(record.status), record.error).inc()
+        self._seconds.labels(record.route).observe(record.seconds)
+        if record.first_seconds is not None:
+            self._first.labels(record.route).observe(record.first_seconds)
+        if record.deltas:
+            self._deltas.labels(record.route).inc(record.deltas)
+        if record.choices is not None:
+            self._choices.observe(record.choices)
+        for reason in record.finish_reasons:
+            self._finish_reasons.labels(record.route, reason if reason in FINISH_REASONS else OTHER).inc()
+        if record.model is not None:
+            model = self._known_model(record.model)
+            for kind, count in record.tokens.items():
                 self._tokens.labels(kind, model).inc(count)
 
     def exposition(self) -> tuple[bytes, str]:

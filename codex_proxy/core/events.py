@@ -58,6 +58,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+class Spending(msgspec.Struct, frozen=True):
+    """What a turn has cost, reported by the agent or estimated. Nothing where the agent said nothing."""
+
+    tokens: Usage = Usage()
+    estimated: bool = False
+    failed: bool = False
+
+
 class TurnStarted(msgspec.Struct, frozen=True, gc=False):
     thread_id: str = ""
     model: str = ""

@@ -15,6 +15,7 @@ from codex_proxy.admission.clients import Clients
 from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.scheduler import RunScheduler
+from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.surfaces.models import ModelCatalog
 
 RUNS: Final = web.AppKey("runs", RunScheduler)
@@ -24,6 +25,7 @@ CATALOG: Final = web.AppKey("catalog", ModelCatalog)
 """The models that can be asked for."""
 CLIENTS: Final = web.AppKey("clients", Clients)
 """Who may come in, and what each of them may do."""
+USAGE: Final = web.AppKey("usage", UsageRecorder)
 ADMISSION: Final = web.AppKey("admission", Admission)
 """What every turn passes before it starts."""
 RESPONSES: Final = web.AppKey("responses", ResponsesService)

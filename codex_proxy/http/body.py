@@ -12,9 +12,9 @@ from aiohttp import web
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.http.codings import TooLarge, coding_of, unpacked
-from codex_proxy.http.middleware.bodies import HELD, HeldBytes
-from codex_proxy.http.middleware.frame import OWNER
-from codex_proxy.http.tellers import tell
+from codex_proxy.http.middleware.body_budget import HELD, HeldBytes
+from codex_proxy.http.middleware.content_log import log_content
+from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.workers.pdf_reader import PdfReader, parsed_with_pdfs
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ async def read_body(request: web.Request) -> bytes:
         except TooLarge:
             raise web.HTTPRequestEntityTooLarge(limit) from None
         held.grow_to(len(body))
-    tell(request, "request", body)
+    log_content(request, "request", body)
     return body
 
 

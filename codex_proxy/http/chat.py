@@ -10,16 +10,15 @@ from aiohttp import web
 
 from codex_proxy.admission.admit import FieldNames
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLOCK, IDS, RUNS
+from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLOCK, IDS, RUNS, USAGE
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, streamed, whole
-from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
-from codex_proxy.http.observed import Observed
-from codex_proxy.http.places import stream_place
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
+from codex_proxy.http.replies import agent_headers
 from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
-from codex_proxy.http.turns import agent_headers
-from codex_proxy.http.usage_book import USAGE
+from codex_proxy.http.stream_slots import stream_slot
+from codex_proxy.http.turn_timings import TurnTimings
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.render import ChatProfile, ChatRenderer
@@ -56,7 +55,7 @@ CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """The whole exchange. Faults before the first byte are raised."""
     app = request.app
-    observed = Observed(app[CLOCK])
+    timings = TurnTimings(app[CLOCK])
     hints = RequestHints(
         mode=request.headers.get("X-Codex-Mode"),
         workdir=request.headers.get("X-Codex-Workdir"),
@@ -83,25 +82,25 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         image_fields=parsed.web_images,
         runs=parsed.choices if app[CHAT_OPTIONS].choices == "sample" else 1,
     )
-    renderer = _renderer(request, parsed, observed, show_activity=client.chat.show_activity)
+    renderer = _renderer(request, parsed, timings, show_activity=client.chat.show_activity)
     try:
         with app[USAGE].turn(request[OWNER], billed_model(turn), renderer):
             if parsed.stream:
-                return await _stream(request, parsed, turn, renderer, observed)
+                return await _stream(request, parsed, turn, renderer, timings)
             source = await _start(request, parsed, turn)
-            return await whole(LogReader(source, renderer, observed), _headers(request, parsed))
+            return await whole(LogReader(source, renderer, timings), _headers(request, parsed))
     finally:
-        request[NOTES] |= _ending(renderer, observed)
+        request[NOTES] |= _ending(renderer, timings)
 
 
 async def _stream(
-    request: web.Request, parsed: ParsedChat, turn: Turn, renderer: ChatRenderer, observed: Observed
+    request: web.Request, parsed: ParsedChat, turn: Turn, renderer: ChatRenderer, timings: TurnTimings
 ) -> web.StreamResponse:
     clock = request.app[CLOCK]
-    with stream_place(request):
+    with stream_slot(request):
         source = await _start(request, parsed, turn)
         return await streamed(
-            LogReader(source, renderer, observed),
+            LogReader(source, renderer, timings),
             EventStream(request, _headers(request, parsed)),
             keepalive=0.0 if _no_keepalive(request) else request.app[CHAT_OPTIONS].keepalive,
             comment=lambda: b": %d\n\n" % (clock.epoch() * 1000),
@@ -122,7 +121,7 @@ def _fields(parsed: ParsedChat) -> FieldNames:
 
 
 def _renderer(
-    request: web.Request, parsed: ParsedChat, observed: Observed, *, show_activity: bool
+    request: web.Request, parsed: ParsedChat, timings: TurnTimings, *, show_activity: bool
 ) -> ChatRenderer:
     app, options = request.app, request.app[CHAT_OPTIONS]
     return ChatRenderer(
@@ -138,7 +137,7 @@ def _renderer(
         show_activity=show_activity,
         prompt_tokens=partial(tokens_in, parsed.turn.history),
         max_tokens=parsed.turn.max_tokens,
-        metrics=observed.measure if options.stream_metrics else None,
+        metrics=timings.stream_metrics if options.stream_metrics else None,
         service_tier=parsed.service_tier,
     )
 
@@ -154,15 +153,15 @@ def _no_keepalive(request: web.Request) -> bool:
     return any(value is not None and value.lower() in ("1", "true", "yes") for value in asked)
 
 
-def _ending(renderer: ChatRenderer, observed: Observed) -> dict[str, object]:
+def _ending(renderer: ChatRenderer, timings: TurnTimings) -> dict[str, object]:
     """What the log tells of an answer: how it ended and who said so, what it cost and who counted."""
-    notes: dict[str, object] = {"first_ms": observed.first_ms}
+    notes: dict[str, object] = {"first_ms": timings.first_ms}
     if renderer.failure is not None:
         notes["error"] = renderer.failure.kind.value
     if renderer.finish_reasons:
         reasons = tuple(dict.fromkeys(renderer.finish_reasons))
         notes["finish_reason"] = reasons[0] if len(reasons) == 1 else reasons
-        notes["finish_source"] = observed.ended_by
+        notes["finish_source"] = timings.ended_by
     if renderer.spent.told is not None:
         usage = renderer.spent.told
         notes["input_tokens"], notes["output_tokens"] = usage.input, usage.output

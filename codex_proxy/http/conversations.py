@@ -13,7 +13,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.listing import check_include, listed, shown
-from codex_proxy.http.middleware.frame import OWNER
+from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.responses.store_faults import required_store, store_errors_as_faults

@@ -11,15 +11,13 @@ from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http import conversations
 from codex_proxy.http.chat import chat_completions
 from codex_proxy.http.endpoint import Endpoint, Parameter
-from codex_proxy.http.health import healthz, livez, readyz
-from codex_proxy.http.instrumentation import TEST_ENDPOINTS, open_streams, release_streams
 from codex_proxy.http.metrics import METER, metrics
-from codex_proxy.http.models import list_models, one_model
-from codex_proxy.http.openapi_route import openapi
 from codex_proxy.http.responses import stored
 from codex_proxy.http.responses.context_requests import compact, count_input_tokens
 from codex_proxy.http.responses.create import create_response
 from codex_proxy.http.schemas import COUNT, FLAG, TEXT, Schema, array, list_of, one_of, ref
+from codex_proxy.http.server_info import healthz, list_models, livez, one_model, openapi, readyz
+from codex_proxy.http.stream_slots import TEST_ENDPOINTS, open_streams, release_streams
 from codex_proxy.http.usage import limits, usage
 from codex_proxy.http.websocket import responses_socket
 from codex_proxy.surfaces.lists import MAX_PAGE_ITEMS

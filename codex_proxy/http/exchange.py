@@ -9,11 +9,10 @@ from aiohttp import web
 
 from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
-from codex_proxy.http.faults import log_unforeseen
-from codex_proxy.http.observed import Observed
-from codex_proxy.http.silence import Silence
+from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.sources import Source
-from codex_proxy.http.sse import EventStream
+from codex_proxy.http.sse import EventStream, IdleTimer
+from codex_proxy.http.turn_timings import TurnTimings
 
 
 class Reader(Protocol):
@@ -70,10 +69,10 @@ class Renderer(Protocol):
 class LogReader:
     """Reads the log of a turn straight into a renderer, for an answer of which nothing is kept."""
 
-    def __init__(self, source: Source, renderer: Renderer, observed: Observed) -> None:
+    def __init__(self, source: Source, renderer: Renderer, timings: TurnTimings) -> None:
         self._source = source
         self._renderer = renderer
-        self._observed = observed
+        self._timings = timings
 
     @property
     def finished(self) -> bool:
@@ -88,7 +87,7 @@ class LogReader:
 
     def take(self) -> bytes:
         events = self._source.take()
-        self._observed.see(events)
+        self._timings.record(events)
         return self._renderer.feed(events)
 
     def open(self) -> bytes:
@@ -122,10 +121,10 @@ async def streamed(
 
     `keepalive`: seconds of silence until a `comment` is sent; 0 for never.
     """
-    silence = Silence(keepalive)
+    silence = IdleTimer(keepalive)
     try:
         while not reader.finished:
-            data = reader.take() if await silence.broken_by(reader.wait()) else reader.open() + comment()
+            data = reader.take() if await silence.wait_for(reader.wait()) else reader.open() + comment()
             if not stream.begun and reader.refusal is not None:
                 raise Fault(reader.refusal)
             if data:

@@ -1,4 +1,4 @@
-"""GET /metrics, and the middleware that tells a meter of every request. Both are there only where metrics are on.
+"""GET /metrics, and the middleware that has a meter count every request. Both are there only where metrics are on.
 
 What is measured and in which format is the meter's affair (`codex_proxy.metrics`); here is what there is to see of a
 request, with labels of which there are only so many.
@@ -16,17 +16,17 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.app_keys import CLOCK
 from codex_proxy.http.endpoint import Handler
-from codex_proxy.http.middleware.doors import guarded, key_in
-from codex_proxy.http.middleware.forwarded import is_near
-from codex_proxy.http.middleware.frame import CLIENT_LEFT, NOTES
-from codex_proxy.http.observed import TALLY, Tally
+from codex_proxy.http.middleware.access import delaying_guesses, key_in
+from codex_proxy.http.middleware.forwarded import is_local
+from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
+from codex_proxy.http.turn_timings import EVENT_COUNTS, EventCounts
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", CLIENT_LEFT: "client_left"}
 """Refusals that are no fault of a handler, by their status."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One request that is over."""
 
     route: str
@@ -52,7 +52,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class Meter(Protocol):
     """Who counts."""
 
-    def saw(self, seen: Seen) -> None: ...
+    def count(self, record: RequestRecord) -> None: ...
 
     def exposition(self) -> tuple[bytes, str]:
         """Everything that was counted, and the type of this text."""
@@ -67,7 +67,7 @@ def add_metrics(app: web.Application, meter: Meter, key: str | None) -> None:
     """Turns metrics on, before endpoints are added. `key` None: they are for this machine only."""
     app[METER] = meter
     app[METRICS_KEY] = key or ""
-    app.middlewares.insert(0, measured)
+    app.middlewares.insert(0, count_requests)
 
 
 async def metrics(request: web.Request) -> web.Response:
@@ -83,10 +83,10 @@ async def _check(request: web.Request, key: str) -> None:
         if not given:
             raise _wrong_key()
         digest = digest_of(given)
-        async with guarded(request, digest):
+        async with delaying_guesses(request, digest):
             if not hmac.compare_digest(digest, digest_of(key)):
                 raise _wrong_key()
-    elif not is_near(request):
+    elif not is_local(request):
         message = "Metrics are for this machine only; PROXY_METRICS_KEY opens them to whoever has that key."
         raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
 
@@ -97,11 +97,11 @@ def _wrong_key() -> Fault:
 
 
 @web.middleware
-async def measured(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Outermost: it sees the answer that goes out, whoever made it."""
+async def count_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Has the meter count the request when it is over. It is the outermost middleware, and sees every answer."""
     clock = request.app[CLOCK]
-    tally = Tally()
-    token = TALLY.set(tally)
+    counts = EventCounts()
+    token = EVENT_COUNTS.set(counts)
     began = clock.monotonic()
     status = CLIENT_LEFT
     try:
@@ -109,16 +109,16 @@ async def measured(request: web.Request, handler: Handler) -> web.StreamResponse
         status = response.status
         return response
     finally:
-        TALLY.reset(token)
-        request.app[METER].saw(_seen(request, status, clock.monotonic() - began, tally))
+        EVENT_COUNTS.reset(token)
+        request.app[METER].count(_record(request, status, clock.monotonic() - began, counts))
 
 
-def _seen(request: web.Request, status: int, seconds: float, tally: Tally) -> Seen:
+def _record(request: web.Request, status: int, seconds: float, counts: EventCounts) -> RequestRecord:
     notes = request.get(NOTES, {})
     resource = request.match_info.route.resource
     first, model, choices = notes.get("first_ms"), notes.get("model"), notes.get("choice_count")
     error = str(notes.get("error", "")) or (REFUSED.get(status, "refused") if status >= 400 else "")
-    return Seen(
+    return RequestRecord(
         route="unknown" if resource is None else resource.canonical,
         method=request.method if request.method in METHODS else "other",
         status=status,
@@ -126,10 +126,10 @@ def _seen(request: web.Request, status: int, seconds: float, tally: Tally) -> Se
         seconds=seconds,
         first_seconds=first / 1000 if isinstance(first, int | float) else None,
         model=model if isinstance(model, str) else None,
-        deltas=tally.deltas,
+        deltas=counts.deltas,
         choices=choices if isinstance(choices, int) else None,
         finish_reasons=_finish_reasons(notes),
-        tokens=_tokens(notes, tally),
+        tokens=_tokens(notes, counts),
     )
 
 
@@ -138,9 +138,9 @@ def _finish_reasons(notes: dict[str, object]) -> tuple[str, ...]:
     return tuple(map(str, told)) if isinstance(told, tuple) else (str(told),)
 
 
-def _tokens(notes: dict[str, object], tally: Tally) -> dict[str, int]:
+def _tokens(notes: dict[str, object], counts: EventCounts) -> dict[str, int]:
     """As the agent told them; else as they were estimated for the answer."""
-    usage = tally.usage
+    usage = counts.usage
     if usage is not None:
         return {
             "input": usage.input,

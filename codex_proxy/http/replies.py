@@ -1,11 +1,81 @@
-"""JSON answers of ours that no surface renders."""
+"""What handlers answer with: JSON, errors in OpenAI's shape, and the headers of a turn."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import msgspec
+import structlog
 from aiohttp import web
+
+from codex_proxy.agents.agent import Agent
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.shown_text import trace_of
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.endpoint import errors_of
+from codex_proxy.surfaces.errors import error_body, retry_after, status_of
+
+log = structlog.get_logger("codex_proxy.http")
+
+CHALLENGE: Final = 'Bearer realm="codex-proxy"'
+"""`WWW-Authenticate`, for clients that send a key only when they are asked for it (RFC 6750)."""
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
-    """The value as a body."""
+    """The value as JSON."""
     return web.Response(body=msgspec.json.encode(value), content_type="application/json", status=status)
+
+
+def log_unforeseen(error: BaseException) -> None:
+    """Logs where a fault of ours happened. Its text is left out, since it may hold a piece of the request."""
+    log.error("internal_error", **trace_of(error))
+
+
+def fault_response(failure: Failure, request: web.BaseRequest, *, allow: str | None = None) -> web.Response:
+    """The error as JSON in the shape of the request's endpoint, with its status, `Retry-After` and `Allow` where they
+    apply."""
+    surface = errors_of(request)
+    headers = {}
+    seconds = retry_after(failure)
+    if seconds is not None:
+        headers["Retry-After"] = str(seconds)
+    if not failure.repeatable:
+        headers["x-should-retry"] = (
+            "false"  # official SDKs try again by themselves unless they are told not to
+        )
+    if failure.kind is FaultKind.INVALID_API_KEY:
+        headers["WWW-Authenticate"] = CHALLENGE
+    if allow is not None:
+        headers["Allow"] = allow
+    return web.Response(
+        status=status_of(failure, surface),
+        body=error_body(failure, surface),
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+def agent_headers(
+    agent: Agent, turn: Turn, ignored: Sequence[str], search: str | None, verbosity: str, effort: str
+) -> dict[str, str]:
+    """The headers of a turn's answer: the name of the agent, and the parameters that changed nothing.
+
+    `ignored`: those that change nothing whichever agent serves. `search`: the field that asked for a web search, None
+    where none did; `verbosity`, `effort`: the fields of those. Each is named where the agent cannot do that.
+    """
+    able = agent.capabilities
+    named = list(ignored)
+    if search is not None and not (turn.web_search and "web_search" in able):
+        named.append(search)
+    if turn.verbosity is not None and "verbosity" not in able:
+        named.append(verbosity)
+    if "effort" in agent.off:
+        asked = {effort: turn.effort or turn.summary, "service_tier": turn.service_tier}
+        named += [field for field, value in asked.items() if value is not None]
+    headers = {"x-codex-agent": agent.name}
+    if named:
+        headers["x-codex-ignored-params"] = ", ".join(named)
+    if "history" not in able and len(turn.history) > 1:
+        headers["x-codex-history"] = "flattened"
+    return headers

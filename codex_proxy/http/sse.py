@@ -1,14 +1,14 @@
-"""A stream of server-sent events over one response: headers come late, and every write has a bound."""
+"""Streams of server-sent events: to clients that may read slowly, from agents that may be silent for long."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import socket
+from collections.abc import Awaitable, Mapping
 
 from aiohttp import web
 
-from codex_proxy.http import stalled
-from codex_proxy.http.tellers import TELL
+from codex_proxy.http.middleware.content_log import CONTENT_LOG
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -16,48 +16,115 @@ HEADERS = {
     "X-Accel-Buffering": "no",
 }
 
+STALL_SECONDS = 120.0
+"""How long a client may leave unread what is sent to it: longer than any hiccup of a network, and little enough that a
+stuck client does not hold memory for an hour."""
+
+CHECK_SECONDS = 10.0
+"""Between two checks whether a stream's write has taken too long."""
+
+USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
+"""The socket option that bounds how long sent data stays unread. Linux has it; macOS has none."""
+
+
+async def limit_stall(request: web.Request, response: web.StreamResponse) -> None:
+    """Has the system close the connection of a client that does not read, whatever it is sent. For
+    `on_response_prepare`."""
+    connection = request.get_extra_info("socket")
+    if USER_TIMEOUT is not None and connection is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, int(STALL_SECONDS * 1000))
+
 
 class EventStream:
-    """Begins with the first write, so that until then a fault can still be a plain status."""
+    """Writes events to one client. The headers go out with the first write, so that until then a fault can still be a
+    plain status. A write that takes longer than `STALL_SECONDS` ends the connection, on every system."""
 
     def __init__(self, request: web.Request, headers: Mapping[str, str]) -> None:
         self.response = web.StreamResponse(headers={**HEADERS, **headers})
         self._request = request
-        self._tell = request.get(TELL)
+        self._content_log = request.get(CONTENT_LOG)
         self._writing_since: float | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def begun(self) -> bool:
+        """Whether the headers have gone out."""
         return self._timer is not None
 
     async def write(self, data: bytes) -> None:
-        """One write. `ConnectionError` where the client is gone."""
+        """Writes some bytes. Raises `ConnectionError` where the client is gone."""
         if self._timer is None:
-            self._timer = self._loop.call_later(stalled.LOOK_SECONDS, self._check)
+            self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
             await self.response.prepare(self._request)
         self._writing_since = self._loop.time()
-        if self._tell is not None:
-            self._tell("answer", data)
+        if self._content_log is not None:
+            self._content_log("answer", data)
         await self.response.write(data)
         self._writing_since = None
 
     async def close(self) -> web.StreamResponse:
-        """The regular end."""
+        """Ends the response, which is returned for the handler to return it."""
         self._writing_since = self._loop.time()
         await self.response.write_eof()
         self.stop()
         return self.response
 
     def stop(self) -> None:
+        """Stops the timer. To be called at the end, however the stream ended."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _check(self) -> None:
         since = self._writing_since
-        if since is not None and self._loop.time() - since >= stalled.STALL_SECONDS:
+        if since is not None and self._loop.time() - since >= STALL_SECONDS:
             if self._request.transport is not None:
                 self._request.transport.abort()
             return
-        self._timer = self._loop.call_later(stalled.LOOK_SECONDS, self._check)
+        self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
+
+
+class IdleTimer:
+    """Interrupts waits that take longer than `seconds` (0: never).
+
+    It has one timer for all waits: one per wait would cost a stream of short waits more than all else that a wait does.
+    Only the task that made it may wait with it, and calls `stop` at the end.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "made outside of a task"
+        self._task = task
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._waiting_since: float | None = None
+        self._interrupted = False
+        self._timer = self._loop.call_later(seconds, self._check) if seconds else None
+
+    async def wait_for(self, event: Awaitable[None]) -> bool:
+        """Waits for `event`. False where it did not come in time: it is cancelled then."""
+        self._waiting_since = self._loop.time()
+        cancelling = self._task.cancelling()
+        try:
+            await event
+        except asyncio.CancelledError:
+            if not self._interrupted or self._task.uncancel() > cancelling:
+                raise  # somebody else has cancelled the task
+            return False
+        finally:
+            self._waiting_since, self._interrupted = None, False
+        return True
+
+    def stop(self) -> None:
+        """Stops the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        since = now if self._waiting_since is None else self._waiting_since
+        if now - since >= self._seconds and not self._interrupted:
+            self._interrupted = True
+            self._task.cancel()
+            since = now
+        self._timer = self._loop.call_at(since + self._seconds, self._check)

@@ -20,14 +20,14 @@ from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultK
 from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from
-from codex_proxy.http.faults import log_unforeseen
-from codex_proxy.http.middleware.bodies import BODY_BUDGET, HeldBytes
-from codex_proxy.http.middleware.doors import DIGEST, KEY_PROTOCOL, subprotocols
-from codex_proxy.http.middleware.frame import CLIENT
-from codex_proxy.http.middleware.pace import REQUEST_LIMITS, counted
-from codex_proxy.http.places import stream_place
+from codex_proxy.http.middleware.access import DIGEST, KEY_PROTOCOL, subprotocols
+from codex_proxy.http.middleware.body_budget import BODY_BUDGET, HeldBytes
+from codex_proxy.http.middleware.content_log import log_content
+from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, counted
+from codex_proxy.http.middleware.request_context import CLIENT
+from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.responses.create import hints_of
-from codex_proxy.http.tellers import tell
+from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.responses.answer import Answer
 from codex_proxy.responses.context import Context, ContextItem, context_item, context_of
 from codex_proxy.responses.prepare import (
@@ -183,7 +183,7 @@ class _Connection:
 
     async def _answered(self, frame: str | bytes) -> bool:
         """Answers one frame; False where the connection is over with it."""
-        tell(self._request, "request", frame.encode() if isinstance(frame, str) else frame)
+        log_content(self._request, "request", frame.encode() if isinstance(frame, str) else frame)
         try:
             self._look_at_key()
         except Fault as fault:
@@ -210,7 +210,7 @@ class _Connection:
         self._client = client
 
     async def _in_its_place(self, frame: str | bytes) -> None:
-        with stream_place(self._request):
+        with stream_slot(self._request):
             await self._turn(frame)
 
     async def _turn(self, frame: str | bytes) -> None:
@@ -254,7 +254,7 @@ class _Connection:
             answer.close()
 
     async def _send(self, payload: bytes) -> None:
-        tell(self._request, "answer", payload)
+        log_content(self._request, "answer", payload)
         await self._socket.send_str(payload.decode())
 
     # --- from a frame to a turn -----------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.core.events import Event, TurnEnded
+from codex_proxy.core.events import Event, Spending, TurnEnded
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.responses.profiles import Profile, end_of_profile, events_of_profile
 from codex_proxy.runs.event_log import Cursor
@@ -21,7 +21,6 @@ from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.responses.objects import failed
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
-from codex_proxy.surfaces.usage import Spending
 
 Frames = list[tuple[int, bytes]]
 Save = Callable[["Answer", Run], Awaitable[Failure | None]]

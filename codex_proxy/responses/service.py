@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 import msgspec
@@ -16,9 +15,9 @@ from codex_proxy.responses.conversation_turns import ConversationTurns
 from codex_proxy.responses.profiles import Profile
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.store.base import PendingWebhook, Store
+from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.store.write_check import WriteCheck
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.usage import Spending
 from codex_proxy.workers.pdf_reader import PdfReader
 
 
@@ -31,20 +30,6 @@ class Webhooks(Protocol):
 
     def wake(self) -> None:
         """There may be more in the store."""
-        ...
-
-
-class Spender(Protocol):
-    """A turn that can tell what it has cost so far."""
-
-    def spending(self) -> Spending: ...
-
-
-class UsageRecorder(Protocol):
-    """Adds up what turns cost."""
-
-    def turn(self, owner: str, model: str, spender: Spender) -> AbstractContextManager[None]:
-        """Records what the turn inside has cost, however it ends."""
         ...
 
 

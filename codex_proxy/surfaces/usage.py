@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.core.events import StepCompleted, TurnEnded, Usage, UsageReported
+from codex_proxy.core.events import Spending, StepCompleted, TurnEnded, Usage, UsageReported
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, TextPart
 from codex_proxy.core.tokens import estimate_tokens
 
@@ -31,14 +31,6 @@ def _tokens(item: HistoryItem) -> int:
 def json_tokens(texts: Iterable[bytes]) -> int:
     """An estimate of the tokens of texts that are JSON strings already."""
     return sum(estimate_tokens(msgspec.json.decode(text, type=str)) for text in texts)
-
-
-class Spending(msgspec.Struct, frozen=True):
-    """What a turn has cost the agent, told by it or estimated. Nothing where it never came to speak."""
-
-    tokens: Usage = Usage()
-    estimated: bool = False
-    failed: bool = False
 
 
 class Spent:

@@ -31,7 +31,7 @@ from tests.waiting import PATIENCE, eventually, out_of_patience
 Dialect = Literal["proto", "app-server"]
 Surface = Literal["chat", "responses"]
 
-HOUSEKEEPING = {"UsageBook._flush_soon"}
+HOUSEKEEPING = {"UsageRecorder._flush_soon"}
 """Tasks that come and go with requests and are nobody's in particular."""
 
 PROGRAM = '#!/bin/sh\nexec {python} -m fake_proto "$@"\n'

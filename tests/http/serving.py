@@ -21,7 +21,7 @@ from codex_proxy.agents.fake import PROTO_CAPABILITIES
 from codex_proxy.app import Server, make_server
 from codex_proxy.config import Settings
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.guard import STREAM_GUARD
+from codex_proxy.http.stream_slots import STREAM_SLOTS
 from codex_proxy.process.child import Command
 from tests.waiting import PATIENCE, eventually
 
@@ -100,7 +100,7 @@ class Proxy:
     @property
     def streams(self) -> int:
         """How many streams hold a place."""
-        return self.app[STREAM_GUARD].active
+        return self.app[STREAM_SLOTS].active
 
     @property
     def app(self) -> web.Application:

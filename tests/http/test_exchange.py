@@ -12,8 +12,8 @@ from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpTools, Message
 from codex_proxy.http.exchange import LogReader, streamed, whole
-from codex_proxy.http.observed import Observed
 from codex_proxy.http.sse import EventStream
+from codex_proxy.http.turn_timings import TurnTimings
 from codex_proxy.surfaces.chat.render import ChatRenderer
 from tests.http.serving import Hands
 
@@ -53,7 +53,7 @@ async def ask() -> AsyncIterator[Ask]:
     async def answer(source: Given, *, stream: bool = True) -> tuple[int, str]:
         async def handler(request: web.Request) -> web.StreamResponse:
             renderer = ChatRenderer(id="chatcmpl-1", created=1, model="m", stream=stream)
-            reader = LogReader(source, renderer, Observed(Hands()))
+            reader = LogReader(source, renderer, TurnTimings(Hands()))
             try:
                 if not stream:
                     return await whole(reader, {})
@@ -95,15 +95,15 @@ async def test_a_whole_answer_of_a_failed_turn_is_a_status_whatever_was_said(ask
 
 def test_metrics_count_from_the_first_word_and_a_rate_needs_time() -> None:
     clock = Hands()
-    observed = Observed(clock)
+    observed = TurnTimings(clock)
     clock.now += 0.25
-    observed.see([TurnStarted(), ItemStarted(McpTools("l", "files")), ItemEnded("l")])
-    assert observed.measure(10).time_to_first_token is None
-    observed.see(SAID)
-    assert observed.measure(10).time_to_first_token == 250.0
-    assert observed.measure(10).throughput_after_first_token is None
+    observed.record([TurnStarted(), ItemStarted(McpTools("l", "files")), ItemEnded("l")])
+    assert observed.stream_metrics(10).time_to_first_token is None
+    observed.record(SAID)
+    assert observed.stream_metrics(10).time_to_first_token == 250.0
+    assert observed.stream_metrics(10).throughput_after_first_token is None
     clock.now += 2
-    observed.see([TurnEnded("stop", "token_count")])
-    assert observed.measure(10).time_to_first_token == 250.0
-    assert observed.measure(10).throughput_after_first_token == 5.0
+    observed.record([TurnEnded("stop", "token_count")])
+    assert observed.stream_metrics(10).time_to_first_token == 250.0
+    assert observed.stream_metrics(10).throughput_after_first_token == 5.0
     assert observed.ended_by == "token_count"

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from codex_proxy.core.events import OutputDelta, TextDelta, TurnEnded, Usage, UsageReported
-from codex_proxy.http.observed import TALLY, Observed, Tally
+from codex_proxy.http.turn_timings import EVENT_COUNTS, EventCounts, TurnTimings
 from tests.http.serving import Hands, Proxy, fake_agent, fake_proxy, proxy_of, until, user
 from tests.waiting import hold_up_the_loop, polled
 
@@ -239,9 +239,9 @@ async def test_the_dashboard_and_the_document_name_the_metrics_that_there_are(me
 
 
 def test_a_tally_counts_deltas_and_keeps_the_newest_usage() -> None:
-    tally = Tally()
-    tally.see([TextDelta("a", "x"), TextDelta("a", "y"), UsageReported(Usage(1, 0, 1, 0))])
-    tally.see(
+    counts = EventCounts()
+    counts.count([TextDelta("a", "x"), TextDelta("a", "y"), UsageReported(Usage(1, 0, 1, 0))])
+    counts.count(
         [
             OutputDelta("b", "z"),
             UsageReported(Usage(2, 0, 2, 0)),
@@ -249,18 +249,18 @@ def test_a_tally_counts_deltas_and_keeps_the_newest_usage() -> None:
             TurnEnded("stop"),
         ]
     )
-    assert tally.deltas == 3
-    assert tally.usage == Usage(3, 0, 3, 0)
+    assert counts.deltas == 3
+    assert counts.usage == Usage(3, 0, 3, 0)
 
 
 def test_an_exchange_counts_into_the_tally_of_its_request_only() -> None:
-    tally = Tally()
-    token = TALLY.set(tally)
-    counted = Observed(Hands())
-    TALLY.reset(token)
-    for observed in (counted, Observed(Hands())):
-        observed.see([TextDelta("a", "x")])
-    assert tally.deltas == 1
+    counts = EventCounts()
+    token = EVENT_COUNTS.set(counts)
+    counted = TurnTimings(Hands())
+    EVENT_COUNTS.reset(token)
+    for observed in (counted, TurnTimings(Hands())):
+        observed.record([TextDelta("a", "x")])
+    assert counts.deltas == 1
 
 
 async def test_a_loop_that_was_held_up_shows_it(measured: Proxy) -> None:

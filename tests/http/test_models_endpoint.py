@@ -10,9 +10,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from openai import AsyncOpenAI
 
 from codex_proxy.http.app_keys import CATALOG
-from codex_proxy.http.application import application
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
+from codex_proxy.http.server import application
 from tests.http.serving import Proxy, fake_agent, fake_proxy, proxy_of, user
 
 EFFORTS = ("minimal", "low", "medium", "high")

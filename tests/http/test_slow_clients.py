@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.http import stalled
+from codex_proxy.http import sse
 from codex_proxy.runs.event_log import HIGH_WATER
 from codex_proxy.runs.run import Run
 from tests.http.serving import Proxy, fake_proxy, until, user
@@ -25,8 +25,8 @@ FLOOD = "[[fake:count n=60000 size=100]]"
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is cut before a test has seen what there is to be seen, and sets a shorter time."""
-    monkeypatch.setattr(stalled, "STALL_SECONDS", 10 * PATIENCE)
-    monkeypatch.setattr(stalled, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(sse, "STALL_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr(sse, "CHECK_SECONDS", 0.05)
 
 
 @asynccontextmanager
@@ -77,13 +77,13 @@ async def test_a_stream_that_is_not_read_is_bounded_and_cut_and_others_go_on_mea
             other = await proxy.ask(user("[[fake:text]]", stream=True))
             assert other.frames[-1] == "[DONE]"
             assert proxy.streams == 1, "the other one did not have to wait for its end"
-            monkeypatch.setattr(stalled, "STALL_SECONDS", 0.05)
+            monkeypatch.setattr(sse, "STALL_SECONDS", 0.05)
             await proxy.settled()
             assert b"[DONE]" not in await rest_of(client)
         assert (await proxy.ask(user("[[fake:text]]"))).status == 200
 
 
-@pytest.mark.skipif(stalled.BOUND is None, reason="the system has no such bound")
+@pytest.mark.skipif(sse.USER_TIMEOUT is None, reason="the system has no such bound")
 async def test_a_whole_answer_that_is_not_read_is_cut_too(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy, stalled_client(proxy, user(FLOOD)) as client:
         runner = proxy.server.runner
@@ -93,7 +93,7 @@ async def test_a_whole_answer_that_is_not_read_is_cut_too(tmp_path: Path) -> Non
         [connection] = server.connections
         assert connection.transport is not None
         bounded = connection.transport.get_extra_info("socket")
-        assert bounded.getsockopt(socket.IPPROTO_TCP, stalled.BOUND) == 10 * PATIENCE * 1000
-        bounded.setsockopt(socket.IPPROTO_TCP, stalled.BOUND, 500)
+        assert bounded.getsockopt(socket.IPPROTO_TCP, sse.USER_TIMEOUT) == 10 * PATIENCE * 1000
+        bounded.setsockopt(socket.IPPROTO_TCP, sse.USER_TIMEOUT, 500)
         await until(lambda: not server.connections)
         assert len(await rest_of(client)) < 60_000 * 100

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.http.usage_book import USAGE
+from codex_proxy.http.app_keys import USAGE
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.waiting import polled
 

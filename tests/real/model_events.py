@@ -33,7 +33,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Gate:
-    """Silence until the test opens the gate of this name; without a name, until the client hangs up."""
+    """IdleTimer until the test opens the gate of this name; without a name, until the client hangs up."""
 
     name: str
 

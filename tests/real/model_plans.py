@@ -18,7 +18,7 @@ def think(text: str = "Hm.") -> PutOut:
 
 
 def wait(gate: str = "") -> PutOut:
-    """Silence until the test opens this gate; without a name, until the client hangs up."""
+    """IdleTimer until the test opens this gate; without a name, until the client hangs up."""
     return {"wait": gate}
 
 

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from codex_proxy.commands.banner import banner
-from codex_proxy.http.middleware.contents import MAX_CHARS, masked
+from codex_proxy.http.middleware.content_log import MAX_CHARS, masked
 from tests.cpu_time import assert_cpu_time_below
 from tests.http.serving import Proxy, fake_proxy, user
 

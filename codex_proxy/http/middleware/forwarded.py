@@ -31,7 +31,7 @@ def is_forwarded(request: web.Request) -> bool:
     return any(name.lower() in _NAMES or name.lower().startswith(_PREFIX) for name in request.headers)
 
 
-def is_near(request: web.Request) -> bool:
+def is_local(request: web.Request) -> bool:
     """Whether it comes from this machine, and not through a reverse proxy on it."""
     address = _address(request.remote or "")
     return address is not None and address.is_loopback and not is_forwarded(request)

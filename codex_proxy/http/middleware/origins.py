@@ -14,7 +14,7 @@ from typing import Final
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.middleware.frame import REPLY_HEADERS
+from codex_proxy.http.middleware.request_context import REPLY_HEADERS
 
 ORIGINS: Final = web.AppKey("origins", frozenset[str])
 """Origins, in small letters, whose pages may use this server."""
@@ -26,11 +26,9 @@ _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
 """A list of header names as browsers ask for it; whatever else is asked for is not echoed."""
 
 
-def admit(request: web.Request) -> web.Response | None:
-    """Looks at who asks. Gives the whole answer to a listed page's preflight, else None.
-
-    Raises `Fault` NOT_ALLOWED for a foreign page.
-    """
+def check_origin(request: web.Request) -> web.Response | None:
+    """Raises `Fault` NOT_ALLOWED for a page that is not listed. Returns the answer to a listed page's preflight, and
+    None for every other request."""
     allowed = request.app[ORIGINS]
     if allowed:
         request[REPLY_HEADERS]["Vary"] = "Origin"
@@ -70,6 +68,6 @@ def _preflight(request: web.Request) -> web.Response | None:
     return web.Response(status=204, headers=headers)
 
 
-def misspelt(origin: str) -> bool:
-    """Whether this can be no origin of a page: `null` and `*` stand for many, and a path is never sent."""
-    return re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*?#\s]+", origin) is None
+def is_origin(text: str) -> bool:
+    """Whether this can be the origin of a page. `null` and `*` stand for many, and a path is never sent."""
+    return re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*?#\s]+", text) is not None

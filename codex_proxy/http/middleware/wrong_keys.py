@@ -1,7 +1,7 @@
-"""Lets keys that may be guesses wait before they are looked at, so that trying many takes long, also many at once.
+"""Delays the check of keys that may be guesses, so that trying many takes long, also many at once.
 
-How long is decided in `core.attempts`; here it is waited, by a bounded number at once. Beyond it, as beyond what one
-address may have waiting, a key is refused without a look: its answer tells nothing.
+`core.attempts` decides how long. A bounded number of checks waits at once; beyond it, as beyond what one address may
+have waiting, a key is refused unchecked, so that the answer tells nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class WrongKeys:
         self._held = 0
 
     @asynccontextmanager
-    async def looking(self, address: str, digest: str) -> AsyncIterator[None]:
-        """Around the look at a key from this address, which raises `Fault` for a wrong one.
+    async def delaying(self, address: str, digest: str) -> AsyncIterator[None]:
+        """To be put around the check of a key from this address, which raises `Fault` for a wrong one.
 
-        Raises `Fault` RATE_LIMITED where too many of them wait.
+        Raises `Fault` RATE_LIMITED where too many checks wait.
         """
         may_be_guess = not self._attempts.is_known(address, digest)
         if may_be_guess:

@@ -12,10 +12,10 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, whole
-from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
-from codex_proxy.http.observed import Observed
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.sources import OneRun
+from codex_proxy.http.turn_timings import TurnTimings
 from codex_proxy.responses.context import context_of, measured
 from codex_proxy.responses.prepare import FIELDS
 from codex_proxy.responses.service import ResponsesService
@@ -98,5 +98,5 @@ async def _answered(service: ResponsesService, turn: Turn, owner: str) -> Respon
     )
     with service.usage.turn(owner, billed_model(turn), renderer):
         run = await service.runs.start(turn, owner, durable=False)
-        await whole(LogReader(OneRun(run), renderer, Observed(service.clock)), {})
+        await whole(LogReader(OneRun(run), renderer, TurnTimings(service.clock)), {})
     return renderer

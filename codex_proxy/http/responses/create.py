@@ -12,13 +12,13 @@ from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, Reader, streamed, whole
-from codex_proxy.http.middleware.bodies import HELD
-from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
-from codex_proxy.http.observed import Observed
-from codex_proxy.http.places import stream_place
+from codex_proxy.http.middleware.body_budget import HELD
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
+from codex_proxy.http.replies import agent_headers
 from codex_proxy.http.sources import OneRun
 from codex_proxy.http.sse import EventStream
-from codex_proxy.http.turns import agent_headers
+from codex_proxy.http.stream_slots import stream_slot
+from codex_proxy.http.turn_timings import TurnTimings
 from codex_proxy.responses.answer import Answer
 from codex_proxy.responses.background import create_in_background, queued_json
 from codex_proxy.responses.follow import HEARTBEAT, followed
@@ -43,7 +43,7 @@ from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 async def create_response(request: web.Request) -> web.StreamResponse:
     """The whole exchange. Faults before the first byte are raised."""
     service = request.app[RESPONSES]
-    observed = Observed(service.clock)
+    observed = TurnTimings(service.clock)
     body, hints = await read_body(request), hints_of(request)
     settings = request[CLIENT].responses
     parsed = await parsed_from(
@@ -64,7 +64,9 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     return await _in_front(request, parsed, observed)
 
 
-async def _in_front(request: web.Request, parsed: ParsedResponse, observed: Observed) -> web.StreamResponse:
+async def _in_front(
+    request: web.Request, parsed: ParsedResponse, observed: TurnTimings
+) -> web.StreamResponse:
     """A turn that ends when its client leaves."""
     service = request.app[RESPONSES]
     prepared = await prepare(
@@ -90,7 +92,9 @@ async def _in_front(request: web.Request, parsed: ParsedResponse, observed: Obse
         prepared.release()
 
 
-async def _tried(request: web.Request, prepared: PreparedResponse, observed: Observed) -> web.StreamResponse:
+async def _tried(
+    request: web.Request, prepared: PreparedResponse, observed: TurnTimings
+) -> web.StreamResponse:
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     answer = answer_of(service, prepared, SaveOnce(service, prepared), stream=stream)
     try:
@@ -103,7 +107,9 @@ async def _tried(request: web.Request, prepared: PreparedResponse, observed: Obs
         request[NOTES] |= ending_of(answer.failure, answer.final, observed)
 
 
-async def _unkept(request: web.Request, prepared: PreparedResponse, observed: Observed) -> web.StreamResponse:
+async def _unkept(
+    request: web.Request, prepared: PreparedResponse, observed: TurnTimings
+) -> web.StreamResponse:
     """A turn of which nothing is kept: its log is read straight into the answer."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     renderer = renderer_of(service, prepared, stream=stream)
@@ -116,7 +122,7 @@ async def _unkept(request: web.Request, prepared: PreparedResponse, observed: Ob
         with service.usage.turn(prepared.owner, billed_model(prepared.turn), renderer):
             if not stream:
                 return await whole(await started(), headers)
-            with stream_place(request):
+            with stream_slot(request):
                 return await _streamed(request, await started(), headers)
     finally:
         request[NOTES] |= ending_of(
@@ -129,7 +135,7 @@ async def _behind(
 ) -> web.StreamResponse:
     """A turn that goes on when its client leaves; with a stream its client may read along."""
     service = request.app[RESPONSES]
-    with stream_place(request) if parsed.stream else nullcontext():
+    with stream_slot(request) if parsed.stream else nullcontext():
         prepared = await create_in_background(service, parsed, body, hints, request[CLIENT], request[HELD])
         request[NOTES]["response_id"] = prepared.id
         if not parsed.stream:
@@ -156,10 +162,10 @@ async def follow(
 
 
 async def _stream(
-    request: web.Request, prepared: PreparedResponse, answer: Answer, observed: Observed
+    request: web.Request, prepared: PreparedResponse, answer: Answer, observed: TurnTimings
 ) -> web.StreamResponse:
     service = request.app[RESPONSES]
-    with stream_place(request):
+    with stream_slot(request):
         await begin(service, prepared, answer)
         reader = LogReader(answer, answer, observed)
         return await _streamed(request, reader, headers_of(service, prepared))
@@ -191,7 +197,9 @@ def hints_of(request: web.Request) -> RequestHints:
     )
 
 
-def ending_of(failure: Failure | None, final: dict[str, Any] | None, observed: Observed) -> dict[str, object]:
+def ending_of(
+    failure: Failure | None, final: dict[str, Any] | None, observed: TurnTimings
+) -> dict[str, object]:
     """What the server's log has of an answer: how it ended and who said so, and what it cost. `final`: the response,
     where it has ended."""
     notes: dict[str, object] = {"first_ms": observed.first_ms}

@@ -10,10 +10,10 @@ from aiohttp import web
 from codex_proxy.core.faults import bad_request
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.listing import check_include, listed, shown
-from codex_proxy.http.middleware.frame import OWNER
-from codex_proxy.http.places import stream_place
+from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.responses.create import follow
+from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.responses.background import cancel_in_background
 from codex_proxy.responses.follow import check_resumable, starting_after
 from codex_proxy.responses.store_faults import store_errors_as_faults
@@ -50,7 +50,7 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
     found = await stored_response(request)
     service, store = request.app[RESPONSES], store_for(request)
     await check_resumable(store, found, service.background.find(found.owner, found.id))
-    with stream_place(request):
+    with stream_slot(request):
         return await follow(request, found.owner, found.id, after, {})
 
 

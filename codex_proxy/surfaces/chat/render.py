@@ -22,6 +22,7 @@ from codex_proxy.core.events import (
     ItemStarted,
     ReasoningDelta,
     RefusalDelta,
+    Spending,
     StepCompleted,
     TurnEnded,
     UsageReported,
@@ -32,7 +33,7 @@ from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
 from codex_proxy.surfaces.errors import error_frame
 from codex_proxy.surfaces.text_output import TextRun, pieces_together
-from codex_proxy.surfaces.usage import Spending, Spent
+from codex_proxy.surfaces.usage import Spent
 
 
 class StreamMetrics(msgspec.Struct, frozen=True):

@@ -29,6 +29,7 @@ from codex_proxy.core.events import (
     RawItem,
     ReasoningDelta,
     RefusalDelta,
+    Spending,
     StepCompleted,
     TurnEnded,
     UsageReported,
@@ -70,7 +71,7 @@ from codex_proxy.surfaces.responses.response_object import (
     usage_object,
 )
 from codex_proxy.surfaces.text_output import SerialOutput, TextRun, pieces_together
-from codex_proxy.surfaces.usage import Spending, Spent
+from codex_proxy.surfaces.usage import Spent
 
 EMPTY_MESSAGE: Final = Message("")
 

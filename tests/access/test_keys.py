@@ -13,7 +13,7 @@ import structlog
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.wrong_keys import MAX_HELD, WRONG_KEYS, WrongKeys
-from tests.doors.keyed import bearing, keyed_proxy, look_now, refused, write_keys, write_text
+from tests.access.keyed import bearing, keyed_proxy, look_now, refused, write_keys, write_text
 from tests.http.serving import WEATHER, Hands, Proxy, fake_proxy, until, user
 from tests.waiting import polled
 
@@ -138,7 +138,7 @@ async def looked_at(wrong_keys: WrongKeys, address: str) -> bool:
     """Whether a wrong key of this address was looked at."""
     looked = False
     with contextlib.suppress(Fault):
-        async with wrong_keys.looking(address, "a digest"):
+        async with wrong_keys.delaying(address, "a digest"):
             looked = True
             raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message="It is wrong."))
     return looked

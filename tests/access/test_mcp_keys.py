@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.keyed import bearing, keyed_proxy, refused
+from tests.access.keyed import bearing, keyed_proxy, refused
 from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
 

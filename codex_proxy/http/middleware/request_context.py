@@ -1,4 +1,4 @@
-"""The frame of every request: its id, its log line, and faults as JSON.
+"""What every request has: an id, a line in the log, and faults as JSON.
 
 A client's `x-request-id` is kept and returned; streams carry it too. The log says method, path, status and
 times, never a body or a key; of a fault of ours it says where it happened, not what it says.
@@ -18,7 +18,7 @@ from codex_proxy.core.keys import NOBODY
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
 from codex_proxy.http.endpoint import ENDPOINT, ROUTES, Handler
-from codex_proxy.http.faults import fault_response, log_unforeseen
+from codex_proxy.http.replies import fault_response, log_unforeseen
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -50,14 +50,15 @@ ON_EVERY_REPLY = {
 }
 
 MAX_NOTE = 100
-"""Letters of a path or a model's name in the log: they are the client's own words."""
+"""Characters of a path or a model's name in the log: they are the client's own words."""
 
 CLIENT_LEFT = 499
 """nginx's status for a client that left before its answer; only ever in the log."""
 
 
 @web.middleware
-async def frame(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def provide_context(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Gives the request its id and notes, answers its faults, and logs it when it is over."""
     clock = request.app[CLOCK]
     given = request.headers.get("x-request-id", "")
     request_id = given if _CLEAN_ID.fullmatch(given) else request.app[IDS].new("req_")
@@ -150,8 +151,8 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
     return fault_response(Failure(kind=FaultKind.INVALID_REQUEST, message=message), request)
 
 
-async def sign(request: web.Request, response: web.StreamResponse) -> None:
-    """`x-request-id` and what else goes with every reply, just before its headers go out."""
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Adds `x-request-id` and what else goes with every reply. For `on_response_prepare`."""
     if request.app[RUNS].draining:
         response.headers["Connection"] = "close"
         response.force_close()

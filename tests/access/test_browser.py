@@ -20,7 +20,7 @@ from aiohttp import web
 
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
-from tests.doors.browser import Page, Pages, browser, find_browser, rebound, serving
+from tests.access.browser import Page, Pages, browser, find_browser, rebound, serving
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.waiting import PATIENCE
 

@@ -7,18 +7,27 @@ the one that the client came with, and what stands where clients put keys. Image
 from __future__ import annotations
 
 import re
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import structlog
 from aiohttp import web
 
 from codex_proxy.http.endpoint import OPEN_PATHS, Handler
-from codex_proxy.http.tellers import TELL, Tell
 
 log = structlog.get_logger("codex_proxy.http")
 
+
+class ContentLog(Protocol):
+    """Logs bytes of one request, or of the answer to it."""
+
+    def __call__(self, what: Literal["request", "answer"], data: bytes) -> None: ...
+
+
+CONTENT_LOG: Final = web.RequestKey("content_log", ContentLog)
+"""Present in requests whose content is logged."""
+
 MAX_CHARS: Final = 16_384
-"""Letters of one line: more of a text helps nobody who reads a log."""
+"""Of one line: more of a text helps nobody who reads a log."""
 MASK: Final = "***"
 
 _NAMES: Final = (
@@ -46,7 +55,7 @@ def masked(text: str, key: str = "") -> str:
 
 
 def _without_images(text: str, most: int) -> tuple[str, int]:
-    """The first `most` letters of the text without its images, and how many letters are left behind them."""
+    """The first `most` characters of the text without its images, and how many follow them."""
     kept: list[str] = []
     size = end = 0
     while (start := text.find(_IMAGE_BEGINS, end, end + most - size)) >= 0:
@@ -60,19 +69,30 @@ def _without_images(text: str, most: int) -> tuple[str, int]:
 
 
 @web.middleware
-async def contents(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Outside of `frame`, so that it sees every answer; what passes meanwhile is told by whoever reads or writes it."""
+async def log_contents(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Logs whole answers. Bodies of requests, streams and frames are logged by who reads or writes them.
+
+    It is the outermost middleware, so that it sees every answer.
+    """
     if request.path in request.app[OPEN_PATHS]:
         return await handler(request)
-    tell = request[TELL] = _teller(request.headers.get("Authorization", "").partition(" ")[2].strip())
+    key = request.headers.get("Authorization", "").partition(" ")[2].strip()
+    write = request[CONTENT_LOG] = _content_log(key)
     response = await handler(request)
     if isinstance(response, web.Response) and isinstance(response.body, bytes):
-        tell("answer", response.body)
+        write("answer", response.body)
     return response
 
 
-def _teller(key: str) -> Tell:
-    def tell(what: Literal["request", "answer"], data: bytes) -> None:
+def log_content(request: web.Request, what: Literal["request", "answer"], data: bytes) -> None:
+    """Logs these bytes of a request or its answer, where content is logged."""
+    write = request.get(CONTENT_LOG)
+    if write is not None:
+        write(what, data)
+
+
+def _content_log(key: str) -> ContentLog:
+    def write(what: Literal["request", "answer"], data: bytes) -> None:
         log.info("content", of=what, said=masked(data.decode("utf-8", "replace"), key))
 
-    return tell
+    return write

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
-from tests.doors.keyed import bearing, keyed_proxy, refused
+from tests.access.keyed import bearing, keyed_proxy, refused
 from tests.http.serving import Hands, Proxy, fake_proxy, user
 
 HEADERS = [

@@ -16,7 +16,7 @@ from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.quotas import Allowance, RateLimits, RunningRequests
 from codex_proxy.http.endpoint import ENDPOINT, Handler
-from codex_proxy.http.middleware.frame import CLIENT, REPLY_HEADERS
+from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 
 
 class RequestLimits(msgspec.Struct, frozen=True):
@@ -32,7 +32,8 @@ REQUEST_LIMITS = web.AppKey("request_limits", RequestLimits)
 
 
 @web.middleware
-async def pace(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def limit_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Counts a request that can start a turn against its key's limits. Raises `Fault` for one too many."""
     client, endpoint = request.get(CLIENT), request.get(ENDPOINT)
     is_counted = endpoint is None or endpoint.counted
     if client is None or request.method != "POST" or not is_counted:

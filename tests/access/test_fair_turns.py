@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.doors.keyed import bearing, keyed_proxy
+from tests.access.keyed import bearing, keyed_proxy
 from tests.http.serving import Answer, Proxy, until, user
 from tests.waiting import polled
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.http.middleware.bodies import BODY_BUDGET
-from tests.doors.keyed import bearing, keyed_proxy
+from codex_proxy.http.middleware.body_budget import BODY_BUDGET
+from tests.access.keyed import bearing, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE
 

@@ -18,7 +18,7 @@ from codex_proxy.admission.workspace import in_workspace, narrowed_to, workspace
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Turn
-from tests.doors.keyed import bearing, write_keys
+from tests.access.keyed import bearing, write_keys
 from tests.http.serving import Proxy, fake_agent, proxy_of, user
 
 

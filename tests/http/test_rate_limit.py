@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 
-from codex_proxy.http.middleware.pace import span
+from codex_proxy.http.middleware.rate_limit import span
 from tests.http.serving import fake_proxy, user
 
 FIGURES = ("limit", "remaining", "reset")

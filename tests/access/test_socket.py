@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
-from tests.doors.keyed import bearing, key_of, keyed_proxy, look_now, write_keys
+from tests.access.keyed import bearing, key_of, keyed_proxy, look_now, write_keys
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.waiting import PATIENCE
 

@@ -1,4 +1,4 @@
-"""Runs the application on a socket, and answers in our shape what never becomes a request of it.
+"""The aiohttp application, and the runner that serves it and answers in our shape what never becomes a request of it.
 
 Broken request lines, headers and chunks, and what aiohttp refuses before any middleware sees it (an `Expect` that
 nobody knows): each is the error envelope and a closed connection. What was sent is neither logged nor repeated, since
@@ -22,8 +22,17 @@ from aiohttp.web_runner import BaseSite
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.http.app_keys import IDS
-from codex_proxy.http.faults import fault_response, log_unforeseen
-from codex_proxy.http.middleware.frame import ON_EVERY_REPLY, REQUEST_ID
+from codex_proxy.http.middleware.access import check_access
+from codex_proxy.http.middleware.body_budget import hold_body_bytes
+from codex_proxy.http.middleware.rate_limit import limit_requests
+from codex_proxy.http.middleware.request_context import (
+    ON_EVERY_REPLY,
+    REQUEST_ID,
+    add_headers,
+    provide_context,
+)
+from codex_proxy.http.replies import fault_response, log_unforeseen
+from codex_proxy.http.sse import limit_stall
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -195,3 +204,11 @@ def _failure_of(error: BaseException | None) -> Failure:
         if isinstance(error, kind):
             return Failure(kind=fault, message=words)
     return Failure(kind=FaultKind.INVALID_REQUEST, message=_OTHERWISE)
+
+
+def application(*, body_limit: int) -> web.Application:
+    """The application with its middlewares; the caller puts the server's parts in, and calls `add_endpoints`."""
+    middlewares = [provide_context, check_access, limit_requests, hold_body_bytes]
+    app = web.Application(middlewares=middlewares, client_max_size=body_limit)
+    app.on_response_prepare.extend((add_headers, limit_stall))
+    return app

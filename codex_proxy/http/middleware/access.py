@@ -1,5 +1,5 @@
-"""Who may come in: the Host header (against DNS rebinding), the reverse proxy and the page that ask, the key, and the
-type of the body.
+"""Who may use the server: checks the size of the headers, the Host header (against DNS rebinding), the reverse proxy
+and the web page that ask, the key, and the type of the body.
 
 Browsers can send a form or plain text to any address without asking; JSON they may not. They cannot send a header
 with a WebSocket, so that its key may stand among the subprotocols, as OpenAI has it.
@@ -19,10 +19,18 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.endpoint import OPEN_PATHS, Handler
 from codex_proxy.http.middleware.forwarded import check_forwarded, client_address
-from codex_proxy.http.middleware.frame import CLIENT, NOTES, OWNER
-from codex_proxy.http.middleware.heads import check_head
-from codex_proxy.http.middleware.origins import admit
+from codex_proxy.http.middleware.origins import check_origin
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
+
+MAX_HEADERS: Final = 100
+"""What Apache takes. SDKs send about 20, browsers and two proxies on the way 20 more."""
+MAX_HEADER_BYTES: Final = 32 << 10
+"""What nginx takes in all (4 times 8 KiB); cookies of other servers on localhost come along."""
+MAX_LINE: Final = 64 << 10
+"""For aiohttp, which answers a line that is longer in its own way and closes the connection."""
+
+_OVERHEAD: Final = 4  # the colon, the blank and the end of each line
 
 HOSTS: Final = web.AppKey("hosts", frozenset[str])
 """Names (without port) that a Host header may have; empty: any."""
@@ -36,34 +44,51 @@ _HOST: Final = re.compile(
 _OF_FORMS: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
 """What a page may send to anybody. An empty form has such a type, and no body."""
 
-READS = frozenset({"GET", "HEAD", "OPTIONS"})
+READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing here, and whose bodies nobody looks at."""
 
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
 """What a page offers as a subprotocol, with its key behind it."""
 
-DIGEST = web.RequestKey("digest", str)
+DIGEST: Final = web.RequestKey("digest", str)
 """Of the key that the request came with; empty where it came with none. The key itself is not kept."""
 
 
 @web.middleware
-async def doors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    check_head(request)
+async def check_access(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Passes on what may be served. Raises `Fault` for anything else."""
+    _check_header_limits(request)
     _check_single(request)
     _check_host(request)
     check_forwarded(request)
-    answer = admit(request)
-    if answer is not None:
-        return answer
+    preflight_reply = check_origin(request)
+    if preflight_reply is not None:
+        return preflight_reply
     if request.path not in request.app[OPEN_PATHS]:
-        await _let_in(request)
+        await _authenticate(request)
     if request.method not in READS and request.match_info.http_exception is None:
         _check_content_type(request)
     return await handler(request)
 
 
+def _check_header_limits(request: web.Request) -> None:
+    """Raises `Fault` HEADERS_TOO_LARGE."""
+    headers = request.raw_headers
+    if len(headers) > MAX_HEADERS:
+        raise _headers_too_large(f"It has {len(headers)} headers; {MAX_HEADERS} are the most.")
+    size = sum(len(name) + len(value) + _OVERHEAD for name, value in headers) + len(request.raw_path)
+    if size > MAX_HEADER_BYTES:
+        raise _headers_too_large(f"Its headers have {size} bytes; {MAX_HEADER_BYTES} are the most.")
+
+
+def _headers_too_large(message: str) -> Fault:
+    return Fault(
+        Failure(kind=FaultKind.HEADERS_TOO_LARGE, message=f"The request's head is too large. {message}")
+    )
+
+
 def _check_single(request: web.Request) -> None:
-    """Raises `Fault` for a header that decides who asks and is there twice: whoever reads the other one errs."""
+    """Raises `Fault` for a header that says who asks and is there twice: programs differ in which one they read."""
     for name in _SINGLE:
         if len(request.headers.getall(name, [])) > 1:
             raise bad_request(f"The request has more than one {name} header.")
@@ -86,13 +111,13 @@ def _check_host(request: web.Request) -> None:
         )
 
 
-async def _let_in(request: web.Request) -> None:
-    """Finds out who asks. Raises `Fault` INVALID_API_KEY, or RATE_LIMITED where too many keys are tried."""
+async def _authenticate(request: web.Request) -> None:
+    """Finds the client that asks. Raises `Fault` INVALID_API_KEY, or RATE_LIMITED where too many keys are tried."""
     clients = request.app[CLIENTS]
     key = key_in(request)
     digest = digest_of(key) if key else ""
     if digest and clients.wanted:
-        async with guarded(request, digest):
+        async with delaying_guesses(request, digest):
             client = clients.holding(digest)
     else:
         client = clients.holding(None)
@@ -101,9 +126,9 @@ async def _let_in(request: web.Request) -> None:
         request[NOTES]["owner"] = client.name
 
 
-def guarded(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
-    """Around the look at a key: before it there is a wait where its address has brought wrong ones."""
-    return request.app[WRONG_KEYS].looking(client_address(request), digest)
+def delaying_guesses(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
+    """To be put around the check of a key: waits before it where wrong keys came from the same address."""
+    return request.app[WRONG_KEYS].delaying(client_address(request), digest)
 
 
 def key_in(request: web.Request) -> str:

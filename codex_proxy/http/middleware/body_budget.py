@@ -1,7 +1,7 @@
-"""Which requests hold a body in memory: its bytes are counted before they are read, until the request is over.
+"""A budget of bytes for the bodies of requests: they are counted before they are read, until the request is over.
 
-A request that there is no room for is refused before its body is read, and told when to come back. What a response in
-the background goes on holding is counted until that has ended.
+A request that there is no room for is refused before its body is read. What a response in the background goes on
+holding is counted until that has ended.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from aiohttp import web
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.quotas import ByteBudget
 from codex_proxy.http.endpoint import Handler
-from codex_proxy.http.middleware.frame import OWNER
+from codex_proxy.http.middleware.request_context import OWNER
 
 BODY_BUDGET = web.AppKey("body_budget", ByteBudget)
 """Bytes of the bodies of all requests that are under way."""
@@ -19,7 +19,7 @@ RETRY_SECONDS = 5
 
 
 class HeldBytes:
-    """What one request holds."""
+    """The bytes that one request holds of the budget."""
 
     def __init__(self, budget: ByteBudget, owner: str) -> None:
         self._budget = budget
@@ -43,7 +43,7 @@ class HeldBytes:
             self.size = 0
 
     def handed_over(self) -> HeldBytes:
-        """The same bytes, held by who releases what this returns; this request holds none any more."""
+        """Moves the bytes to a new owner, who releases what is returned."""
         other = HeldBytes(self._budget, self._owner)
         other.size, self.size = self.size, 0
         return other
@@ -53,7 +53,8 @@ HELD = web.RequestKey("held", HeldBytes)
 
 
 @web.middleware
-async def bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def hold_body_bytes(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Gives the request its share of the budget, and frees it at the end."""
     held = request[HELD] = HeldBytes(request.app[BODY_BUDGET], request[OWNER])
     try:
         return await handler(request)

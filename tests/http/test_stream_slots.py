@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.http.guard import ConcurrencyFault, SseGuard
+from codex_proxy.http.stream_slots import NoSlotFault, StreamSlots
 from tests.http.serving import Answer, fake_proxy, until, user
 
 HELD = user("[[fake:text hold=1]]", stream=True)
@@ -173,13 +173,13 @@ async def test_of_many_streams_at_once_exactly_the_limit_is_accepted(tmp_path: P
 
 
 def test_a_release_is_idempotent() -> None:
-    guard = SseGuard(1)
+    guard = StreamSlots(1)
     place = guard.acquire("one")
     for how in ("close", "finish", "aborted"):
         place.release(how)
     assert guard.active == 0
     guard.acquire("two")
-    with pytest.raises(ConcurrencyFault):
+    with pytest.raises(NoSlotFault):
         guard.acquire("three")
     assert guard.active == 1
 

@@ -1,4 +1,4 @@
-"""What an exchange sees go by: for the log, for the metrics of a usage chunk, and for those of the
+"""When the events of a turn came and how many there were: for the log, the metrics in a usage chunk, and those of the
 server. Source: docs/contract.md#streams.
 """
 
@@ -24,20 +24,18 @@ from codex_proxy.core.ids import Clock
 from codex_proxy.core.items import McpTools
 from codex_proxy.surfaces.chat.render import StreamMetrics
 
+DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
 SHOWN = VISIBLE - {TurnEnded}
-"""What a client can be shown something of."""
+"""Events of which a client can be shown something."""
 
 
 def _shows(event: Event) -> bool:
-    """Lists of tools wait for the first word: they are no beginning of an answer."""
+    """Whether the answer begins with this event. Lists of tools wait for the first word: they are no beginning."""
     return type(event) in SHOWN and not (isinstance(event, ItemStarted) and isinstance(event.item, McpTools))
 
 
-DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
-
-
-class Tally:
-    """What is counted of one request's events: its deltas, and the tokens that were told last."""
+class EventCounts:
+    """What is counted of one request's events: its deltas, and the tokens that were reported last."""
 
     __slots__ = ("deltas", "usage")
 
@@ -45,7 +43,7 @@ class Tally:
         self.deltas = 0
         self.usage: Usage | None = None
 
-    def see(self, events: Sequence[Event]) -> None:
+    def count(self, events: Sequence[Event]) -> None:
         """Counts a batch, without a step of Python for each of its deltas."""
         kinds = list(map(type, events))
         self.deltas += sum(map(kinds.count, DELTAS))
@@ -53,25 +51,25 @@ class Tally:
             self.usage = next(event.usage for event in reversed(events) if isinstance(event, UsageReported))
 
 
-TALLY: ContextVar[Tally | None] = ContextVar("tally", default=None)
-"""The tally of the request that is being handled; None where nobody counts."""
+EVENT_COUNTS: ContextVar[EventCounts | None] = ContextVar("event_counts", default=None)
+"""Of the request that is being handled; None where nobody counts."""
 
 
-class Observed:
-    """Times from the request's arrival on, and how the turn ended."""
+class TurnTimings:
+    """Measures a turn from the arrival of its request on, which is when this is made."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began = clock.monotonic()
         self._first: float | None = None
-        self._tally = TALLY.get()
+        self._counts = EVENT_COUNTS.get()
         self.ended_by: str | None = None
         """The agent's event that gave the finish reason."""
 
-    def see(self, events: Sequence[Event]) -> None:
-        """Looks at a batch, before it is rendered. A turn's end is the last of its events."""
-        if self._tally is not None:
-            self._tally.see(events)
+    def record(self, events: Sequence[Event]) -> None:
+        """Takes a batch of events, before it is rendered. A turn's end is the last of its events."""
+        if self._counts is not None:
+            self._counts.count(events)
         if self._first is None and any(map(_shows, events)):
             self._first = self._clock.monotonic()
         if events and isinstance(events[-1], TurnEnded):
@@ -82,7 +80,7 @@ class Observed:
         """Milliseconds until there was something to show."""
         return None if self._first is None else round((self._first - self._began) * 1000, 1)
 
-    def measure(self, tokens: int) -> StreamMetrics:
+    def stream_metrics(self, tokens: int) -> StreamMetrics:
         """The metrics of a stream that ends now. A rate needs time to have passed: an answer that came in one
         piece has none."""
         if self._first is None:

@@ -1,7 +1,7 @@
-"""Who writes down what turns cost: sums them up in RAM, and gives them to the ledger about once a second.
+"""Records what turns cost: adds it up in RAM, and gives it to the ledger about once a second.
 
-So a turn's end neither waits for the disk nor writes to it by itself. What the last second has brought is lost with
-a process that is killed, and with no other. A ledger that cannot write now gets it later, together with the rest.
+So a turn's end neither waits for the disk nor writes to it by itself. A process that is killed loses the last second.
+What a ledger cannot write now it gets later, together with the rest.
 """
 
 from __future__ import annotations
@@ -9,30 +9,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
-from aiohttp import web
 
+from codex_proxy.core.events import Spending
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.ids import Clock
-from codex_proxy.responses.service import Spender
 from codex_proxy.store.base import StoreError
 from codex_proxy.store.usage import HOUR, MAX_FIGURE, Figures, UsageEntry, UsageLedger
-from codex_proxy.surfaces.usage import Spending
 
-log = structlog.get_logger("codex_proxy.http")
+log = structlog.get_logger(__name__)
 
 FLUSH_SECONDS: Final = 1.0
 MAX_WAITING: Final = 10_000
 """Sums that wait for a ledger that cannot write: beyond it no new ones are begun."""
 MAX_MODEL: Final = 128
-"""Letters of a model's name, which may be the client's own text."""
+"""Characters of a model's name, which may be the client's own text."""
 NOTHING: Final = Figures()
 
 
-class UsageBook:
-    """One for a server. `durable`: whether the ledger outlives it."""
+class Spender(Protocol):
+    """A turn that knows what it has cost so far."""
+
+    def spending(self) -> Spending: ...
+
+
+class UsageRecorder:
+    """The one recorder of a server. `durable`: whether `ledger` outlives the server. `close` it at the end."""
 
     def __init__(self, ledger: UsageLedger, clock: Clock, *, durable: bool) -> None:
         self.ledger = ledger
@@ -46,7 +50,7 @@ class UsageBook:
 
     @contextlib.contextmanager
     def turn(self, owner: str, model: str, spender: Spender) -> Iterator[None]:
-        """Notes what the turn inside has cost, however it ends. One whose client has left has not failed."""
+        """Records what the turn inside of the `with` has cost, however it ends. It fails only by a `Fault`."""
         failed = False
         try:
             yield
@@ -99,9 +103,6 @@ class UsageBook:
             await self.flush()
         except StoreError as error:
             log.warning("usage_not_written", reason=str(error))
-
-
-USAGE: Final = web.AppKey("usage", UsageBook)
 
 
 def _figures(spending: Spending, *, failed: bool) -> Figures:

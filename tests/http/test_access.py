@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.http.middleware.doors import host_name
+from codex_proxy.http.middleware.access import host_name
 from tests.fuzz.raw import answers_in, said_to
 from tests.http.serving import Proxy, fake_proxy, user
 

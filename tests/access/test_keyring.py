@@ -11,7 +11,7 @@ import pytest
 from codex_proxy.app import StartError, check
 from codex_proxy.core.keys import KeysError, digest_of
 from codex_proxy.keys_file import LOOK_SECONDS, Keyring
-from tests.doors.keyed import file_in, key_of, write_keys, write_text
+from tests.access.keyed import file_in, key_of, write_keys, write_text
 from tests.http.serving import Hands, settings_of
 
 

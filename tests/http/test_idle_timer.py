@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from codex_proxy.http.silence import Silence
+from codex_proxy.http.sse import IdleTimer
 from tests.runs.virtual import settled, virtual
 
 
@@ -16,38 +16,38 @@ async def _after(seconds: float) -> None:
 
 @virtual
 async def test_news_within_the_time_is_news_and_each_wait_has_the_whole_time() -> None:
-    silence = Silence(10)
-    assert [await silence.broken_by(_after(seconds)) for seconds in (6, 6, 9.5, 0, 9.5)] == [True] * 5
+    silence = IdleTimer(10)
+    assert [await silence.wait_for(_after(seconds)) for seconds in (6, 6, 9.5, 0, 9.5)] == [True] * 5
     silence.stop()
 
 
 @virtual
 async def test_silence_breaks_a_wait_off_exactly_when_its_time_is_over() -> None:
     loop = asyncio.get_running_loop()
-    silence = Silence(10)
-    assert await silence.broken_by(_after(3))
+    silence = IdleTimer(10)
+    assert await silence.wait_for(_after(3))
     for _ in range(3):
         began = loop.time()
-        assert not await silence.broken_by(_after(60))
+        assert not await silence.wait_for(_after(60))
         assert loop.time() - began == pytest.approx(10)
         await asyncio.sleep(25)  # what happens between two waits is no silence
-    assert await silence.broken_by(_after(9))
+    assert await silence.wait_for(_after(9))
     silence.stop()
 
 
 @virtual
 async def test_without_seconds_it_waits_for_ever() -> None:
-    silence = Silence(0)
-    assert await silence.broken_by(_after(1e6))
+    silence = IdleTimer(0)
+    assert await silence.wait_for(_after(1e6))
     silence.stop()
 
 
 @virtual
 async def test_a_cancellation_by_somebody_else_goes_on() -> None:
     async def waits() -> None:
-        silence = Silence(10)
+        silence = IdleTimer(10)
         try:
-            await silence.broken_by(_after(60))
+            await silence.wait_for(_after(60))
         finally:
             silence.stop()
 

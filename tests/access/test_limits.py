@@ -12,8 +12,8 @@ import pytest
 from aiohttp import WSCloseCode, WSMsgType
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.http.middleware.heads import MAX_HEADER_BYTES, MAX_HEADERS, MAX_LINE
-from codex_proxy.http.middleware.pace import REQUEST_LIMITS
+from codex_proxy.http.middleware.access import MAX_HEADER_BYTES, MAX_HEADERS, MAX_LINE
+from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from codex_proxy.http.websocket import MAX_WAITING
 from codex_proxy.surfaces.body import DEPTH, MAX_BRACKETS, MAX_ITEMS, MAX_VALUES, decoded
 from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, until, user

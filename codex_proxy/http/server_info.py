@@ -1,0 +1,155 @@
+"""What the server tells about itself: its models, its health, and the OpenAPI document.
+
+Health (/healthz, /livez, /readyz) and the document need no key. Without one, health says whether a turn would work, but
+neither versions nor load nor the text of faults, which may name paths; where no key is required, that is for this
+machine only. The document says what the project's documentation says, and nothing of who uses the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from codex_proxy import __version__
+from codex_proxy.admission.clients import model_not_allowed
+from codex_proxy.core.faults import STOPPING, Fault
+from codex_proxy.core.keys import digest_of
+from codex_proxy.http.app_keys import CATALOG, CLIENTS, RESPONSES, RUNS
+from codex_proxy.http.endpoint import Endpoint, served_by
+from codex_proxy.http.middleware.access import delaying_guesses, key_in
+from codex_proxy.http.middleware.forwarded import is_local
+from codex_proxy.http.middleware.request_context import CLIENT
+from codex_proxy.http.replies import json_response
+from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
+
+ENVIRONMENT: Final = web.AppKey("environment", str)
+"""`prod` or `dev`: which aliases of models are listed."""
+STARTED: Final = web.AppKey("started", int)
+"""When the server started, in seconds since 1970: the `created` of every model."""
+MADE_UP: Final = web.AppKey("made_up", bool)
+"""Whether the agent is the fake one, whose answers are made up."""
+
+KEYS_TROUBLE: Final = (
+    "The keys file cannot be read: the keys in force are older. The log and `codex-proxy doctor` say why."
+)
+"""Nobody is told more, since the reason names a path."""
+AGENT_TROUBLE: Final = (
+    "The agent cannot serve. With a key this says why; so do the log and `codex-proxy doctor`."
+)
+STORE_TROUBLE: Final = (
+    "The store takes no writes: its disk is full, or another process has locked it. What was stored is there; turns "
+    "work with 'store': false. The server's log says why."
+)
+
+
+async def list_models(request: web.Request) -> web.Response:
+    """GET /v1/models: the models that the key may ask for, as OpenAI lists them.
+
+    Codex as a client sends its version, and gets the entries that the agent has given us in Codex's own shape. Where
+    there are none it gets OpenAI's list, which makes it fall back to the models that it brings along.
+    """
+    catalog, client = request.app[CATALOG], request[CLIENT]
+    if "client_version" in request.query:
+        models = tuple(model for model in catalog.models if client.allows_some_effort(model.id))
+        own = codex_list_body(msgspec.structs.replace(catalog, models=models))
+        if own["models"]:
+            return json_response(own)
+    body = list_body(catalog, request.app[ENVIRONMENT], request.app[STARTED])
+    body["data"] = [entry for entry in body["data"] if client.lists(entry["id"], catalog)]
+    return json_response(body)
+
+
+async def one_model(request: web.Request) -> web.Response:
+    """GET /v1/models/{id}: one model. Raises `Fault`: MODEL_NOT_FOUND, or NOT_ALLOWED by the key."""
+    catalog, name = request.app[CATALOG], request.match_info["id"]
+    if not request[CLIENT].lists(name, catalog):
+        raise model_not_allowed(name)
+    return json_response(one_body(name, catalog, request.app[STARTED]))
+
+
+async def healthz(request: web.Request) -> web.Response:
+    """GET /healthz: what serves here, and whether a turn would work."""
+    runs, made_up = request.app[RUNS], request.app[MADE_UP]
+    agent = runs.agent
+    trouble = agent.trouble()
+    about: dict[str, object] = {"name": agent.name, "fake": made_up}
+    body: dict[str, object] = {"status": "ok" if trouble is None else "degraded", "agent": about}
+    if await _may_see_details(request):
+        about["version"] = agent.version
+        if agent.off:
+            about["off"] = agent.off
+        body["version"] = __version__
+        body["turns"] = {"running": runs.running, "queued": runs.queued}
+    if made_up:
+        body["warning"] = "The embedded fake agent serves: its answers are made up."
+    if trouble is not None:
+        body["trouble"] = trouble.unquoted if "turns" in body else AGENT_TROUBLE
+    if request.app[CLIENTS].trouble is not None:
+        body["status"] = "degraded"
+        body["keys"] = KEYS_TROUBLE
+    if not await _can_store(request):
+        body["status"] = "degraded"
+        body["store"] = STORE_TROUBLE
+    return json_response(body)
+
+
+async def _may_see_details(request: web.Request) -> bool:
+    """Whether the request has a right key or, where none is required, comes from this machine."""
+    clients = request.app[CLIENTS]
+    if not clients.wanted:
+        return is_local(request)
+    key = key_in(request)
+    if not key:
+        return False
+    digest = digest_of(key)
+    try:
+        async with delaying_guesses(request, digest):
+            clients.holding(digest)
+    except Fault:
+        return False  # whoever asks whether the server lives is told so, whatever their key
+    return True
+
+
+async def livez(_: web.Request) -> web.Response:
+    """GET /livez: this process answers."""
+    return json_response({"status": "ok"})
+
+
+async def readyz(request: web.Request) -> web.Response:
+    """GET /readyz: 503 with the reason where a turn would not work."""
+    runs = request.app[RUNS]
+    if runs.draining:
+        return json_response({"status": "unready", "reason": STOPPING.message}, 503)
+    trouble = runs.agent.trouble()
+    if trouble is not None:
+        reason = trouble.unquoted if await _may_see_details(request) else AGENT_TROUBLE
+        return json_response({"status": "unready", "reason": reason}, 503)
+    if not await _can_store(request):
+        return json_response({"status": "unready", "reason": STORE_TROUBLE}, 503)
+    return json_response({"status": "ok"})
+
+
+async def _can_store(request: web.Request) -> bool:
+    """Whether the store takes writes, where there is one."""
+    check = request.app[RESPONSES].write_check
+    return check is None or await check.is_writable()
+
+
+async def openapi(request: web.Request) -> web.Response:
+    """GET /openapi.json. The document is made when it is asked for the first time."""
+    most_choices = request.app[CLIENTS].everybody.chat.max_choices
+    # In a thread: making it takes a fifth of a second, once, in which others are served too.
+    body = await asyncio.to_thread(_document, served_by(request.app), most_choices)
+    return web.Response(body=body, content_type="application/json")
+
+
+@lru_cache(maxsize=1)
+def _document(endpoints: tuple[Endpoint, ...], most_choices: int) -> bytes:
+    # Imported here: no turn needs it, and making schemas takes longer than answering one.
+    from codex_proxy.http.openapi.document import document
+
+    return msgspec.json.encode(document(endpoints, most_choices=most_choices))

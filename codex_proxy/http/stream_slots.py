@@ -1,0 +1,205 @@
+"""Slots of streams: no more streams than a limit at once, each counted from before its agent starts until its answer
+has ended. Source: docs/contract.md#streaming-concurrency.
+
+The endpoints by which tests look at the count are here too. They exist only where PROXY_TEST_ENDPOINTS is on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from codex_proxy.core.fair_queue import share_of
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.files.private import replacing
+from codex_proxy.http.app_keys import CLIENTS
+from codex_proxy.http.middleware.forwarded import is_local
+from codex_proxy.http.middleware.request_context import OWNER, REPLY_HEADERS, REQUEST_ID
+from codex_proxy.http.replies import json_response
+
+log = structlog.get_logger("codex_proxy.http")
+
+StreamEnd: TypeAlias = Literal["finish", "close", "aborted"]
+"""How a stream ended: regularly, by a fault of ours or the agent's, or because its client left."""
+
+
+class StreamCount(msgspec.Struct, frozen=True):
+    """How many streams were open before and after one asked for a slot; `limit` 0: any number may be."""
+
+    before: int
+    after: int
+    limit: int
+
+    def headers(self) -> dict[str, str]:
+        """The headers that show it where the test endpoints are on."""
+        return {
+            "X-Conc-Before": str(self.before),
+            "X-Conc-After": str(self.after),
+            "X-Conc-Limit": str(self.limit),
+        }
+
+
+class NoSlotFault(Fault):
+    """There is no slot for a stream. `count`: the streams that are open. `of_owner`: how many of them are its owner's,
+    where that is the reason."""
+
+    def __init__(self, count: StreamCount, of_owner: int | None = None) -> None:
+        message = f"{count.before} streams are open, and this server allows {count.limit} at once."
+        if of_owner is not None:
+            message = (
+                f"{of_owner} of this server's {count.limit} streams are this key's; the rest is for others."
+            )
+        super().__init__(
+            Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=f"{message} Try again when one has ended.")
+        )
+        self.count = count
+
+
+class StreamSlots:
+    """Counts the open streams. `limit`: how many there may be, None for any number. `owners` gives the number of keys:
+    where there are several, no key gets every slot."""
+
+    def __init__(self, limit: int | None, owners: Callable[[], int] = lambda: 1) -> None:
+        self.active = 0
+        self._limit = limit
+        self._owners = owners
+        self._by_owner: Counter[str] = Counter()
+
+    def acquire(self, request_id: str, owner: str = "") -> StreamSlot:
+        """A slot for one stream. Raises `NoSlotFault`."""
+        before, of_owner = self.active, self._by_owner[owner]
+        if self._limit is not None:
+            is_full = before >= self._limit
+            if is_full or of_owner >= share_of(self._limit, self._owners()):
+                count = self._count(before)
+                self._log("rejected", count, request_id)
+                raise NoSlotFault(count, None if is_full else of_owner)
+        self.active += 1
+        self._by_owner[owner] += 1
+        count = self._count(before)
+        self._log("acquired", count, request_id)
+        return StreamSlot(self, request_id, owner, count)
+
+    def give_back(self, request_id: str, owner: str, end: StreamEnd) -> None:
+        """Frees the slot of a stream that has ended so. `StreamSlot.release` calls it once."""
+        before = self.active
+        self.active -= 1
+        self._by_owner[owner] -= 1
+        if not self._by_owner[owner]:
+            del self._by_owner[owner]
+        self._log("released", self._count(before), request_id, cause=end)
+
+    def _count(self, before: int) -> StreamCount:
+        return StreamCount(before, self.active, self._limit or 0)
+
+    def _log(self, outcome: str, count: StreamCount, request_id: str, **more: str) -> None:
+        write = log.debug if self._limit is None else log.info
+        write(
+            "sse_guard",
+            scope="sse_guard",
+            outcome=outcome,
+            before=count.before,
+            after=count.after,
+            limit=self._limit,
+            req_id=request_id,
+            **more,
+        )
+
+
+class StreamSlot:
+    """The slot of one stream."""
+
+    def __init__(self, slots: StreamSlots, request_id: str, owner: str, count: StreamCount) -> None:
+        self.count = count
+        self._slots: StreamSlots | None = slots
+        self._request_id = request_id
+        self._owner = owner
+
+    def release(self, end: StreamEnd) -> None:
+        """Gives the slot back. Harmless to repeat."""
+        slots, self._slots = self._slots, None
+        if slots is not None:
+            slots.give_back(self._request_id, self._owner, end)
+
+
+STREAM_SLOTS: Final = web.AppKey("stream_slots", StreamSlots)
+
+
+@contextmanager
+def stream_slot(request: web.Request) -> Iterator[None]:
+    """Holds a slot while the body of the `with` streams. Raises `Fault` where there is none."""
+    slot = _acquired(request)
+    end: StreamEnd = "aborted"
+    try:
+        yield
+        end = "finish"
+    except ConnectionError:
+        raise
+    except Exception:
+        end = "close"
+        raise
+    finally:
+        slot.release(end)
+
+
+def _acquired(request: web.Request) -> StreamSlot:
+    """A slot; its count goes into the reply's headers where the test endpoints are on."""
+    try:
+        slot = request.app[STREAM_SLOTS].acquire(request[REQUEST_ID], request[OWNER])
+    except NoSlotFault as fault:
+        if TEST_ENDPOINTS in request.app:
+            request[REPLY_HEADERS] |= fault.count.headers()
+        raise
+    if TEST_ENDPOINTS in request.app:
+        request[REPLY_HEADERS] |= slot.count.headers()
+    return slot
+
+
+# --- the test endpoints ---------------------------------------------------------------------------
+
+
+class TestEndpoints(msgspec.Struct, frozen=True):
+    """Present in an application that serves the test endpoints."""
+
+    release_file: str | None
+    """The file that held turns of the fake agent wait for."""
+
+
+TEST_ENDPOINTS: Final = web.AppKey("test_endpoints", TestEndpoints)
+
+
+async def open_streams(request: web.Request) -> web.Response:
+    """GET /__test/conc: how many streams are open."""
+    _check_near(request)
+    return json_response({"conc": request.app[STREAM_SLOTS].active})
+
+
+async def release_streams(request: web.Request) -> web.Response:
+    """POST /__test/conc/release: writes the file that held turns of the fake agent wait for."""
+    _check_near(request)
+    file = request.app[TEST_ENDPOINTS].release_file
+    if file is None:
+        message = "No file to release with: start the server with STREAM_RELEASE_FILE."
+        raise Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
+    await asyncio.to_thread(_release, Path(file))
+    return json_response({"released": True})
+
+
+def _release(file: Path) -> None:
+    with replacing(file) as out:
+        out.write(b"released\n")
+
+
+def _check_near(request: web.Request) -> None:
+    """Raises `Fault` NOT_ALLOWED for a request from elsewhere, where no key is required."""
+    if not request.app[CLIENTS].wanted and not is_local(request):
+        message = "The test endpoints answer only to this machine, or to a key."
+        raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
