@@ -34,7 +34,7 @@ WindowName: TypeAlias = Literal["primary", "secondary"]
 
 
 class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """A span of time in which so much may be used."""
+    """One window of a limit: how much of it is used, and when it begins anew."""
 
     name: WindowName
     used_percent: float
@@ -46,7 +46,7 @@ class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit of the account; agents that know several name each."""
+    """One limit of the agent's account. An agent that reports several gives each an id."""
 
     id: str = ""
     name: str | None = None
@@ -62,7 +62,8 @@ _TOO_LONG: Final = "The input exceeds the context window of this model (context_
 
 
 def with_context_length(failure: Failure, model: str, models: Sequence[AgentModel]) -> Failure:
-    """Of a context that is too long: how much the model takes, where the agent lists it. `model` '' is its default."""
+    """Adds the model's context window to a failure of a context that is too long, where `models` has it; else returns
+    the failure as it is. An empty `model` is the default one."""
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED or failure.message.startswith(_OPENAIS_WORDS):
         return failure
     meant = (each for each in models if (each.id == model if model else each.is_default))
@@ -73,7 +74,8 @@ def with_context_length(failure: Failure, model: str, models: Sequence[AgentMode
 
 
 def with_reset(failure: Failure, limits: Sequence[AccountLimits], *, told_at: float, now: float) -> Failure:
-    """Of a usage limit that is reached: the seconds until it is not. `told_at`, `now`: seconds since 1970."""
+    """Adds the seconds until the reset to a failure of a usage limit that is reached. `told_at`, when the limits were
+    reported, and `now` are seconds since 1970."""
     if failure.kind is not FaultKind.USAGE_LIMIT_REACHED or failure.retry_after is not None:
         return failure
     resets = {

@@ -29,7 +29,7 @@ MAX_KNOWN: Final = 4096
 
 
 class TooManyWaitError(Exception):
-    """So many keys of this address wait that one more is not looked at at all."""
+    """Too many keys from this address wait to be checked: this one is refused unchecked."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"again in {seconds:g} s")
@@ -37,7 +37,7 @@ class TooManyWaitError(Exception):
 
 
 class FailedAttempts:
-    """Counts keys that were tried, by address, until they have turned out right."""
+    """Counts wrong keys by client address, and says how long the next key from there has to wait."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -66,18 +66,18 @@ class FailedAttempts:
         return wait
 
     def is_known(self, address: str, digest: str) -> bool:
-        """Whether this key has been right from this address."""
+        """Whether this key (its digest) was right before, from this address."""
         return (_network_of(address), digest) in self._known
 
     def take_back(self, address: str) -> None:
-        """It was no guess: one less than `delay` has noted."""
+        """Undoes one `delay`: the key was not a guess."""
         address = _network_of(address)
         count, last, looked = self._failed.pop(address, (0, 0.0, 0.0))
         if count > 1:
             self._failed[address] = (count - 1, last, looked)
 
     def was_right(self, address: str, digest: str) -> None:
-        """It is known from now on."""
+        """Notes that this key is right: from now on `is_known` is true for it."""
         known = (_network_of(address), digest)
         self._known[known] = None
         self._known.move_to_end(known)
@@ -85,7 +85,7 @@ class FailedAttempts:
             self._known.popitem(last=False)
 
     def was_wrong(self, address: str, digest: str) -> None:
-        """It is known no longer, where it was."""
+        """Notes that this key is wrong: `is_known` is false for it."""
         self._known.pop((_network_of(address), digest), None)
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class FailedAttempts:
 
 
 def _network_of(address: str) -> str:
-    """Who has one address of IPv6 has its whole /64."""
+    """The network that counts as one client: the /64 of an IPv6 address, the address itself for IPv4."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -16,7 +16,7 @@ _PIECE_CHARS: Final = 1 << 20
 
 
 def decode_canonical(text: str) -> bytes | None:
-    """What is written, if it is written in the one way that every decoder takes."""
+    """Decodes canonical base64: standard alphabet, padded, without white space. None for any other text."""
     try:
         data = _decoded(text)
     except ValueError:
@@ -28,7 +28,7 @@ def decode_canonical(text: str) -> bytes | None:
 
 
 def decode(text: str) -> bytes:
-    """What is written, with line breaks or without, in either alphabet, percent-encoded or not, padded or not."""
+    """Decodes base64 leniently: line breaks, the URL-safe alphabet, percent-encoding and missing padding are taken."""
     raw = text.encode("ascii")
     if b"%" in raw:
         for escape, byte in _ESCAPES.items():
@@ -40,7 +40,7 @@ def decode(text: str) -> bytes:
 
 
 def _decoded(text: str | bytes) -> bytes:
-    """Strictly, and piece by piece, so that other threads run in between."""
+    """Decodes strictly, piece by piece, so that other threads run in between."""
     pieces = []
     for start in range(0, len(text), _PIECE_CHARS):
         piece = binascii.a2b_base64(text[start : start + _PIECE_CHARS], strict_mode=True)
@@ -51,5 +51,5 @@ def _decoded(text: str | bytes) -> bytes:
 
 
 def encode(data: bytes) -> str:
-    """The canonical way."""
+    """Canonical base64 of the data."""
     return binascii.b2a_base64(data, newline=False).decode()

@@ -49,7 +49,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         )
 
     def __sub__(self, other: Usage) -> Usage:
-        """What was spent since `other`, which was spent before."""
+        """The difference to an earlier usage."""
         return Usage(
             self.input - other.input,
             self.cached - other.cached,
@@ -72,7 +72,7 @@ class TurnStarted(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnEnded(msgspec.Struct, frozen=True):
-    """The end. `stop` is a `Stop` or a value of the provider's; `failure` is there when it is `failed`.
+    """The turn has ended. `stop` is a `Stop` or a value of the provider's; with `failed` comes a `failure`.
 
     `trigger` names the child's event that told us; `choice_stops` holds the choices that ended otherwise.
     """
@@ -209,7 +209,7 @@ class AccountLimitsReported(msgspec.Struct, frozen=True, gc=False):
 
 
 class Notice(msgspec.Struct, frozen=True, gc=False):
-    """Worth a log line, nothing more. `text` never holds prompt or answer."""
+    """A note for the log. `text` never holds parts of a prompt or an answer."""
 
     code: str
     text: str = ""

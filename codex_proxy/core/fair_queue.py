@@ -22,7 +22,8 @@ def share_of(places: int, owners: int) -> int:
 
 
 class FairQueue(Generic[T]):
-    """`places` in all; `owners` tells how many owners there are, and is asked at each decision."""
+    """Hands out `places` slots to owners in turn. `owners()` returns how many owners there may be; it is called at each
+    decision."""
 
     def __init__(self, places: int, owners: Callable[[], int]) -> None:
         self._places = places
@@ -33,26 +34,26 @@ class FairQueue(Generic[T]):
 
     @property
     def running(self) -> int:
-        """Places that are taken."""
+        """How many slots are taken."""
         return self._running.total()
 
     @property
     def waiting(self) -> int:
-        """Waiters of all owners."""
+        """How many waiters there are, of all owners."""
         return sum(map(len, self._waiting.values()))
 
     def waiting_of(self, owner: str) -> int:
         return len(self._waiting.get(owner, ()))
 
     def enter(self, owner: str) -> bool:
-        """Takes a place if one is to be had now. Whoever has one has to `leave`."""
+        """Takes a slot for the owner if it may have one now, and returns whether. Each slot taken needs one `leave`."""
         if owner in self._waiting or not self._has_room(owner):
             return False
         self._running[owner] += 1
         return True
 
     def wait(self, owner: str, waiter: T) -> None:
-        """Queues a waiter behind the others of its owner. It has to be let in by `leave`, or to `withdraw`."""
+        """Queues a waiter behind the others of its owner, until `leave` returns it or `withdraw` takes it out."""
         self._waiting.setdefault(owner, deque()).append(waiter)
 
     def withdraw(self, owner: str, waiter: T) -> None:
@@ -64,7 +65,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[owner]
 
     def leave(self, owner: str) -> list[tuple[str, T]]:
-        """Gives a place back. Returns who has one now, and had to wait: the owner and the waiter of each."""
+        """Gives a slot back. Returns the waiters that have a slot from now on, each with its owner."""
         self._running[owner] -= 1
         if not self._running[owner]:
             del self._running[owner]
@@ -78,13 +79,13 @@ class FairQueue(Generic[T]):
         return let_in
 
     def clear(self) -> list[T]:
-        """Empties the queue, and returns who has waited."""
+        """Empties the queue, and returns its waiters."""
         waiters = [waiter for queue in self._waiting.values() for waiter in queue]
         self._waiting.clear()
         return waiters
 
     def _next(self) -> str | None:
-        """The owner whose waiter is to be let in."""
+        """The owner whose first waiter gets the next slot."""
         return next((owner for owner in self._waiting if self._has_room(owner)), None)
 
     def _has_room(self, owner: str) -> bool:

@@ -53,7 +53,8 @@ class FaultKind(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault. `message` is for the person at the client: no upstream URL, no secret, and a way out."""
+    """What went wrong. `message` is for the person at the client: it says what to do, and holds no upstream URL and no
+    secret."""
 
     kind: FaultKind
     message: str
@@ -87,7 +88,7 @@ UNFORESEEN = Failure(
 
 
 class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is raised
-    """A `Failure` raised before there is a turn to end with it."""
+    """Raises a `Failure` where there is no turn yet that could end with it."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -95,5 +96,5 @@ class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is rais
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:
-    """A request that the client has to change; `param` names the field."""
+    """A `Fault` for a request that the client has to change; `param` names the field."""
     return Fault(Failure(kind=FaultKind.INVALID_REQUEST, message=message, param=param, code=code))

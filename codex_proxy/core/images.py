@@ -35,11 +35,11 @@ _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 class NoImageError(ValueError):
-    """What was given is no image that models see. The message says why; it begins with a verb, as in `is torn`."""
+    """The bytes are no image that models can see. The message says why and begins with a verb: `is torn`."""
 
 
 class Picture(NamedTuple):
-    """What the first bytes of an image say."""
+    """Media type, width and height, read from the header of an image."""
 
     media_type: str
     width: int
@@ -71,7 +71,7 @@ def data_url_of(data: bytes) -> str:
 
 
 def data_url(media_type: str, data: bytes) -> str:
-    """Bytes of this type as a data URL."""
+    """The bytes as a data URL of this media type."""
     return f"data:{media_type};base64,{base64_text.encode(data)}"
 
 
@@ -186,7 +186,7 @@ def _gif(data: bytes) -> Picture:
 
 
 def _gif_palette(flags: int) -> int:
-    """Bytes of a colour table."""
+    """The size of a colour table in bytes, by the flags of its header."""
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 

@@ -51,7 +51,7 @@ class HistoryCall(msgspec.Struct, frozen=True):
 
 
 class HistoryOutput(msgspec.Struct, frozen=True):
-    """What the client's tool answered. Text that is not in parts is one `TextPart`."""
+    """The output of a call to one of the client's tools. Text that came without parts is one `TextPart`."""
 
     call_id: str
     parts: tuple[Part, ...]
@@ -157,8 +157,8 @@ class McpApproval(msgspec.Struct, frozen=True, gc=False):
 
 
 class McpTools(msgspec.Struct, frozen=True, gc=False):
-    """What an MCP server that the request names has. `tools` is a JSON array in the form of OpenAI's item; an
-    `error` says why it is empty, and the item ends as `failed`."""
+    """The list of tools of an MCP server that the request names. `tools` is a JSON array in the form
+    of OpenAI's item; an `error` says why it is empty, and the item ends as `failed`."""
 
     id: str
     server_label: str
@@ -168,7 +168,7 @@ class McpTools(msgspec.Struct, frozen=True, gc=False):
 
 
 class Activity(msgspec.Struct, frozen=True, gc=False):
-    """What the agent did by itself. `text` is one line for a person: the command, the file, the query."""
+    """Something that the agent did by itself. `text` is one line for a person: the command, the file, the query."""
 
     id: str
     kind: Literal["command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"]

@@ -37,7 +37,7 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class KeysError(ValueError):
-    """What is wrong with a keys file or with a key, for the person who writes it."""
+    """A keys file or a key is wrong. The message is for the person who writes it."""
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -73,7 +73,7 @@ class KeySet(msgspec.Struct, frozen=True):
     """Whether a request needs one. Where the last key was taken away, it still does."""
 
     def of(self, digest: str) -> Key | None:
-        """The key with this digest. How long it takes says nothing of how much of it was right."""
+        """The key with this digest, or None. Takes the same time however much of the digest is right."""
         found = None
         for key in self.keys:
             if hmac.compare_digest(key.sha256, digest):
@@ -85,12 +85,12 @@ class KeySet(msgspec.Struct, frozen=True):
 
 
 def digest_of(key: str) -> str:
-    """What is kept of a key."""
+    """The digest of a key, which is all that is stored of it."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def check_name(name: str) -> None:
-    """Raises `KeysError` for what cannot be the name of a key."""
+    """Checks the name of a key. Raises `KeysError`."""
     if _NAME.fullmatch(name) is None:
         raise KeysError(
             f"{excerpt(name)!r} cannot be a key's name: take up to 64 small letters, digits, - and _, with a letter or "
@@ -101,7 +101,7 @@ def check_name(name: str) -> None:
 
 
 def parse_keys(text: str) -> tuple[Key, ...]:
-    """The keys of a file: a table `[keys.NAME]` for each. Raises `KeysError`."""
+    """Reads a keys file (TOML), which has a table `[keys.NAME]` for each key. Raises `KeysError`."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -138,7 +138,7 @@ def _key_of(name: str, table: Any) -> Key:
 
 
 def table_of(key: Key) -> Mapping[str, Any]:
-    """The key as the table of a keys file, without its name."""
+    """The key as a table for a keys file, without its name."""
     table: dict[str, Any] = msgspec.to_builtins(key)
     return {
         field: list(value) if isinstance(value, tuple) else value
@@ -148,7 +148,7 @@ def table_of(key: Key) -> Mapping[str, Any]:
 
 
 def with_default(keys: tuple[Key, ...], api_key: str | None) -> tuple[Key, ...]:
-    """The keys of a file and the one that is a setting. Raises `KeysError` where both have its name or are the same."""
+    """Adds the key of PROXY_API_KEY to those of a file. Raises `KeysError` where the file has its name, or the key."""
     if api_key is None:
         return keys
     default = Key(name=DEFAULT_NAME, sha256=digest_of(api_key))

@@ -52,7 +52,7 @@ class StopSequences:
         self.hit: str | None = None
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
-        """What may pass, and the stop sequence that was met."""
+        """Returns the events that pass, and the stop sequence that was met, if any."""
         out: list[Event] = []
         for event in events:
             if self.hit is not None:
@@ -86,7 +86,7 @@ class StopSequences:
             out.append(TextDelta(event.id, text[: len(text) - held]))
 
     def _first_in(self, text: str) -> tuple[int, str] | None:
-        """The stop sequence whose last letter comes first, and where it begins."""
+        """The stop sequence that is complete first, and the index at which it begins."""
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if not found:
             return None
@@ -94,7 +94,7 @@ class StopSequences:
         return start, stop
 
     def _undecided(self, text: str) -> int:
-        """How many letters at the end may be the beginning of a stop sequence."""
+        """How many characters at the end may be the beginning of a stop sequence."""
         longest = 0
         for stop in self._stops:
             end = text[-(len(stop) - 1) :] if len(stop) > 1 else ""
@@ -107,7 +107,7 @@ class StopSequences:
         return longest
 
     def _release(self, id: str, out: list[Event]) -> None:
-        """The message goes on otherwise, or is over: what was held back was no stop sequence."""
+        """Lets pass what was held back of a message: it was no stop sequence."""
         held = self._held.pop(id, "")
         if held:
             out.append(TextDelta(id, held))
@@ -123,7 +123,7 @@ class MaxTokens:
         self.hit = False
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
-        """What may pass, and `length` once more was said than may be."""
+        """Returns the events that pass, and `length` once the answer has more than its tokens."""
         out: list[Event] = []
         for event in events:
             if self.hit:
@@ -165,7 +165,7 @@ class MaxSize:
         self._open: dict[str, None] = {}
 
     def feed(self, events: list[Event]) -> tuple[list[Event], str | None]:
-        """What may pass, and `length` once there was more than may be."""
+        """Returns the events that pass, and `length` once the turn is too large."""
         if _KEPT_TEXT.issuperset(map(type, events)):
             # Most batches are pieces of texts, for which nothing but their length counts.
             texts: list[str] = [event.text for event in events]  # type: ignore[union-attr]
@@ -202,7 +202,7 @@ class TurnLimits:
     """
 
     def __init__(self, *, chars: int, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:
-        """`chars`: how much the turn may say in all, whatever the client asked for."""
+        """`chars`: how large the turn may become, whatever the client asked for."""
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         if stop:
             self._limits.append(StopSequences(stop))
@@ -210,7 +210,7 @@ class TurnLimits:
             self._limits.append(MaxTokens(max_tokens))
 
     def feed(self, events: list[Event]) -> tuple[list[Event], Stop | None]:
-        """What may pass, and how the turn ends where a limit is hit."""
+        """Returns the events that pass, and how the turn ends where a limit is hit."""
         stop: Stop | None = None
         for limit in self._limits:
             events, hit = limit.feed(events)

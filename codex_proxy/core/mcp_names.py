@@ -19,7 +19,8 @@ _DIGEST: Final = 8
 
 
 def offered_name(server_label: str, name: str) -> str:
-    """`label__name`; what is too long, has other letters than models take, or could be that of another server's tool
+    """The name under which a server's tool is offered to the model: `label__name`. One that is too long, has characters
+    that models do not take, or could be that of another server's tool
     (`a__b` + `c`, `a` + `b__c`) ends with a digest of both."""
     plain = f"{server_label}__{name}"
     allowed = _FOREIGN.sub("_", plain)

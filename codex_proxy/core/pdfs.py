@@ -20,7 +20,7 @@ MAX_PDF_BYTES: Final = 20 << 20
 
 
 class Pdf(msgspec.Struct, frozen=True):
-    """A file, and the field of the request that holds it."""
+    """A PDF of a request, and the field that holds it."""
 
     data: bytes
     field: str

@@ -18,7 +18,7 @@ MAX_BUCKETS = 1024
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """What one request found. Times are seconds."""
+    """What a rate limit says to one request. Times are in seconds."""
 
     allowed: bool
     limit: int
@@ -30,7 +30,7 @@ class Allowance(msgspec.Struct, frozen=True):
 
 
 class _Bucket(msgspec.Struct, frozen=True):
-    """What was in it, when, and how much goes into it."""
+    """How many requests were left at a time, and how many it holds at most."""
 
     level: float
     since: float
@@ -48,7 +48,7 @@ class RateLimits:
         self._buckets: dict[str, _Bucket] = {}
 
     def take(self, key: str, per_minute: int) -> Allowance:
-        """Takes one request out of the key's bucket of `per_minute`, if there is one in it.
+        """Takes one request from the key's bucket of `per_minute`, if one is left.
 
         A limit that changes counts from now on; what was used up before stays so.
         """
@@ -72,7 +72,7 @@ class RateLimits:
 
 
 class RunningRequests:
-    """How many requests of each key are under way."""
+    """Counts the requests under way of each key."""
 
     def __init__(self) -> None:
         self._running: dict[str, int] = {}
@@ -101,7 +101,7 @@ Refusal = Literal["owner", "total"]
 
 
 class ByteBudget:
-    """`total` for all owners together, `each` for one of them; 0 for any number."""
+    """Bounds bytes in memory: `total` for all owners together, `each` for one of them; 0 for no bound."""
 
     def __init__(self, total: int, each: int) -> None:
         self.total = total

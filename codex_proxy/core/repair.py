@@ -62,7 +62,7 @@ ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class TurnRepair:
-    """The state of one turn. `feed` takes what a dialect says and gives what a log may hold."""
+    """Repairs the events of one turn: `feed` takes those of a dialect and returns those that the log may hold."""
 
     def __init__(self) -> None:
         self.started = False
@@ -105,7 +105,7 @@ class TurnRepair:
         return out
 
     def _plain(self, id: str) -> bool:
-        """Whether the next piece of this message goes on as it is."""
+        """Whether the next delta of this message can pass unchanged."""
         held = self._items.get(id)
         return (
             held is not None
@@ -202,7 +202,7 @@ class TurnRepair:
         self._out.append(ItemEnded(held.id, status))
 
     def _kind(self, id: str, kinds: tuple[type[Item], ...]) -> type[Item]:
-        """Which of the kinds the item is of; the first for one that is none of them, or not there."""
+        """The kind of an open item; the first of `kinds` where it is of another one, or not open."""
         held = self._items.get(id)
         return type(held.item) if held is not None and type(held.item) in kinds else kinds[0]
 
@@ -246,7 +246,7 @@ class TurnRepair:
             self._out.append(event if same else TextDelta(held.id, text))
 
     def _unsent_suffix(self, held: SentItem, text: str) -> str:
-        """While the agent repeats a message: nothing as long as it says the same, then what is new."""
+        """The part of a repeated message that was not sent yet: empty as long as the agent repeats what was."""
         assert held.repetition is not None
         new = held.repetition.beyond(text)
         if new is None or (new and not held.open):  # another text, or more of one that was complete
@@ -272,7 +272,7 @@ class TurnRepair:
         held.whole |= {TEXT}
 
     def _missing(self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]) -> None:
-        """Says what the deltas have not said yet. A text that was revised stays as it was sent."""
+        """The delta that the full text has and the deltas had not. A text that was revised stays as it was sent."""
         held.whole |= {key}
         sent = held.text(key)
         if whole.startswith(sent):
@@ -283,7 +283,7 @@ class TurnRepair:
             self._out.append(Notice("revised_text", key[0]))
 
     def _is_new(self, held: SentItem, key: TextKey) -> bool:
-        """Whether a delta says something new: not when the whole text was told before."""
+        """Whether a delta is new: it is not where the full text came before it."""
         if key in held.whole:
             self._out.append(Notice("late_delta", key[0]))
             return False

@@ -31,7 +31,7 @@ class Repetition:
         return self._matched >= len(self._sent)
 
     def beyond(self, text: str) -> str | None:
-        """What of the next piece goes beyond the text that was sent. None where it contradicts that text."""
+        """The part of the next delta that was not sent yet. None where the delta contradicts the text that was."""
         due = self._sent[self._matched : self._matched + len(text)]
         if not text.startswith(due):
             return None
@@ -39,7 +39,7 @@ class Repetition:
         return text[len(due) :]
 
     def rest_of(self, whole: str) -> str | None:
-        """What follows in a whole text on what was repeated of it. None where the text was revised."""
+        """The part of the full text behind what was repeated of it. None where the text was revised."""
         return whole[self._matched :] if whole.startswith(self._sent[: self._matched]) else None
 
 
@@ -63,7 +63,7 @@ class SentItem:
 
     @property
     def still_to_repeat(self) -> bool:
-        """The agent has not repeated yet all that was sent of it."""
+        """Whether the agent has yet to repeat some of the text that was sent."""
         return self.repetition is not None and not self.repetition.complete
 
 
@@ -85,7 +85,7 @@ class Step:
         return any(item.still_to_repeat for item in self._items)
 
     def complete(self) -> None:
-        """The call is over: nothing of it is made anew."""
+        """The call of the model is over, and will not be retried."""
         for item in self._items:
             item.repetition = None
         self._items.clear()
@@ -94,11 +94,11 @@ class Step:
 
     @property
     def can_retry(self) -> bool:
-        """Whether a new try can repeat what was sent: a call or a refusal cannot be matched."""
+        """Whether a retry can be matched with what was sent; with a tool call or a refusal among it, it cannot."""
         return not any(isinstance(item.item, ToolCall) or REFUSAL in item.sent for item in self._items)
 
     def retry(self) -> None:
-        """The agent makes the call anew: it has to repeat every message that was sent or is open."""
+        """Begins a retry: the agent has to repeat every message that was sent or is open."""
         self.mutes_reasoning |= any(isinstance(item.item, Reasoning) and item.sent for item in self._items)
         self._to_repeat.clear()
         for item in self._items:
@@ -122,6 +122,6 @@ class Step:
         return self._to_repeat.pop(self._to_repeat.index(item) if item in self._to_repeat else 0)
 
     def repeats(self, item: SentItem) -> None:
-        """The agent repeats this item without having started it."""
+        """Notes that the agent repeats this item, although it has not started it."""
         if item in self._to_repeat:
             self._to_repeat.remove(item)

@@ -20,7 +20,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def literal(host: str) -> Address | None:
-    """The address that is written there, None for a name."""
+    """The IP address that a host name spells out; None for a real name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -28,7 +28,7 @@ def literal(host: str) -> Address | None:
 
 
 def is_public(text: str) -> bool:
-    """Whether an address is one of the public internet, and leads nowhere else in disguise."""
+    """Whether an IP address is public, also behind the notations that embed another address (NAT64, 6to4, mapped)."""
     address = literal(text.partition("%")[0])
     if address is None or "%" in text:
         return False
@@ -44,7 +44,7 @@ def is_public(text: str) -> bool:
 
 
 class Protected(msgspec.Struct, frozen=True):
-    """One place, with what it is for a message ("the state folder")."""
+    """A path that the agent may not write to, and what to call it in a message ("the state folder")."""
 
     what: str
     path: str
@@ -58,7 +58,7 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def endangered(root: str, protected: Sequence[Protected]) -> Protected | None:
-    """The first protected place that somebody can change who may write to `root`."""
+    """The first protected path that is inside of `root`, or that a write to `root` could replace; None for none."""
     for each in protected:
         if is_inside(each.path, root) or (each.whole and is_inside(root, each.path)):
             return each

@@ -18,7 +18,7 @@ _JOINERS: Final = "\u200c\u200d"
 
 
 def escaped(text: str) -> str:
-    """One line of text: whatever Python calls not printable is escaped, ends of lines among it."""
+    """The text as one line: whatever is not printable is escaped, line breaks included."""
     if text.isprintable():
         return text
     return "".join([char if char.isprintable() else _escape(char) for char in text])
@@ -39,7 +39,7 @@ def without_controls(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """JSON that means the same, its ends of lines kept. What has to be escaped can only stand in a string there."""
+    """JSON text of the same meaning in which everything is printable; line breaks stay."""
     if text.isprintable():
         return text
     return "".join([char if char == "\n" or char.isprintable() else _json_escape(char) for char in text])
@@ -54,7 +54,7 @@ def _escape(char: str) -> str:
 
 
 def _json_escape(char: str) -> str:
-    """As one or two units of UTF-16; JSON knows no other escape."""
+    """The character as JSON escapes: one or two units of UTF-16."""
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
@@ -63,7 +63,7 @@ MAX_EXCERPT: Final = 80
 
 
 def excerpt(words: str) -> str:
-    """The beginning of them, and dots for the rest."""
+    """The beginning of a text, with dots in place of the rest."""
     return words if len(words) <= MAX_EXCERPT else f"{words[:MAX_EXCERPT]}..."
 
 
@@ -83,7 +83,7 @@ def trace_of(error: BaseException) -> dict[str, Any]:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """What it came of; of a group: what the group holds."""
+    """The causes of an error; of an exception group, its members."""
     found: list[BaseException] = []
     to_see = _behind(error)
     while to_see and len(found) < MAX_CAUSES:

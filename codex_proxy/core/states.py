@@ -19,7 +19,7 @@ class ImpossibleChange(Exception):  # noqa: N818 - says what it is
 
 
 class StateTable(Generic[S, C]):
-    """The states from `start` on."""
+    """Transitions by state and change, beginning at `start`. What is not listed is impossible."""
 
     def __init__(self, start: S, changes: Mapping[S, Mapping[C, S]]) -> None:
         self.start = start
@@ -33,7 +33,7 @@ class StateTable(Generic[S, C]):
             raise ImpossibleChange(f"{change.name} in the state {state.name}") from None
 
     def rows(self) -> Iterator[tuple[S, C, S]]:
-        """All of it: a state, a change, and the state that follows."""
+        """Every transition: state, change, next state."""
         for state, changes in self._changes.items():
             for change, following in changes.items():
                 yield state, change, following

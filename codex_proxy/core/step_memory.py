@@ -27,7 +27,7 @@ class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepMemory(Protocol):
-    """Entries by owner and key, for as long as `StepMemorySettings.age`."""
+    """Remembers entries by owner and key for `StepMemorySettings.age` seconds."""
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
         """Saves values by key, in place of earlier ones. Not `durable`: they may not reach the disk, since the client
@@ -81,7 +81,7 @@ class RamStepMemory:
             self._bytes -= len(gone.value)
 
     def expire(self, now: float) -> int:
-        """Drops what is too old or too much. Returns the number of entries."""
+        """Drops entries that are too old or too many. Returns the number of those that are left."""
         settings, dropped = self._settings, 0
         while self._entries:
             (owner, key), oldest = next(iter(self._entries.items()))

@@ -49,7 +49,7 @@ def estimate_all(texts: Iterable[str]) -> int:
 
 
 class TokenLimit:
-    """How much of a text that comes bit by bit fits into a number of tokens.
+    """Says how much of a text that comes in deltas fits into a number of tokens.
 
     Nothing is counted while the text is so short that it must fit: far from the limit a bit costs one addition.
     """
@@ -61,7 +61,7 @@ class TokenLimit:
         self._chars = 0
 
     def room_in(self, text: str) -> int | None:
-        """How many characters of the next bit still fit; None for all of them. After a number: nothing more fits."""
+        """How many characters of the next delta fit; None for all of them. After a number nothing more fits."""
         before = self._chars
         self._tail.append(text)
         self._chars += len(text)
@@ -91,7 +91,7 @@ def _counted(text: str) -> int:
 
 
 def _cost(kind: int, piece: str) -> int:
-    """What a piece costs: at least one token, and for a piece of more characters never less."""
+    """The tokens of a piece: at least one, and never fewer for a longer piece."""
     length = len(piece)
     if kind == _WORD:
         if "\u0590" <= piece[-1] < "\u0e80":  # Hebrew, Arabic, the scripts of India, Thai
@@ -109,6 +109,6 @@ def _cost(kind: int, piece: str) -> int:
 
 
 def _fitting(kind: int, piece: str, tokens: int) -> int:
-    """The characters of a piece that cost no more than these tokens."""
+    """How many characters of a piece cost at most `tokens`."""
     lengths = range(1, len(piece) + 1)
     return bisect_right(lengths, tokens, key=lambda length: _cost(kind, piece[:length]))

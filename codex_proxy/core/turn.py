@@ -66,5 +66,5 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without_content(turn: Turn) -> Turn:
-    """Its settings alone, without what a client has sent to be said: for who has to know it for longer than that."""
+    """The turn's settings without its history, tools and schema: for whoever keeps it longer than it runs."""
     return msgspec.structs.replace(turn, history=(), tools=(), output_schema=None)

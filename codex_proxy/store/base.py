@@ -35,23 +35,23 @@ MAX_METADATA_KEYS: Final = 16
 
 
 class StoreError(Exception):
-    """A store's answer that is not a value. The message is for a person."""
+    """A call of the store failed. The message is for a person."""
 
 
 class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
-    """It cannot now: locked by another process, disk full, closed, too far behind. Later it may."""
+    """The store cannot do it now, but may later: locked by another process, disk full, closed, or overloaded."""
 
 
 class StoreDamaged(StoreUnavailable):
-    """What is on the disk is not what was written. Nothing of it is shown; the rest of the store is as it was."""
+    """A stored row does not match its checksum. It is not returned; other rows can still be read."""
 
 
 class StoreRefused(StoreError):  # noqa: N818
-    """The file may not be used: damaged, made by a newer version, not ours. It was not touched."""
+    """The file cannot be opened as a store: damaged, made by a newer version, or not a store. It was not changed."""
 
 
 class NotStored(StoreError):  # noqa: N818
-    """The object does not exist, or not for this owner. `kind` says which object of the call is meant."""
+    """The object does not exist, or belongs to another owner. `kind` says which object of the call is meant."""
 
     def __init__(self, kind: Literal["response", "conversation", "item"], id: str) -> None:
         super().__init__(f"there is no {kind} {id!r}")
@@ -161,7 +161,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingWebhook(msgspec.Struct, frozen=True):
-    """An event that one target has still to be told."""
+    """A webhook event that has yet to be delivered to one URL."""
 
     event_id: str
     url: str
@@ -196,7 +196,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Append(msgspec.Struct, frozen=True):
-    """Both sides of the turn go to this conversation, with the response or not at all."""
+    """Names the conversation to which the input and the output of a response are appended, in the same transaction."""
 
     conversation_id: str
     version: int | None = None
@@ -247,7 +247,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """How many objects went."""
+    """How many objects were removed."""
 
     responses: int = 0
     conversations: int = 0
@@ -346,7 +346,7 @@ class Conversations(Protocol):
     async def add_conversation(
         self, conversation: Conversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
-        """Makes it, with its first items, and gives these. Raises as `append_items` does."""
+        """Adds a conversation with its first items, and returns these. Raises as `append_items` does."""
         ...
 
     async def conversation(self, owner: str, id: str) -> Conversation | None: ...
@@ -387,7 +387,7 @@ class Conversations(Protocol):
         ...
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Conversation:
-        """Takes it out of this conversation only. Raises `NotStored` for either of them."""
+        """Removes the item from this conversation only. Raises `NotStored` for either of them."""
         ...
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
@@ -397,33 +397,34 @@ class Conversations(Protocol):
         ...
 
     async def conversation_context(self, owner: str, id: str) -> ConversationContext:
-        """What the model needs to see of it. Raises `NotStored`."""
+        """Every item of the conversation, and its version. Raises `NotStored`."""
         ...
 
 
 class Outbox(Protocol):
-    """What is to be told, also after a restart. `Responses.update_response` puts in what tells of an end."""
+    """Webhook events that are yet to be delivered, kept over restarts. `Responses.update_response` adds them with
+    the end of a response."""
 
     async def count_webhook_try(self, pending: PendingWebhook) -> None:
-        """Keeps the number of tries of one that is there."""
+        """Writes down the number of delivery attempts of a pending webhook."""
         ...
 
     async def drop_webhook(self, event_id: str, url: str) -> None:
-        """It was told, or given up. Nothing where it is not there."""
+        """Removes a webhook that was delivered or given up; does nothing where there is none."""
         ...
 
     async def webhooks(self, limit: int) -> list[PendingWebhook]:
-        """What is there, the oldest first."""
+        """Pending webhooks, the oldest first, at most `limit`."""
         ...
 
 
 class Maintenance(Protocol):
-    """For the operator, and for the task that keeps a store small."""
+    """What the operator's commands and the background task of retention call."""
 
     async def stats(self) -> StoreStats: ...
 
     async def check_writable(self) -> None:
-        """Writes something that needs room, and takes it away again. Raises `StoreUnavailable` where it cannot."""
+        """Writes a row and removes it again. Raises `StoreUnavailable` where that fails."""
         ...
 
     async def prune(self, now: float | None = None) -> Pruned:
@@ -448,9 +449,9 @@ class Maintenance(Protocol):
         ...
 
     async def close(self) -> None:
-        """Ends what was begun, then lets go of the file. Again is harmless."""
+        """Finishes what was begun, then closes the file. A second call does nothing."""
         ...
 
 
 class Store(StepMemory, Responses, Conversations, UsageLedger, Outbox, Maintenance, Protocol):
-    """All of it. Take the narrowest part that does."""
+    """The whole store. Functions take the narrowest part that they need."""

@@ -21,7 +21,7 @@ WAIT_SECONDS, AGAIN_SECONDS = 1.0, 0.02
 
 
 class StoreHold:
-    """The right to keep a store, until `release`."""
+    """A lock on a store's file, so that one server at a time uses it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -41,12 +41,12 @@ class StoreHold:
             await asyncio.sleep(AGAIN_SECONDS)
 
     def release(self) -> None:
-        """Another server may have it. The file stays: whoever waits for it must meet the same one."""
+        """Releases the lock. The lock file stays: whoever waits for the lock waits on this very file."""
         os.close(self._descriptor)
 
 
 class _HeldError(Exception):
-    """Another server has it."""
+    """Another server holds the lock."""
 
     def __init__(self, refusal: StoreRefused) -> None:
         super().__init__(str(refusal))

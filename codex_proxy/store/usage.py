@@ -72,14 +72,14 @@ class UsageSum(msgspec.Struct, frozen=True):
 
 
 class UsageLedger(Protocol):
-    """Sums of what was spent, for about a year."""
+    """Adds up tokens and requests by hour, owner and model, and keeps the sums for about a year."""
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
-        """Adds to what is there, all of them or none."""
+        """Adds these entries to the sums: all of them or none."""
         ...
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
-        """What there is, ordered by time, owner and model; buckets without anything are left out."""
+        """The sums, ordered by time, owner and model; empty buckets are left out."""
         ...
 
 
@@ -90,7 +90,7 @@ NOTHING: Final = Figures()
 
 
 class RamUsage:
-    """A `UsageLedger` without a disk."""
+    """A `UsageLedger` in memory."""
 
     def __init__(self, most: int = MAX_ENTRIES) -> None:
         self._most = most

@@ -21,7 +21,7 @@ ANSWER_SECONDS: Final = 2.0
 
 
 class WriteCheck:
-    """Checks by a write, which all who ask meanwhile share."""
+    """Checks whether the store takes writes. Callers that ask at the same time share one check."""
 
     def __init__(self, store: Maintenance, clock: Clock) -> None:
         self._store = store
@@ -31,7 +31,7 @@ class WriteCheck:
         self._check: asyncio.Task[None] | None = None
 
     async def is_writable(self) -> bool:
-        """Whether the store takes writes now, or did a moment ago."""
+        """Whether the store takes writes now, or did within the last seconds."""
         if self._clock.monotonic() >= self._good_until:
             if self._check is None or self._check.done():
                 self._check = asyncio.get_running_loop().create_task(self._look())

@@ -17,7 +17,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class StrictForm(msgspec.Struct, frozen=True):
-    """A schema as the provider takes it."""
+    """A client's schema in the form that the provider takes."""
 
     schema: bytes
     nulls: bool = False
@@ -25,7 +25,7 @@ class StrictForm(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What came of a check: nothing is `wrong`, or a sentence says what is; or it was not made, for a reason."""
+    """The result of a check: `wrong` is None or a sentence; `unchecked` says why no check could be made."""
 
     wrong: str | None = None
     unchecked: str | None = None
@@ -36,7 +36,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def not_checked(what: str, reason: str) -> Failure:
-    """The end of a turn of which nobody knows whether it is as it has to be. `what`: the thing that has a schema."""
+    """The failure of a turn whose text could not be checked. `what`: what has the schema, to begin a sentence with."""
     return Failure(
         kind=FaultKind.UPSTREAM_ERROR,
         code="schema_check_failed",

@@ -60,7 +60,7 @@ def _is_assistant(item: HistoryItem) -> bool:
 
 
 def _own(item: HistoryItem) -> bool:
-    """A half of a call that this server ran: on some surfaces no client hears of it."""
+    """Whether the item is a call that this server ran, or its output: not every API shows these to clients."""
     return isinstance(item, HistoryCall | HistoryOutput) and item.own
 
 

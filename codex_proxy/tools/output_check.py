@@ -88,8 +88,8 @@ class OutputCheck:
         """What was the matter with the text, where it has to be asked for again."""
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
-        """What may pass. Once `wrong` is set the turn is to be tried again, and nothing of this try's answer was
-        let through."""
+        """Returns the events that may pass. Once `wrong` is set, nothing of the answer has passed and the turn has to
+        be tried again."""
         out: list[Event] = []
         for event in events:
             if self._over:
@@ -112,7 +112,7 @@ class OutputCheck:
         return out
 
     def _passes(self, event: Event) -> bool:
-        """What stays, whatever becomes of the text: calls that this server has run, and what the model said raw."""
+        """Whether an event passes at once: raw items, and calls that this server has run."""
         if type(event) is RawItem:
             return True
         if type(event) is ItemStarted and isinstance(event.item, SERVER_ITEMS):
@@ -121,7 +121,7 @@ class OutputCheck:
         return getattr(event, "id", None) in self._ours
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> list[Event]:
-        """The verdicts on `checks`: what may pass now."""
+        """Takes the verdicts on `checks`, in their order. Returns the events that may pass now."""
         end, self._end = self._end, None
         assert end is not None
         self.checks = []
@@ -133,7 +133,7 @@ class OutputCheck:
         return said if text is None else (HistoryMessage("assistant", (TextPart(text),)),)
 
     def _ended(self, event: TurnEnded) -> list[Event]:
-        """An answer that was cut off, filtered or refused, and one that calls, is nothing to be checked."""
+        """Checks the answer at its end, unless it was cut off, filtered or refused, or ends with calls."""
         if event.stop == Stop.FAILED:
             return [event]
         from codex_proxy.tools.schemas import (  # bring the validator, which most do without
@@ -172,7 +172,7 @@ class OutputCheck:
         return [TurnEnded(Stop.FAILED, event.trigger, failure)]
 
     def _held_rewritten(self) -> list[Event]:
-        """What was held, with the text of each choice said at once, by the last message that said some of it."""
+        """The held events with rewritten texts: the last message of each choice has the whole text in one delta."""
         texts: dict[str, str] = {}
         merged: set[str] = set()
         """Messages whose text is said by another one now."""
@@ -193,8 +193,7 @@ class OutputCheck:
         return out
 
     def _repaired(self) -> list[Event]:
-        """The answer as the repair makes it: it knows what is said in the end, with all that is said twice, whole or
-        anew."""
+        """The held events as the repair makes them: each text once, whatever was repeated, retried or given in full."""
         return TurnRepair().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
 
     def _texts_of(self, event: TurnEnded) -> list[_Text]:

@@ -40,7 +40,7 @@ from codex_proxy.tools.server_calls import ServerCall, ToolOutput, call_events, 
 
 
 def may_be_called(turn: Turn) -> tuple[Tool, ...]:
-    """The tools that the agent is to be offered for this turn."""
+    """The tools to offer to the agent for this turn, by the client's `tool_choice`."""
     if turn.tool_choice == "none":
         return ()
     if isinstance(turn.tool_choice, NamedTools):
@@ -49,7 +49,7 @@ def may_be_called(turn: Turn) -> tuple[Tool, ...]:
 
 
 def must_call(turn: Turn) -> bool:
-    """Whether an answer without a call is not what the client asked for."""
+    """Whether the client's `tool_choice` requires a call."""
     if isinstance(turn.tool_choice, NamedTools):
         return turn.tool_choice.required
     return turn.tool_choice == "required"
@@ -121,7 +121,7 @@ NEVER_LEARNED = Failure(
 
 
 class HiddenOutput(msgspec.Struct, frozen=True):
-    """An output that we give to the agent ourselves."""
+    """An output that this server makes up for a call, so that the client never sees the call."""
 
     ask_id: str
     output: HistoryOutput
@@ -180,7 +180,7 @@ class ToolPolicy:
         """The ids of all calls that were run here."""
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
-        """The events that go on; empty of calls until their step is complete."""
+        """Takes the agent's events. The result has no calls until their step is complete."""
         if self._judging:
             self._later += events
             return PolicyResult([], [])
@@ -233,7 +233,7 @@ class ToolPolicy:
         )
 
     def _pass(self, event: Event, done: PolicyResult) -> None:
-        """Lets an event through, or holds it until the call that is required."""
+        """Lets an event pass, or holds it until the required call has come."""
         if not self._waits_for_call or type(event) in NEVER_HELD:
             done.events.append(event)
             return
@@ -297,7 +297,7 @@ class ToolPolicy:
             done.answers += hidden
 
     def _told(self, hidden: list[HiddenOutput], too_often: Failure, done: PolicyResult) -> None:
-        """The model is told what it did wrong; a few times only."""
+        """Answers bad calls with what is wrong about them; after `MAX_FAULTS` times the turn fails."""
         self._faults += 1
         if self._faults <= MAX_FAULTS:
             done.answers += hidden
@@ -307,7 +307,7 @@ class ToolPolicy:
         done.events.append(TurnEnded(Stop.FAILED, "provider", too_often))
 
     def _sorted(self, asks: list[ToolCallRequested]) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
-        """The calls that the client may see, and our answers to the others."""
+        """Splits calls into those whose arguments fit their strict schema, and answers to the others."""
         good: list[ToolCallRequested] = []
         hidden: list[HiddenOutput] = []
         for ask in asks:

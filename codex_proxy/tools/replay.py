@@ -44,7 +44,7 @@ CODEX_OWN = "internal_chat_message_metadata_passthrough"
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """What the model and the agent put into the history in one client turn, up to its visible calls."""
+    """The raw items of one client turn that ended with calls: what the model has to see again."""
 
     items: list[msgspec.Raw]
     """Responses items as they came, in order."""
@@ -111,7 +111,7 @@ def remembered_turn(
 
 
 def call_key(call: HistoryCall) -> bytes:
-    """What a visible call is remembered under."""
+    """The key under which the turn of a call is remembered."""
     digest = hashlib.sha256()
     for part in (call.kind, call.call_id, call.name, call.arguments):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
@@ -137,7 +137,7 @@ def visible_calls(policy: ToolPolicy) -> tuple[HistoryCall, ...]:
 
 
 def said_by(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
-    """The assistant's messages among raw items."""
+    """The assistant messages among raw items (JSON of Responses items)."""
     messages = []
     for each in raw:
         head = msgspec.json.decode(each, type=_Head)
@@ -162,7 +162,7 @@ def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
 
 
 def _not_answered(call: _Head) -> str:
-    """What the agent would have said of a call that it cannot pass on."""
+    """The output that the agent gives to a call that it cannot pass on to the client."""
     try:
         msgspec.json.decode(call.arguments or "{}")
     except msgspec.ValidationError:
@@ -188,7 +188,7 @@ async def recalled_history(
 
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
-    """The keys to look up for a history."""
+    """The keys under which earlier turns of a history may be remembered."""
     return [call_key(item) for item in history if isinstance(item, HistoryCall) and not item.own]
 
 
@@ -240,12 +240,12 @@ def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
 
 
 def _is_for_client(item: HistoryItem) -> bool:
-    """A call that the turn ended with: the client answers it, and echoes it."""
+    """Whether the item is a call that the client answers, and sends back in its history."""
     return isinstance(item, HistoryCall) and not item.own
 
 
 def _is_the_models(item: HistoryItem) -> bool:
-    """What an echo is made of. An output among it is of a call that this server ran."""
+    """Whether the item is one that the model gave, or the output of a call that this server ran."""
     if isinstance(item, HistoryMessage):
         return item.role == "assistant"
     return item.own if isinstance(item, HistoryOutput) else True
@@ -305,14 +305,14 @@ def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[Histor
 
 
 def wire_output(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-    """An output as a Responses item has it: a text, or what it is made of."""
+    """An output as a Responses item has it: a text, or a list of content parts."""
     if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return [_wire_part(part) for part in parts]
 
 
 def parts_of(output: str | list[dict[str, Any]]) -> tuple[Part, ...]:
-    """The parts again."""
+    """The parts of an output of a Responses item; the reverse of `wire_output`."""
     if isinstance(output, str):
         return (TextPart(output),)
     return tuple(

@@ -44,7 +44,7 @@ _PATTERNS = jsonschema_rs.RegexOptions()
 
 
 class NotASchemaError(ValueError):
-    """What was given as a JSON schema is none; the text says where and why."""
+    """A document is not a valid JSON schema; the message says where and why."""
 
 
 class _ReadyValidators:
@@ -135,7 +135,7 @@ _known_work = lru_cache(maxsize=256)(schema_work)
 
 
 def verdict_on(check: Check) -> Verdict:
-    """What comes of a check, made here and now."""
+    """Makes a check in this process, and returns its verdict."""
     text = check.text
     if check.fitted and len(text) <= MAX_TEXT:
         text = without_nulls(check.schema, text)

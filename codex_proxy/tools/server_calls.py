@@ -19,14 +19,14 @@ from codex_proxy.core.items import HistoryOutput, Item, McpApproval, McpCall, Pa
 
 
 class ServerCall(msgspec.Struct, frozen=True):
-    """A call to run, of a tool that has an `mcp`."""
+    """A call that this server runs: its tool belongs to an MCP server."""
 
     ask: ToolCallRequested
     tool: Tool
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """What a tool gave: `parts` for the model, `text` for the client. `failed`: they say what went wrong."""
+    """The output of a tool: `parts` for the model, `text` for the client. With `failed` they say what went wrong."""
 
     parts: tuple[Part, ...]
     text: str
@@ -40,7 +40,7 @@ def call_events(ask: ToolCallRequested, tool: Tool | None, *, approved_by: str |
 
 
 def output_events(ask: ToolCallRequested, output: ToolOutput) -> list[Event]:
-    """The end of a call that was run."""
+    """The events that end a call which was run: its output, and the end of its item."""
     id = ask.item_id or ask.call_id
     return [OutputDelta(id, output.text), ItemEnded(id, "failed" if output.failed else "completed")]
 

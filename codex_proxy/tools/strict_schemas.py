@@ -109,7 +109,7 @@ def _inside(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
 
 
 class _CannotFitError(Exception):
-    """The subset has no schema that says the same."""
+    """The strict subset has no schema of the same meaning."""
 
 
 def strict_form(schema: bytes) -> StrictForm | None:
@@ -131,7 +131,7 @@ def strict_form(schema: bytes) -> StrictForm | None:
 
 
 class _Fitting:
-    """Makes the schemas of one document fit."""
+    """Rewrites the schemas of one document so that they fit the strict subset."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -228,7 +228,7 @@ def _target(root: Any, reference: str) -> Any:
 
 
 class _Object:
-    """What objects under one schema look like."""
+    """The objects of one schema: their properties, which of them are optional, and their shapes."""
 
     __slots__ = ("inner", "names", "optional", "words")
 
@@ -273,7 +273,7 @@ _PLAIN = _Shape()
 
 
 def _words(schema: Any) -> frozenset[str]:
-    """The texts that a value may be; empty where it may be something else."""
+    """The strings that a schema allows by `enum` or `const`; empty where it allows other values."""
     if not isinstance(schema, dict):
         return frozenset()
     values = schema.get("enum", [schema.get("const")])
@@ -329,7 +329,7 @@ class _Shapes:
 
 
 def _join(union: _Shape) -> None:
-    """Finds what the branches of a union are. Raises `_CannotFitError` where they cannot be told apart."""
+    """Joins the shapes of a union's branches. Raises `_CannotFitError` where a value may be of several."""
     if any(branch.branches for branch in union.branches):
         raise _CannotFitError  # a union in a union is rare
     branches = list({id(branch): branch for branch in union.branches}.values())
@@ -373,7 +373,7 @@ def without_nulls(schema: bytes, text: str) -> str:
 
 
 def _number(text: str) -> msgspec.Raw:
-    """A number as it is written, of whatever size and precision."""
+    """Keeps a number of JSON as it is written, of any size and precision."""
     return msgspec.Raw(text.encode())
 
 
@@ -398,5 +398,5 @@ def _drop_nulls(value: Any, shape: _Shape) -> bool:
 
 
 def _any(results: Iterable[bool]) -> bool:
-    """Whether one is true; all of them are made."""
+    """Whether any is true; unlike `any`, it takes every result."""
     return any(list(results))

@@ -24,7 +24,7 @@ def checksum(data: object) -> int:
 
 
 def item_digest(json: object, raw: object) -> bytes:
-    """As `checksum`."""
+    """The checksum of an item, over its JSON and its raw form."""
     if not (isinstance(json, bytes) and isinstance(raw, bytes)):
         return b""
     length = len(json).to_bytes(8, "big")
@@ -32,12 +32,12 @@ def item_digest(json: object, raw: object) -> bytes:
 
 
 def add_function(connection: sqlite3.Connection) -> None:
-    """`checksum(blob)` for statements."""
+    """Makes `checksum(blob)` available in SQL statements."""
     connection.create_function("checksum", 1, checksum, deterministic=True)
 
 
 def checked(data: bytes, stored: int, what: str) -> bytes:
-    """The data. Raises `StoreDamaged` where it is not what was written."""
+    """Returns the data if it matches its checksum. Raises `StoreDamaged`, which names `what`."""
     if checksum(data) != stored:
         raise damaged(what)
     return data
@@ -50,7 +50,7 @@ def damaged(what: str) -> StoreDamaged:
 
 
 class _Table(NamedTuple):
-    """How the rows of a table are checked: a query whose first columns are the key, then a name and bodies."""
+    """How the rows of a table are checked: the query's first columns are the key, then come a name and the bodies."""
 
     query: str
     key: tuple[int, ...]
@@ -60,7 +60,7 @@ class _Table(NamedTuple):
 
 
 def _sums(*bodies_and_sums: Any) -> bool:
-    """A body and its checksum, by turns."""
+    """The columns of bodies in pairs: a body and its checksum."""
     pairs = zip(bodies_and_sums[::2], bodies_and_sums[1::2], strict=True)
     return all(checksum(data) == stored for data, stored in pairs)
 

@@ -19,7 +19,7 @@ BEYOND: Final = 1 << 62
 
 
 class Held(NamedTuple):
-    """What a list of items keeps of one."""
+    """An item as a list of items holds it: its row, id and size."""
 
     row: int
     id: str

@@ -25,7 +25,7 @@ def remember(connection: sqlite3.Connection, owner: str, entries: Mapping[bytes,
 def recall(
     connection: sqlite3.Connection, owner: str, keys: Sequence[bytes], since: float
 ) -> dict[bytes, bytes]:
-    """Those that were remembered after `since`. One prepared statement for each key, one trip for all."""
+    """The entries for these keys that were remembered after `since` (seconds since 1970)."""
     found: dict[bytes, bytes] = {}
     for key in dict.fromkeys(keys):
         row = connection.execute(
@@ -38,7 +38,7 @@ def recall(
 
 
 def write_and_remove(connection: sqlite3.Connection, size: int) -> None:
-    """An entry of nobody's that is gone with the commit, for which the file needs this much room."""
+    """Writes an entry of `size` bytes and removes it in the same transaction: fails where the disk is full."""
     connection.execute(
         "INSERT INTO steps (owner, key, created, value) VALUES ('', x'', 0, zeroblob(?))", (size,)
     )
@@ -81,7 +81,7 @@ def usage_sums(connection: sqlite3.Connection, query: UsageQuery) -> list[UsageS
 
 
 def prune_usage(connection: sqlite3.Connection, before: float, most: int) -> int:
-    """Removes at most `most` sums of hours before this time; how many."""
+    """Removes at most `most` hourly sums from before this time. Returns how many were removed."""
     deleted = connection.execute(
         "DELETE FROM usage WHERE (owner, hour, model) IN"
         " (SELECT owner, hour, model FROM usage WHERE hour < ? LIMIT ?)",

@@ -26,13 +26,13 @@ Mark = Callable[[sqlite3.Connection, str, str], bool]
 
 
 class Budget:
-    """What one write may still remove."""
+    """How many rows and bytes one write may still remove."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
     def spend(self, size: int = 0) -> None:
-        """A row with a body of `size` bytes."""
+        """Counts a removed row whose body has `size` bytes."""
         self.left -= 1 + size // PAGE_BYTES
 
 
@@ -58,7 +58,7 @@ def piece(connection: sqlite3.Connection) -> bool:
 
 
 def _next(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Goes on with one object. False where there is none."""
+    """Removes rows of one marked object. Returns False where no object is marked."""
     for query, remove in _MARKED:
         row = connection.execute(query).fetchone()
         if row is not None:

@@ -41,7 +41,7 @@ _RESPONSE: Final = (
 
 
 class Change(NamedTuple):
-    """What an update puts in the place of what is there; None leaves it."""
+    """The columns that an update replaces; None leaves a column as it is."""
 
     status: str
     json: bytes
@@ -201,7 +201,7 @@ def scan(
 
 
 def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTurn]:
-    """One statement, however long the chain."""
+    """Reads a chain of responses in one statement, its root first. Raises `NotStored` and `ContextTooLarge`."""
     sides: dict[str, tuple[list[StoredItem], list[StoredItem]]] = {}
     rows = connection.execute(
         f"{_CHAIN} SELECT chain.id, side, {COLUMNS} FROM chain"

@@ -28,7 +28,7 @@ NOTHING: Final = Pruned()
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    """What the content takes; pages that are free in the file do not count."""
+    """How many bytes the content takes; free pages of the file do not count."""
     pages, free, size = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_count", "freelist_count", "page_size")
@@ -97,7 +97,7 @@ def _usage(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Of the oldest finished response that has any."""
+    """Removes the stored events of the oldest finished response that has some."""
     row = connection.execute(
         "SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?"
         " AND EXISTS (SELECT 1 FROM frames WHERE response = seq) ORDER BY created LIMIT 1",
@@ -173,7 +173,7 @@ def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tup
 def _oldest_conversation(
     connection: sqlite3.Connection, before: float
 ) -> tuple[tuple[str, str], float] | None:
-    """Owner and id, and when it was last used."""
+    """Owner and id of the conversation that was used longest ago, and when that was."""
     found = connection.execute(
         "SELECT owner, id, touched FROM conversations WHERE touched <= ? AND deleted = 0"
         " ORDER BY touched, seq LIMIT 1",

@@ -34,7 +34,7 @@ CLOSE_WAIT: Final = 10.0
 
 
 class _Write:
-    """One job, who waits for it, and what came of it."""
+    """A job in the queue: its future, and its result or error."""
 
     __slots__ = ("error", "future", "job", "loop", "value")
 
@@ -72,7 +72,8 @@ class Writer:
         self._thread.start()
 
     async def run(self, job: Job[T]) -> T:
-        """The job's value, once it is on disk. Raises what the job raises, or `StoreUnavailable`."""
+        """Runs a job in the writing thread. Returns its value once that is on disk; raises what the job raises, or
+        `StoreUnavailable`."""
         write = _Write(job, asyncio.get_running_loop())
         with self._changed:
             if self._closing:
@@ -125,7 +126,7 @@ class Writer:
                 write.error = as_store_error(error, self._location) or error
 
     def _one_by_one(self, batch: list[_Write]) -> None:
-        """The one that does not fit on the disk takes no other with it."""
+        """Runs the jobs of a failed batch in a transaction each, so that one that does not fit fails alone."""
         for write in batch:
             self._commit([write])
 
