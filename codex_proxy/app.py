@@ -346,6 +346,7 @@ def catalog_of(settings: Settings, agent: Agent, *, made_up: bool) -> ModelCatal
         any_model=agent.any_model,
         default_model=settings.codex_model or "",
         off=tuple(agent.off),
+        other_tiers=("flex",) if "service_tier" in agent.capabilities else (),
         advice=" The fake agent takes any name with FAKE_CODEX_MODELS=any." if made_up else "",
     )
 

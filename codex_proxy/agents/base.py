@@ -105,5 +105,6 @@ Capability = Literal[
     "plain_model",
     "web_search",
     "verbosity",
+    "service_tier",
 ]
 """`tool_replies`: a turn goes on with the outputs of its calls, so that a server can run tools in it."""

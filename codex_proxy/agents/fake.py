@@ -19,7 +19,7 @@ PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 """In the dialect proto: there a turn ends with its calls, as the transcripts want it."""
 APP_SERVER_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
-    *("tool_replies", "web_search", "verbosity")
+    *("tool_replies", "web_search", "verbosity", "service_tier")
 }
 
 # -P: a json.py in the workspace must not stand in for the standard library.
@@ -78,7 +78,13 @@ def _models() -> tuple[AgentModel, ...]:
     from codex_proxy.core.account import AgentModel
 
     return (
-        AgentModel(id="fake-model", display_name="Fake", is_default=True, efforts=("low", "medium", "high")),
+        AgentModel(
+            id="fake-model",
+            display_name="Fake",
+            is_default=True,
+            efforts=("low", "medium", "high"),
+            service_tiers=("flex", "priority"),
+        ),
     )
 
 

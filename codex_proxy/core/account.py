@@ -24,6 +24,10 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     efforts: tuple[str, ...] = ()
     default_effort: str | None = None
     is_default: bool = False
+    service_tiers: tuple[str, ...] = ()
+    """What it may be served in, beside `default`, by OpenAI's names."""
+    default_tier: str = "default"
+    """What it is served in where a request names none."""
     hidden: bool = False
     """Not in our lists, though its name is accepted."""
     native: bytes = b""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -50,14 +50,6 @@ def raw_text(text: str) -> msgspec.Raw:
 def schema_json(schema: Any) -> msgspec.Raw:
     """A client's own JSON, as JSON. The standard library's encoder, since it may hold integers of any size."""
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
-
-
-_TIERS: Final[Mapping[str | None, str]] = {None: "default", "auto": "default", "fast": "priority"}
-
-
-def shown_tier(asked: str | None) -> str:
-    """A service tier as an answer shows it: `fast` is the agent's own name for OpenAI's `priority`."""
-    return _TIERS.get(asked, asked or "")
 
 
 Logprobs: TypeAlias = Literal["refuse", "ignore"]

@@ -43,6 +43,8 @@ class ModelCatalog(msgspec.Struct, frozen=True, kw_only=True):
     """What `codex-5` means; empty: the agent's own default."""
     off: tuple[str, ...] = ()
     """What the agent cannot do because of its program's release."""
+    other_tiers: tuple[str, ...] = ()
+    """The service tiers of models that are not listed."""
     advice: str = ""
     """A further sentence for whoever asks for a model that does not exist."""
 
@@ -93,6 +95,33 @@ class _Names:
         if name in self._builtin:
             return Resolved(self._default, self._builtin[name])
         return None
+
+
+class ServiceTier(msgspec.Struct, frozen=True):
+    """What becomes of the service tier that a request asks for."""
+
+    given: str | None
+    """To the agent, in its own words; None: it takes its own settings."""
+    served: str
+    """The one that is used, in OpenAI's words."""
+    ignored: tuple[str, ...] = ()
+    """The parameter, where it changes nothing."""
+
+
+def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
+    """`model`: the agent's name of it; '' is its default, of which only is known that it is one of the listed ones."""
+    listed = [each for each in catalog.models if each.id == model or not model]
+    if asked is None or asked == "auto":
+        return ServiceTier(None, listed[0].default_tier if listed else "default")
+    if asked == "default":
+        return ServiceTier(asked, asked)
+    tier = "priority" if asked == "fast" else asked  # two names of one tier, of which OpenAI shows this one
+    if tier in {
+        *(each for entry in listed for each in entry.service_tiers),
+        *(() if listed else catalog.other_tiers),
+    }:
+        return ServiceTier(asked, tier)
+    return ServiceTier(asked, "default", ("service_tier",))
 
 
 def default_of(catalog: ModelCatalog) -> str:

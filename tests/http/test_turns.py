@@ -121,6 +121,16 @@ async def test_a_service_tier_that_was_asked_for_is_answered_streamed_and_whole(
     assert "service_tier" not in (await proxy.ask(user())).body
 
 
+async def test_a_service_tier_that_the_agent_does_not_have_is_named_and_not_claimed(
+    real_proto: Proxy,
+) -> None:
+    answer = await real_proto.ask(user(service_tier="flex"))
+    assert (answer.body["service_tier"], answer.headers["x-codex-ignored-params"]) == (
+        "default",
+        "service_tier",
+    )
+
+
 async def test_a_search_that_the_agent_does_not_have_is_named(proxy: Proxy) -> None:
     answer = await proxy.ask(user(web_search_options={}))
     assert (answer.status, answer.headers["x-codex-ignored-params"]) == (200, "web_search_options")

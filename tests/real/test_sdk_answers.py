@@ -10,10 +10,12 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 from openai.types.completion_usage import CompletionUsage
 
-from tests.real.codex_home import MODEL, CodexHome
+from codex_proxy.agents.codex.catalog import published_models
+from tests.real.codex_home import MODEL, CodexHome, bundled_catalog
 from tests.real.model_scenarios import items_of, text_of, tools_of
 from tests.real.model_server import ModelServer, Request
 from tests.real.proxy import Proxy, ask
+from tests.real.proxy import proxy as running_proxy
 from tests.real.shared import Proxies
 
 PNG = (  # one red pixel: Codex drops an image that it cannot read
@@ -240,3 +242,32 @@ async def test_a_token_limit_ends_the_answer_and_the_model_call(
     assert text(chunks).split() == ["word0", "word1", "word2", "word3", "word4"]
     assert chunks[-1].choices[0].finish_reason == "length"
     assert await model_server.calls[0].ending() == "client_gone"
+
+
+TIERS = (None, "auto", "default", "flex", "scale", "priority", "fast")
+LISTED = next(
+    model.slug for model in published_models(bundled_catalog()) if "priority" in model.service_tiers
+)
+
+
+@BOTH_MODES
+@pytest.mark.parametrize("configured", [None, "fast"])
+@pytest.mark.parametrize("model", [MODEL, LISTED])
+async def test_the_service_tier_of_an_answer_is_the_one_that_the_provider_was_asked_for(
+    codex_home: CodexHome, model_server: ModelServer, system: str | None, configured: str | None, model: str
+) -> None:
+    if configured is not None:
+        codex_home.add_config(f'service_tier = "{configured}"')
+    async with running_proxy(codex_home) as proxy:
+        for tier in TIERS:
+            asked: dict[str, Any] = {} if tier is None else {"service_tier": tier}
+            chat = {**ask("[[model:text say=Hi.]]", system=system), "model": model}
+            answer: Any = await proxy.client.chat.completions.with_raw_response.create(**chat, **asked)
+            used = model_server.calls[-1].body.get("service_tier", "default")
+            assert answer.parse().service_tier == (None if tier is None else used)
+            named = "service_tier" in answer.headers.get("x-codex-ignored-params", "")
+            assert named == (used == "default" and tier not in (None, "auto", "default"))
+            response = await proxy.client.responses.create(
+                model=model, instructions=system, input="[[model:text say=Hi.]]", **asked
+            )
+            assert response.service_tier == model_server.calls[-1].body.get("service_tier", "default")

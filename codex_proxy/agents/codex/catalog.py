@@ -74,6 +74,8 @@ class CatalogModel(msgspec.Struct, frozen=True):
     efforts: tuple[str, ...]
     default_effort: str | None
     visibility: str
+    service_tiers: tuple[str, ...] = ()
+    """Beside the default."""
     native: bytes = b""
     """The entry itself, JSON: what Codex as a client wants to read."""
 
@@ -94,6 +96,7 @@ def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...
             efforts=_efforts(entry),
             default_effort=entry["default_reasoning_level"],
             visibility=entry["visibility"],
+            service_tiers=_service_tiers(entry),
             native=msgspec.json.encode(entry),
         )
         for entry in _entries(bundled)
@@ -174,6 +177,10 @@ def _checked(entry: Any, index: int) -> dict[str, Any]:
         if not isinstance(level, dict) or not isinstance(level.get("effort"), str):
             raise CatalogError(f'{name} has a "supported_reasoning_levels" entry without an "effort"')
     return entry
+
+
+def _service_tiers(entry: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(tier["id"]) for tier in entry.get("service_tiers") or ())
 
 
 def _efforts(entry: dict[str, Any]) -> tuple[str, ...]:

@@ -56,6 +56,8 @@ class ProviderConfig(msgspec.Struct, frozen=True):
     custom: bool = False
     env_names: tuple[str, ...] = ()
     shell_exclude: tuple[str, ...] = ()
+    service_tier: str = "default"
+    """What the user's settings ask for, by OpenAI's names."""
 
 
 class ShadowHome(msgspec.Struct, frozen=True):
@@ -106,8 +108,16 @@ def _provider(config: dict[str, Any]) -> ProviderConfig:
         id=identity,
         custom=identity not in BUILT_IN_PROVIDERS and bool(table),
         env_names=_env_names(table, identity),
+        service_tier=_service_tier(config),
         shell_exclude=strings_of(policy.get("exclude", []), "shell_environment_policy.exclude"),
     )
+
+
+def _service_tier(config: dict[str, Any]) -> str:
+    tier = config.get("service_tier", "default")
+    if not isinstance(tier, str):
+        raise ConfigError("config.toml: service_tier is not a string")
+    return "priority" if tier == "fast" else tier
 
 
 def _env_names(provider: dict[str, Any], identity: str) -> tuple[str, ...]:

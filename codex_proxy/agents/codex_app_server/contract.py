@@ -39,7 +39,7 @@ Feature = (
 goes on without.
 
 `parallel_calls`: several calls of the client's tools in one answer; without it they come one at a time. `effort`: the
-effort, summary and service tier of a request. `reasoning`, `usage`, `activity`: the model's reasoning, its count of
+effort and summary of a request. `reasoning`, `usage`, `activity`: the model's reasoning, its count of
 tokens (an estimate then), what the agent does. `confined_reads`: commands are kept from our files.
 `command_clean_up`: commands that outlive their turn are ended with it."""
 
@@ -56,7 +56,7 @@ class Clause(NamedTuple):
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
         *("history", "client_tools", "tool_replies", "structured_output"),
-        *("images", "plain_model", "web_search", "verbosity"),
+        *("images", "plain_model", "web_search", "verbosity", "service_tier"),
     }
 )
 """What can be done with a binary that lacks nothing."""
@@ -104,9 +104,8 @@ CONTRACT: Final = (
     Clause("answer", "turn/start", {"turn.id": "string"}),
     Clause("request", "turn/start", {"input[]<image>.url": "string"}, "images"),
     Clause("request", "turn/start", {"outputSchema": ANY}, "structured_output"),
-    Clause(
-        "request", "turn/start", {"effort": "string", "summary": "string", "serviceTier": "string"}, "effort"
-    ),
+    Clause("request", "turn/start", {"effort": "string", "summary": "string"}, "effort"),
+    Clause("request", "turn/start", {"serviceTier": "string"}, "service_tier"),
     Clause("request", "turn/interrupt", {"threadId": "string", "turnId": "string"}),
     Clause(
         "notification",

@@ -53,7 +53,7 @@ async def make_app_server(context: AgentContext) -> Agent:
         plain=msgspec.structs.replace(setup.plain, limits=limits),
         agent=msgspec.structs.replace(setup.agent, limits=limits),
         empty_folder=setup.empty_folder,
-        models=tuple(_model(model) for model in setup.models),
+        models=tuple(_model(model, setup.provider.service_tier) for model in setup.models),
         any_model=setup.provider.custom,
         sign_in_file=str(settings.codex_home / "auth.json"),
         start_mark=setup.start_mark,
@@ -102,9 +102,11 @@ def _places(context: AgentContext) -> CodexPlaces:
     )
 
 
-def _model(model: CatalogModel) -> AgentModel:
+def _model(model: CatalogModel, tier: str) -> AgentModel:
+    """`tier`: what the user's settings ask for."""
     from codex_proxy.core.account import AgentModel
 
+    tiers = ("flex", *model.service_tiers)  # which Codex passes on for every model
     return AgentModel(
         id=model.slug,
         display_name=model.display_name,
@@ -112,6 +114,8 @@ def _model(model: CatalogModel) -> AgentModel:
         input_modalities=model.input_modalities,
         efforts=model.efforts,
         default_effort=model.default_effort,
+        service_tiers=tiers,
+        default_tier=tier if tier in tiers else "default",
         hidden=not model.listed,
         native=model.native,
     )

@@ -12,7 +12,7 @@ import msgspec
 
 from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.core.turn import Sandbox, Turn
-from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, shown_tier, workdir_of
+from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, workdir_of
 from codex_proxy.surfaces.body import MAX_ITEMS, most_elements
 from codex_proxy.surfaces.chat.answer import (
     choices_of,
@@ -24,7 +24,7 @@ from codex_proxy.surfaces.chat.answer import (
 from codex_proxy.surfaces.chat.messages import has_instructions, history_of, web_images
 from codex_proxy.surfaces.chat.tools import offered_by
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
-from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
+from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve, service_tier
 from codex_proxy.surfaces.request_options import BuiltinTools, mode_of, sandbox_of, with_json_hint
 
 
@@ -87,6 +87,7 @@ def parse(
     history = history_of(request.messages, pdfs)
     model_asked = DEFAULT_NAME if request.model is None else request.model
     resolved = resolve(model_asked, catalog)
+    tier = service_tier(request.service_tier, resolved.agent_model, catalog)
     mode = mode_of(
         by_name=resolved.mode,
         by_header=headers.mode,
@@ -101,7 +102,7 @@ def parse(
         effort=_effort(request) or resolved.effort,
         summary=request.reasoning.summary if request.reasoning else None,
         verbosity=request.verbosity,
-        service_tier=request.service_tier,
+        service_tier=tier.given,
         web_search=request.web_search_options is not None and settings.web_search,
         tools=offered.tools,
         tool_choice=offered.choice,
@@ -119,9 +120,9 @@ def parse(
         stream=bool(request.stream),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
         choices=choices,
-        ignored=ignored_by_us(request),
+        ignored=(*ignored_by_us(request), *tier.ignored),
         web_search=request.web_search_options is not None,
-        service_tier=None if request.service_tier is None else shown_tier(request.service_tier),
+        service_tier=None if request.service_tier is None else tier.served,
         legacy_function_call=offered.legacy,
         workdir_param=workdir_param,
         web_images=web_images(request.messages),

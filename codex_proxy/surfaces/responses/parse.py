@@ -18,11 +18,11 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import Sandbox, Turn
+from codex_proxy.core.turn import Mode, Sandbox, Turn
 from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, workdir_of
 from codex_proxy.surfaces.body import MAX_ITEMS, most_elements
 from codex_proxy.surfaces.items import ItemDict, normalised
-from codex_proxy.surfaces.models import ModelCatalog, resolve
+from codex_proxy.surfaces.models import ModelCatalog, Resolved, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
     BuiltinTools,
@@ -124,20 +124,17 @@ def parse(
     wanted = format_of(request)
     items = normalised(request.input, pdfs=pdfs)
     offered = offered_by(request.tools, request.tool_choice, tools_in(items))
-    acts = _client_acts(request, offered, wanted, items)
     resolved = resolve(request.model, catalog)
-    effort = (request.reasoning.effort if request.reasoning else None) or resolved.effort
+    tier = service_tier(request.service_tier, resolved.agent_model, catalog)
     workdir, workdir_param = workdir_of(headers, request.metadata)
     turn = Turn(
         model=resolved.agent_model,
         history=(),
-        mode=mode_of(
-            by_name=resolved.mode, by_header=headers.mode, server=settings.builtin_tools, client_acts=acts
-        ),
-        effort=effort,
+        mode=_mode(resolved, headers, settings, _client_acts(request, offered, wanted, items)),
+        effort=(request.reasoning.effort if request.reasoning else None) or resolved.effort,
         summary=summary_of(request),
         verbosity=request.text.verbosity if request.text else None,
-        service_tier=request.service_tier,
+        service_tier=tier.given,
         tools=offered.tools,
         tool_choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
@@ -166,10 +163,17 @@ def parse(
         truncation=request.truncation or "disabled",
         json_object=wanted.kind == "json_object",
         activity=_activity(headers.activity, settings),
-        echo=echo_of(request, offered, effort=effort, conversation=conversation),
-        ignored=(*_ignored_by_us(request), *offered.left_out),
+        echo=echo_of(
+            request, offered, effort=turn.effort, service_tier=tier.served, conversation=conversation
+        ),
+        ignored=(*_ignored_by_us(request), *offered.left_out, *tier.ignored),
         workdir_param=workdir_param,
     )
+
+
+def _mode(resolved: Resolved, headers: RequestHints, settings: ResponsesSettings, client_acts: bool) -> Mode:
+    server = settings.builtin_tools
+    return mode_of(by_name=resolved.mode, by_header=headers.mode, server=server, client_acts=client_acts)
 
 
 def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:

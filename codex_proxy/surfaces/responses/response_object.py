@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from codex_proxy.core.events import Stop, Usage
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.surfaces.base import raw_text, schema_json, shown_tier, without_surrogates
+from codex_proxy.surfaces.base import raw_text, schema_json, without_surrogates
 from codex_proxy.surfaces.responses.tools import Offered
 from codex_proxy.surfaces.responses.wire import JsonSchemaFormat, ResponseRequest, TextOptions
 
@@ -21,9 +21,10 @@ def echo_of(
     offered: Offered,
     *,
     effort: str | None,
+    service_tier: str,
     conversation: str | None,
 ) -> dict[str, Any]:
-    """The constant fields. `effort`: the effective one, which the model's name may have given."""
+    """The constant fields. `effort` and `service_tier`: the effective ones."""
     echo: dict[str, Any] = {
         "background": bool(request.background),
         "frequency_penalty": _number(request.frequency_penalty, 0.0),
@@ -38,7 +39,7 @@ def echo_of(
         "prompt_cache_key": request.prompt_cache_key,
         "reasoning": _reasoning(request, effort),
         "safety_identifier": request.safety_identifier,
-        "service_tier": shown_tier(request.service_tier),
+        "service_tier": service_tier,
         "store": request.store is not False,
         "temperature": _number(request.temperature, 1.0),
         "text": _text(request.text),

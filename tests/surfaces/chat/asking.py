@@ -16,7 +16,13 @@ from codex_proxy.surfaces.models import ModelCatalog
 HELLO = {"role": "user", "content": "hello"}
 CATALOG = ModelCatalog(
     models=(
-        AgentModel(id="gpt-5.5", is_default=True, context_window=272_000, efforts=("low", "high")),
+        AgentModel(
+            id="gpt-5.5",
+            is_default=True,
+            service_tiers=("flex", "priority"),
+            context_window=272_000,
+            efforts=("low", "high"),
+        ),
         AgentModel(id="gpt-5.4-mini"),
     ),
     aliases=(("gpt-4o", "codex-5"),),

@@ -418,3 +418,9 @@ def test_web_search_options_switch_on_the_agents_own_search(allowed: bool, searc
 )
 def test_a_service_tier_is_shown_where_one_was_asked_for(asked: str | None, shown: str | None) -> None:
     assert ask(service_tier=asked).service_tier == shown
+    assert ask(service_tier=asked).ignored == ()
+
+
+def test_a_service_tier_that_the_model_is_not_served_in_is_named_and_not_claimed() -> None:
+    parsed = ask(service_tier="scale")
+    assert (parsed.service_tier, parsed.ignored) == ("default", ("service_tier",))

@@ -17,7 +17,10 @@ from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import ParsedResponse, ResponsesSettings, parse, turn_of
 
 CATALOG = ModelCatalog(
-    models=(AgentModel(id="gpt-5.5", is_default=True), AgentModel(id="gpt-5.4-mini")),
+    models=(
+        AgentModel(id="gpt-5.5", is_default=True, service_tiers=("flex", "priority")),
+        AgentModel(id="gpt-5.4-mini"),
+    ),
     aliases=(("gpt-4o", "codex-5"),),
 )
 DEFAULTS = ResponsesSettings()

@@ -107,6 +107,7 @@ def test_what_was_asked_is_what_is_shown() -> None:
     ("asked", "shown"),
     [
         (None, "default"),
+        ("default", "default"),
         ("auto", "default"),
         ("fast", "priority"),
         ("flex", "flex"),
@@ -115,7 +116,14 @@ def test_what_was_asked_is_what_is_shown() -> None:
 )
 def test_the_service_tier_is_shown_as_the_effective_one(asked: str | None, shown: str) -> None:
     parsed = ask(service_tier=asked)
-    assert (parsed.turn.service_tier, parsed.echo["service_tier"]) == (asked, shown)
+    given = None if asked == "auto" else asked
+    assert (parsed.turn.service_tier, parsed.echo["service_tier"], parsed.ignored) == (given, shown, ())
+
+
+@pytest.mark.parametrize("asked", ["scale", "ultrafast"])
+def test_a_service_tier_that_the_model_is_not_served_in_is_named_and_not_claimed(asked: str) -> None:
+    parsed = ask(service_tier=asked)
+    assert (parsed.echo["service_tier"], parsed.ignored) == ("default", ("service_tier",))
 
 
 def test_every_option_may_be_null() -> None:
