@@ -26,7 +26,7 @@ def image_part(url: str, detail: str | None, place: str) -> ImagePart:
 
 
 def image_url(url: str, place: str) -> str:
-    """The same, without the part around it."""
+    """As `image_part`, but returns the clean URL alone."""
     url = url.strip()
     if _WEB_IMAGE.match(url):
         return url
@@ -111,7 +111,7 @@ def _text_of(data: str, place: str, pdfs: PdfTexts | None) -> str:
 
 
 def _decoded(raw: bytes) -> str | None:
-    """The bytes as text; None where they are none."""
+    """Decodes a text file (UTF-8 or UTF-16 with its mark); None where it is no text."""
     try:
         text = raw.decode("utf-16" if raw.startswith(_WIDE) else "utf-8-sig")
     except UnicodeDecodeError:

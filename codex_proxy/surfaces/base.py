@@ -57,7 +57,7 @@ Logprobs: TypeAlias = Literal["refuse", "ignore"]
 
 
 class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request says outside of its body. Header values as they came, None where there was none."""
+    """What a request says in its headers. None where a header is absent."""
 
     mode: str | None = None
     """`X-Codex-Mode`: `model` or `agent`."""
@@ -75,7 +75,7 @@ WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
 def workdir_of(
     headers: RequestHints, metadata: Mapping[str, str | None] | None
 ) -> tuple[str | None, WorkdirParam]:
-    """The folder that a request names, and who named it: for the 400 of whoever looks at the disk."""
+    """The folder that a request names, and the header or field that named it, for the `param` of an error."""
     if headers.workdir:
         return headers.workdir, "X-Codex-Workdir"
     folder = (metadata or {}).get("workdir")

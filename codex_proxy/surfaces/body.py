@@ -219,7 +219,7 @@ def most_elements(field: str, count: int, limit: int) -> None:
 
 
 def _fault(error: ValidationError, place: str = "") -> Fault:
-    """The first thing that is wrong, in OpenAI's words and with OpenAI's codes. `place`: where the value stands."""
+    """The fault for the first validation error, in OpenAI's words and codes. `place`: where the value stands."""
     first = error.errors(include_url=False)[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     param = place + _path(first["loc"])
@@ -257,7 +257,7 @@ def check_range(field: str, value: int, least: int, most: int) -> None:
 
 
 def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
-    """What is wrong with a value of the right type, in OpenAI's words, and its code; empty where there are none."""
+    """OpenAI's message and code for a value of the right type that is not allowed; empty where OpenAI has none."""
     if kind in _BOUNDS:
         bound, side, sign, code = _BOUNDS[kind]
         number = "decimal" if isinstance(context[bound], float) else "integer"
@@ -279,7 +279,7 @@ def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, st
 
 
 def _figure(value: Any) -> str:
-    """A number of the client's, which may have any number of digits."""
+    """A number for a message, cut where the client sent one of very many digits."""
     return excerpt(str(value)) if isinstance(value, float) or abs(value) < 10**MAX_EXCERPT else "a larger one"
 
 

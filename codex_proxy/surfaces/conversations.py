@@ -44,7 +44,7 @@ class AddItemsBody(Wire):
 
 
 class NewConversation(msgspec.Struct, frozen=True):
-    """What a conversation begins with."""
+    """A parsed `POST /v1/conversations`: metadata and first items."""
 
     metadata: dict[str, str]
     items: tuple[ItemDict, ...]
@@ -58,7 +58,7 @@ def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
 
 
 def parse_update(body: bytes) -> dict[str, str | None]:
-    """`POST /v1/conversations/{id}`: what to merge, null where a key is to go."""
+    """`POST /v1/conversations/{id}`: the metadata to merge; None removes a key."""
     return dict(parse_as(UpdateBody, body).metadata or {})
 
 
@@ -103,13 +103,13 @@ def added(items: Sequence[ItemDict]) -> dict[str, Any]:
 
 
 def not_found(id: str) -> Fault:
-    """A path or a body names a conversation that is not there (or somebody else's)."""
+    """The fault for a conversation that does not exist, or belongs to another key."""
     message = f"Conversation with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 
 
 def too_large(held: str, param: str) -> Fault:
-    """A conversation holds more than a turn goes on from, or would with what is added."""
+    """The fault for a conversation that holds more than a turn may continue, or would with the new items."""
     return bad_request(
         f"The conversation holds too much, or would: {held}. Delete items of it, or begin another one with what "
         "matters.",
@@ -119,5 +119,5 @@ def too_large(held: str, param: str) -> Fault:
 
 
 def item_not_found(id: str) -> Fault:
-    """A path names an item that is not in the conversation."""
+    """The fault for an item that is not in the conversation."""
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=f"Item with id '{excerpt(id)}' not found."))

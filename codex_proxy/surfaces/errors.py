@@ -17,7 +17,7 @@ Surface: TypeAlias = Literal["chat", "responses"]
 
 
 class Row(NamedTuple):
-    """How one kind of fault looks on the wire. `wait` is the least `Retry-After` that it promises."""
+    """Status, type and code of one kind of fault. `wait`: the smallest `Retry-After`, in seconds."""
 
     status: int
     type: str
@@ -86,12 +86,12 @@ def error_body(failure: Failure, surface: Surface) -> bytes:
 
 
 def error_frame(failure: Failure) -> bytes:
-    """The one frame that ends a chat stream that has begun. No field of the request is to blame by then."""
+    """The SSE frame with an error that ends a chat stream which has begun; its `param` is null."""
     return b"data: " + _envelope(failure, "chat", None) + b"\n\n"
 
 
 def retry_after(failure: Failure) -> int | None:
-    """Whole seconds for `Retry-After`, or None where nobody knows and nothing is promised."""
+    """The `Retry-After` header in whole seconds; None for no header."""
     if failure.retry_after is not None and math.isfinite(failure.retry_after):
         return max(1, math.ceil(failure.retry_after))
     return TABLE[failure.kind].wait

@@ -55,7 +55,7 @@ class FilePart(Wire):
 
 
 class UnheardPart(Wire):
-    """Audio: known to the protocol, unknown to the agents."""
+    """A part with audio, which no agent takes."""
 
     type: Literal["input_audio"]
 
@@ -88,7 +88,7 @@ Content: TypeAlias = Annotated[
 
 
 class Item(Wire):
-    """What every item may carry."""
+    """The fields that every item may have."""
 
     id: ItemId | None = None
     status: Status | None = None
@@ -153,7 +153,7 @@ class ToolSearchOutputItem(Item):
 
 
 class AdditionalToolsItem(Item):
-    """Further tools, in the place where a client brings them."""
+    """Tools that a client adds in the middle of the input (Codex does)."""
 
     type: Literal["additional_tools"]
     role: Literal["developer", "system"] | None = None
@@ -180,7 +180,7 @@ class AgentMessagePart(Wire):
 
 
 class AgentMessageItem(Item):
-    """What one of Codex's sub-agents says to another."""
+    """A message between Codex's sub-agents."""
 
     type: Literal["agent_message"]
     author: str

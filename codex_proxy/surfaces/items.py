@@ -48,7 +48,7 @@ _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 def normalised(
     given: str | Sequence[wire.AnyItem], field: str = "input", pdfs: PdfTexts | None = None
 ) -> tuple[ItemDict, ...]:
-    """The items of `field`; a string is what the user says. `pdfs`: see `file_text`."""
+    """The items of the request's `field` in one form; a string becomes a user message. `pdfs`: see `file_text`."""
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)
     return tuple(_form(item, f"{field}[{index}]", pdfs) for index, item in enumerate(given))
@@ -82,7 +82,7 @@ def references_of(items: Iterable[ItemDict]) -> tuple[str, ...]:
 def resolved(
     items: Iterable[ItemDict], found: Mapping[str, ItemDict], field: str = "input"
 ) -> tuple[ItemDict, ...]:
-    """The items, with what they refer to in the references' place."""
+    """The items, with each reference replaced by the stored item."""
     whole = []
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
@@ -117,7 +117,7 @@ def _status(item: wire.Item) -> str:
 
 
 def _kept(item: ItemDict, **optional: Any) -> ItemDict:
-    """The item with those of the optional fields that are there."""
+    """The item's required fields, and those optional ones that are not None."""
     return item | {key: value for key, value in optional.items() if value is not None}
 
 

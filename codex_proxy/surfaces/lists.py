@@ -17,7 +17,7 @@ MAX_PAGE_ITEMS: Final = 100
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What part of a list is asked for. `after` is the id of the last item that the client has."""
+    """The part of a list that a query asks for. `after`: the id of the last item that the client has."""
 
     limit: int
     order: Literal["asc", "desc"] = "desc"
@@ -49,7 +49,7 @@ def _limit(given: str | None, default: int) -> int:
 
 
 def list_object(data: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """One page as it goes out."""
+    """The `list` object of one page."""
     return {
         "object": "list",
         "data": list(data),

@@ -34,7 +34,7 @@ def billed_model(turn: Turn) -> str:
 
 
 class ModelCatalog(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be asked for. `aliases` are the operator's; `any_model`: a custom provider judges names."""
+    """The models that can be asked for. `aliases` are the operator's; `any_model`: the provider takes other names."""
 
     models: tuple[AgentModel, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
@@ -58,7 +58,7 @@ class Resolved(msgspec.Struct, frozen=True):
 
 
 class _Names:
-    """One catalog, by lower-case name."""
+    """A catalog indexed by lower-case name."""
 
     def __init__(self, catalog: ModelCatalog) -> None:
         self._operator = {name.lower(): target for name, target in catalog.aliases}
@@ -71,7 +71,7 @@ class _Names:
         self._any_model = catalog.any_model
 
     def find(self, name: str, depth: int = 0) -> Resolved | None:
-        """The meaning of a name: as it is written, else without its effort."""
+        """Looks a name up: as it is written, else without its effort suffix."""
         name = name.lower()
         found = self._as_written(name, depth)
         if found is not None:
@@ -132,7 +132,7 @@ def default_of(catalog: ModelCatalog) -> str:
 
 
 def resolve(name: str, catalog: ModelCatalog) -> Resolved:
-    """What `name` means. Raises `Fault` MODEL_NOT_FOUND, whose message says where the names are listed."""
+    """Finds the model, effort and mode that `name` stands for. Raises `Fault` MODEL_NOT_FOUND."""
     if name.isspace():
         raise bad_request(
             "Invalid 'model': blank string. GET /v1/models lists the names.", "model", "empty_string"

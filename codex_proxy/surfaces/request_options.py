@@ -25,7 +25,7 @@ SANDBOX_HEADER: Final = "X-Codex-Sandbox"
 
 
 def mode_of(*, by_name: Mode | None, by_header: str | None, server: BuiltinTools, client_acts: bool) -> Mode:
-    """The mode of one turn. Of two wishes in one request the narrower wins."""
+    """The mode of a turn. Where header and model suffix differ, the narrower mode wins."""
     wishes = {by_name, _header_mode(by_header)}
     if "model" in wishes:
         return "model"
@@ -95,7 +95,7 @@ def grammar_words(description: str, syntax: str, definition: str) -> str:
 
 
 def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
-    """The name, if such a tool was given."""
+    """Returns the name if a tool of this kind and name was offered. Raises `Fault`."""
     if any(tool.name == name and tool.kind == kind for tool in tools):
         return name
     given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"
@@ -126,7 +126,7 @@ def json_schema_format(schema: dict[str, Any], name: str, description: str | Non
 
 
 def with_json_hint(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
-    """For a JSON object there is no knob: the model is told first of all."""
+    """Puts an instruction to answer with a JSON object in front of the history; agents have no setting for it."""
     if wanted.kind != "json_object":
         return history
     return (HistoryMessage("developer", (TextPart(JSON_OBJECT_WORDS),)), *history)

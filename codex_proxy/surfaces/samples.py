@@ -41,7 +41,7 @@ class Samples:
         self._ends: dict[int, TurnEnded] = {}
 
     def feed(self, choice: int, events: Iterable[Event]) -> list[Event]:
-        """What the events of turn `choice` are in the common turn. After its end: nothing."""
+        """Turns the events of turn `choice` into those of the combined turn. After its end: none."""
         out: list[Event] = []
         for event in events:
             if self.ended:
@@ -95,7 +95,7 @@ class Samples:
 
 
 def _in_all(told: list[Usage]) -> Usage:
-    """The prompt is the same in every turn; what was made of it is not."""
+    """The usage of all turns: the shared prompt counts once, the outputs are added up."""
     first = max(told, key=lambda usage: usage.input)
     return Usage(
         input=first.input,

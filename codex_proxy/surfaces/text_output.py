@@ -16,14 +16,14 @@ from codex_proxy.core.events import Event, TextDelta
 
 
 class TextRun(msgspec.Struct, frozen=True):
-    """Several `TextDelta`s of one message, in order; never none."""
+    """One or more `TextDelta`s of one message in a row."""
 
     id: str
     texts: list[str]
 
 
 def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
-    """The same events, in order, but `Pieces` in the place of every run of a message's deltas."""
+    """The same events, in order, with a `TextRun` in the place of every run of a message's deltas."""
     speaker: str | None = None
     texts: list[str] = []
     for event in events:
@@ -43,7 +43,7 @@ def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
 
 
 class SerialOutput:
-    """An order of ids. The oldest open one has the word; what the others say is kept.
+    """Lets several ids send one after the other: the oldest open one sends, the text of the others is kept.
 
     In a `whole` lane nobody speaks before the end: each is heard once, all of it, when it is closed.
     """
@@ -55,7 +55,7 @@ class SerialOutput:
         self._ended: set[str] = set()
 
     def open(self, id: str) -> bool:
-        """Whether `id` has the word at once."""
+        """Opens an id. Returns whether it may send at once."""
         if self.speaker is None and not self._whole:
             self.speaker = id
             return True
@@ -63,7 +63,7 @@ class SerialOutput:
         return False
 
     def keep(self, id: str, text: str) -> None:
-        """Keeps a piece of one that waits; nothing for one that was never opened."""
+        """Keeps a text of an id that waits; does nothing for one that was never opened."""
         if id in self._waiting:
             self._waiting[id].append(text)
 

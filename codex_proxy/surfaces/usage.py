@@ -34,7 +34,7 @@ def json_tokens(texts: Iterable[bytes]) -> int:
 
 
 class Spent:
-    """What is known of the tokens of one turn."""
+    """Collects the tokens of one turn: what was reported, or an estimate."""
 
     def __init__(self) -> None:
         self.told: Usage | None = None
@@ -45,17 +45,17 @@ class Spent:
 
     @property
     def estimated(self) -> bool:
-        """Whether what is said of the tokens is an estimate, at least of a part of them."""
+        """Whether the tokens, or some of them, are an estimate."""
         return self.told is None or self.cut
 
     def seen(self, event: UsageReported) -> None:
-        """A total of the turn so far: it replaces all that was known."""
+        """Takes a reported total of the turn so far; it replaces earlier ones."""
         self.told = event.usage
         self.trigger = event.trigger
         self._total_told = True
 
     def step(self, event: StepCompleted) -> None:
-        """Tokens of one model call: they count only where nobody told a total."""
+        """Takes the tokens of one model call; they count only where no total is reported."""
         if event.usage is None or self._total_told:
             return
         self.told = event.usage if self.told is None else self.told + event.usage
@@ -69,7 +69,7 @@ class Spent:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
-        """What was told, or else an estimate by the tokens of both sides: at least one token each."""
+        """The reported tokens, or else an estimate from the texts of both sides, at least one token each."""
         if self.told is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))
         if self.cut:  # what was told is of the calls before the last one
@@ -77,7 +77,7 @@ class Spent:
         return self.told
 
     def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:
-        """What the turn has cost up to now; an estimate where it said something and nobody counted."""
+        """The tokens up to now; an estimate where text came and nothing was reported."""
         if self.told is None and not answer():
             return Spending(failed=failed)
         tokens = self.tokens(prompt=prompt, answer=answer)

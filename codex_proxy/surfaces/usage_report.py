@@ -38,7 +38,7 @@ _PAGE: Final = "page_"
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for: the buckets of one page, and how their content is grouped."""
+    """A parsed query: the buckets of one page, and how their content is grouped."""
 
     first: int
     """When the first bucket of the page begins."""
@@ -52,7 +52,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def after(self) -> int:
-        """Where the page ends."""
+        """The end of the page, in seconds since 1970."""
         return self.first + self.buckets * self.width
 
 
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 
 def report_of(query: Iterable[tuple[str, str]], *, now: float) -> Report:
-    """What the query asks for. Without times: the newest buckets, the one of this moment included."""
+    """Parses a query. Without times it means the newest buckets, the current one included. Raises `Fault`."""
     given = _parameters(query)
     width = _width(given)
     limit = _number(given, "limit", 1, width.most, width.default)

@@ -91,7 +91,7 @@ def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
 
 
 def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
-    """What would need a different answer, and not only a different sampling."""
+    """Raises `Fault` for parameters that would change the kind of the answer and are not supported."""
     for name in logprobs_asked_for(request):
         if logprobs == "refuse":
             raise _unsupported(

@@ -26,14 +26,14 @@ _CALL_ENDS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class Chunk(NamedTuple):
-    """What stands before and after the one choice in every chunk of a stream."""
+    """The constant bytes before and after the choice in every chunk of a stream."""
 
     before: bytes
     after: bytes
 
 
 class Text:
-    """One growing string of the message: its constant frame, and the fragments that went out in it."""
+    """A string of the message that grows by deltas: the constant bytes around each delta, and all that was sent."""
 
     def __init__(self, before: bytes, after: bytes, *said: bytes) -> None:
         """`said`: fragments that went out in some other frame."""
@@ -47,7 +47,7 @@ class Text:
         out += (self._before, fragment, self._after)
 
     def add_all(self, texts: list[str], out: list[bytes]) -> None:
-        """Several pieces, a frame each. What is between the frames comes in by one replacement."""
+        """Appends a chunk for each text. All are made by one `str.replace`, which is faster than one by one."""
         if not texts:
             return
         lines = json_lines(texts)
@@ -63,7 +63,7 @@ class Text:
 
 
 class Call:
-    """A tool call on the wire: names once, then increments of its argument text."""
+    """A tool call of a stream: id and name in its first chunk, then deltas of its arguments."""
 
     def __init__(
         self, item: ToolCall, index: int, arguments: str, *, legacy: bool, before: bytes, after: bytes
@@ -97,7 +97,7 @@ class Call:
 
 
 class Choice:
-    """What one `choices[index]` has said so far."""
+    """One `choices[index]` of a chat completion: renders its chunks, and keeps what they add up to."""
 
     def __init__(self, index: int, chunk: Chunk, *, legacy: bool, whole_calls: bool) -> None:
         """`whole_calls`: each call goes out as one frame, when it is complete."""
@@ -135,7 +135,7 @@ class Choice:
         self._message_lane.open(id)
 
     def add_text(self, id: str, texts: list[str], out: list[bytes]) -> None:
-        """Pieces of a message's text."""
+        """Adds deltas of a message's text."""
         if id != self._message_lane.speaker:
             self._message_lane.keep(id, "".join(texts))
         elif id == self._last_message:
@@ -174,7 +174,7 @@ class Choice:
         self._reasoning.add(text, out)
 
     def add_activity(self, did: str, out: list[bytes]) -> None:
-        """What was done, as one line among the agent's thoughts."""
+        """Adds one line on what the agent did to the reasoning."""
         line = f"{' '.join(did.split())}\n"
         self._reasoning.add(line if self._at_line_start else "\n" + line, out)
         self._last_thought = None
@@ -234,7 +234,7 @@ class Choice:
         out += (self._before, b"{}", self._middle, json_text(self.finish_reason), self._tail)
 
     def _reason(self, stop: str) -> str:
-        """The agent's own reason; but calls end as calls do, and nothing else does."""
+        """The `finish_reason`: `tool_calls` exactly where there are calls, else the agent's reason."""
         if stop not in _PLAIN_ENDS and stop not in _CALL_ENDS:
             return str(stop)
         if not self._calls:

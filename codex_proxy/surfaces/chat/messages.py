@@ -26,7 +26,7 @@ from codex_proxy.surfaces.chat import wire
 
 
 def history_of(messages: Iterable[wire.AnyMessage], pdfs: PdfTexts | None = None) -> tuple[HistoryItem, ...]:
-    """The history that these messages tell. `pdfs`: see `file_text`."""
+    """Turns `messages` into the history of a turn. `pdfs`: see `file_text`."""
     reader = _Reader(pdfs)
     for index, message in enumerate(messages):
         reader.read(message, index)
@@ -179,7 +179,7 @@ def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:
 
 
 def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The message with its speaker's name in front, since an agent has no other place for it."""
+    """The parts of a message with the speaker's `name` in front: agents have no field for it."""
     if not name:
         return parts
     first, *others = parts
@@ -189,7 +189,7 @@ def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _assistant_parts(message: wire.AssistantMessage) -> tuple[Part, ...]:
-    """What it said or refused to say, as text; nothing for a message that only calls."""
+    """Text and refusal of an assistant message as text parts; none for a message that only has calls."""
     content = message.content or ()
     if isinstance(content, str):
         texts = [content]

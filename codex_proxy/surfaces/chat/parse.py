@@ -48,7 +48,7 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat request, understood. `turn` is for the agent; the rest is how to answer."""
+    """A parsed chat request: `turn` is for the agent, the other fields say how to answer."""
 
     turn: Turn
     model_asked: str
@@ -77,7 +77,7 @@ def parse(
     headers: RequestHints,
     pdfs: PdfTexts | None = None,
 ) -> ParsedChat:
-    """The whole of one request. The first thing that is wrong is the fault that is raised. `pdfs`: see `file_text`."""
+    """Parses a request body. Raises the `Fault` of the first error. `pdfs`: see `file_text`."""
     request = parse_body(body)
     most_elements("messages", len(request.messages), settings.max_items)
     refuse_unsupported(request, settings.logprobs)
@@ -130,5 +130,5 @@ def parse(
 
 
 def _effort(request: ChatRequest) -> str | None:
-    """Two fields say it; the newer, flat one wins."""
+    """The reasoning effort: `reasoning_effort`, else `reasoning.effort`."""
     return request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)

@@ -37,7 +37,7 @@ from codex_proxy.surfaces.usage import Spent
 
 
 class StreamMetrics(msgspec.Struct, frozen=True):
-    """Measured by whoever owns the clock: milliseconds, tokens per second."""
+    """Times of a stream, in milliseconds and tokens per second, as the handler measured them."""
 
     time_to_first_token: float | None = None
     throughput_after_first_token: float | None = None
@@ -147,7 +147,7 @@ class ChatRenderer:
         return b"".join(out) if self._stream else b""
 
     def open(self) -> bytes:
-        """The role of every choice, if it has not gone out: what a first keepalive brings along."""
+        """The first chunk of every choice (its role) that was not sent yet: goes out with the first keepalive."""
         out: list[bytes] = []
         if self._stream and not self.visible:
             self._begin(out)
@@ -175,7 +175,7 @@ class ChatRenderer:
     def _each(
         self, targets: tuple[Choice, ...], say: Callable[[Choice, list[bytes]], None], out: list[bytes]
     ) -> None:
-        """Lets each of the choices say the same thing: in chunks of its own, or all of them in one chunk."""
+        """Renders the same thing for several choices: a chunk each, or one chunk with all of them."""
         if not self._joined:
             for choice in targets:
                 say(choice, out)
@@ -222,7 +222,7 @@ class ChatRenderer:
         self._each(targets, lambda choice, said: choice.add_arguments(event.id, event.text, said), out)
 
     def _hearing(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
-        """The choices that an item speaks to; what it says makes the answer begin."""
+        """The choices that an item belongs to. Sends their first chunks, if they were not sent yet."""
         targets = self._targets.get(id, NOBODY)
         if targets and not self.visible:
             self._begin(out)
@@ -243,7 +243,7 @@ class ChatRenderer:
             self._each(self._hearing(item.id, out), lambda choice, said: choice.add_activity(line, said), out)
 
     def _line_of(self, item: Item) -> str | None:
-        """What the agent or this server did, as one line for those who want to see it."""
+        """One line on what the agent or this server did; None where nobody asked for it."""
         if not self._show_activity:
             return None
         if isinstance(item, McpCall):
@@ -251,7 +251,7 @@ class ChatRenderer:
         return f"[{item.kind}] {item.text}" if isinstance(item, Activity) else None
 
     def _addressed(self, item: Item) -> tuple[Choice, ...]:
-        """Everybody, where the agent speaks of one answer; else the choice it names, if that was asked."""
+        """The indexes of an item's choices: all of them where the agent names none."""
         if item.choice is None:
             return self._choices
         self._routed = True
@@ -292,8 +292,8 @@ class ChatRenderer:
         )
 
     def _answer_tokens(self) -> int:
-        """An estimate of what the agent said, once where it was told to every choice. It is what `max_tokens` was kept
-        by, and says no more."""
+        """An estimate of the answer's tokens, by the same count that `max_tokens` is kept by. An answer that stands for
+        every choice counts once."""
         counted = self._choices if self._routed else self._choices[:1]
         tokens = [choice.tokens() for choice in counted]
         if self._max_tokens is not None:
@@ -301,7 +301,7 @@ class ChatRenderer:
         return sum(tokens)
 
     def spending(self) -> Spending:
-        """What the turn has cost so far. An answer that was told to every choice was paid for once."""
+        """The tokens of the turn so far. An answer that stands for every choice counts once."""
         return self.spent.spending(
             prompt=self._prompt_tokens,
             answer=self._answer_tokens,

@@ -26,7 +26,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 def offered_by(request: wire.ChatRequest) -> Offered:
-    """What the request offers to the model."""
+    """The tools of the request, and its `tool_choice`."""
     legacy = bool(request.functions)
     if legacy and request.tools:
         raise bad_request("Give either 'tools' or 'functions', not both.", "functions")

@@ -55,7 +55,7 @@ class FilePart(Wire):
 
 
 class UnheardPart(Wire):
-    """Audio: known to the protocol, unknown to the agents."""
+    """A part with audio, which no agent takes."""
 
     type: Literal["input_audio"]
 
@@ -119,7 +119,7 @@ HistoryToolCall: TypeAlias = Annotated[
 
 
 class InstructionMessage(Wire):
-    """`system` or `developer`: the same to us."""
+    """A message of the role `system` or `developer`; both are treated alike."""
 
     role: Literal["system", "developer"]
     content: TextContent
@@ -310,7 +310,7 @@ MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
 
 
 class ChatRequest(Wire):
-    """What a client may ask for. Every field that may be absent may be null."""
+    """The body of `POST /v1/chat/completions`. Every optional field may be null."""
 
     messages: Annotated[list[AnyMessage], Field(min_length=1)]
     model: str | None = None

@@ -131,12 +131,12 @@ class McpPast:
 
 
 def _is_request(item: ItemDict) -> bool:
-    """What was cut off in the middle, nobody could approve."""
+    """Whether the item is an approval request that is whole; one that was cut off cannot be approved."""
     return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
 
 
 def _given(item: ItemDict, call: HistoryCall) -> HistoryOutput:
-    """What a call gave that was made."""
+    """The output of a call that was made."""
     output, error = item.get("output"), item.get("error")
     if error is not None:
         text = mcp_items.error_text(error)

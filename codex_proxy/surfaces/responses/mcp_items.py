@@ -54,7 +54,7 @@ CUT_OFF: Final = (
 
 
 def list_fields(output: OutputItem) -> dict[str, Any]:
-    """A server's tools, or why there are none; while it is asked, neither."""
+    """The fields of an `mcp_list_tools` item: its tools, or an error; neither while the server is being asked."""
     item = output.item
     assert isinstance(item, McpTools)
     if output.status == "in_progress":
@@ -64,7 +64,7 @@ def list_fields(output: OutputItem) -> dict[str, Any]:
 
 
 def call_fields(output: OutputItem) -> dict[str, Any]:
-    """A call that this server runs."""
+    """The fields of an `mcp_call` item."""
     item = output.item
     assert isinstance(item, McpCall)
     asked_by = item.approval_request_id
@@ -80,7 +80,7 @@ def call_fields(output: OutputItem) -> dict[str, Any]:
 
 
 def request_fields(output: OutputItem) -> dict[str, Any]:
-    """A call that the client is to approve."""
+    """The fields of an `mcp_approval_request` item."""
     item = output.item
     assert isinstance(item, McpApproval)
     return {
@@ -95,12 +95,12 @@ def _arguments(output: OutputItem) -> msgspec.Raw:
 
 
 def _error(text: msgspec.Raw) -> dict[str, Any]:
-    """The one of OpenAI's three shapes that fits every failure: the tool's own words."""
+    """An `error` in the shape that OpenAI uses for failures of the tool itself, with the tool's text."""
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 
 def error_text(error: Any) -> str:
-    """What went wrong, from an item's `error` of any shape: OpenAI's three, or a plain text as it once was."""
+    """The text of an item's `error`, in any of OpenAI's three shapes or as a plain string."""
     if isinstance(error, dict):
         content = error.get("content")
         if isinstance(content, list) and all(isinstance(_text_in(part), str) for part in content):

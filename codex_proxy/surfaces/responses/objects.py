@@ -71,13 +71,13 @@ def token_count(tokens: int) -> dict[str, Any]:
 
 
 def not_found(id: str) -> Fault:
-    """A path names a response that is not there (or somebody else's, or deleted)."""
+    """The fault for a response that does not exist, was deleted, or belongs to another key."""
     message = f"Response with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 
 
 def previous_not_found(id: str) -> Fault:
-    """A body names a previous response that is not there, also one that was never stored."""
+    """The fault for a `previous_response_id` that does not exist or was not stored."""
     return bad_request(
         f"Previous response with id '{excerpt(id)}' not found.",
         "previous_response_id",
@@ -86,7 +86,7 @@ def previous_not_found(id: str) -> Fault:
 
 
 def previous_too_large(held: str) -> Fault:
-    """A chain has grown beyond what a turn goes on from."""
+    """The fault for a chain of responses that holds more than a turn may continue."""
     return bad_request(
         f"The responses up to this one hold too much to go on from: {held}. Begin anew without "
         "'previous_response_id', with what matters of them in 'input'.",
@@ -96,7 +96,7 @@ def previous_too_large(held: str) -> Fault:
 
 
 def not_resumable(id: str) -> Fault:
-    """Only the events of background streams are kept."""
+    """The fault for following a response whose events are not stored: only background streams are."""
     return bad_request(
         f"The stream of response '{excerpt(id)}' cannot be resumed: only background responses that were "
         "created with 'stream': true keep their events.",

@@ -48,7 +48,7 @@ _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
 class Part:
-    """One growing text of an item."""
+    """A text of an output item that grows delta by delta."""
 
     __slots__ = ("fragments", "head", "index", "key")
 
@@ -60,7 +60,7 @@ class Part:
         """The constant beginning of this part's delta events; whoever writes events puts it here."""
 
     def add(self, texts: Sequence[str]) -> list[bytes]:
-        """Appends pieces. Gives each as JSON, as it goes out."""
+        """Appends deltas. Returns each as a JSON string."""
         lines = json_lines(texts)
         self.fragments.append(lines.replace(b'"\n"', b""))
         return lines.split(b"\n")
@@ -71,7 +71,7 @@ class Part:
 
 
 class OutputItem:
-    """One item of the output. `index` is None until the client has heard of it."""
+    """An item of a response's output. `index` is None until the item was sent."""
 
     __slots__ = (
         "awaiting", "client_name", "encrypted", "id", "index", "item", "kept", "kind", "parts", "printed", "status",
@@ -103,12 +103,12 @@ class OutputItem:
 
     @property
     def called(self) -> ClientName:
-        """What the client calls the tool of a call."""
+        """The client's own name of the called tool."""
         assert isinstance(self.item, ToolCall)
         return self.client_name or ClientName(self.item.name)
 
     def part(self, key: PartKey) -> Part | None:
-        """The part that is open, if it is this one."""
+        """The open part, if it is the one with this key."""
         last = self.parts[-1] if self.parts else None
         return last if last is not None and last.key == key else None
 
@@ -118,7 +118,7 @@ class OutputItem:
         return head | KINDS[self.kind](self)
 
     def tokens(self) -> int:
-        """An estimate of the tokens of what it says."""
+        """An estimate of the item's tokens."""
         return json_tokens(part.whole() for part in self.parts)
 
 
@@ -128,7 +128,7 @@ def text_part(part: Part) -> dict[str, Any]:
 
 
 def empty_part(part: Part) -> dict[str, Any]:
-    """The same part before it says anything."""
+    """The same part without its text, as it is when it is added."""
     return _part(part.key[0], "")
 
 
@@ -240,5 +240,5 @@ def _kind_of(item: Item, activity: str) -> str | None:
 
 
 def line_of(item: Activity) -> str:
-    """What the agent did, as one line."""
+    """One line on what the agent did."""
     return f"[{item.kind}] {' '.join(item.text.split())}"

@@ -13,7 +13,7 @@ from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE, OutputItem
 
 
 class OutputOrder:
-    """The output of one response."""
+    """The output items of one response in the order in which they are sent, and the status with which each ends."""
 
     def __init__(self, events: Events) -> None:
         self.items: list[OutputItem] = []
@@ -24,14 +24,14 @@ class OutputOrder:
         """How many items are done."""
 
     def add(self, output: OutputItem) -> None:
-        """The client hears of an item. Something follows, so what is over before it was not the last."""
+        """Adds an item that is sent now. Items before it that are over can be done: they are not the last."""
         output.index = len(self.items)
         self.items.append(output)
         self._close_what_can_be()
         self._events.item_added(output)
 
     def over(self, output: OutputItem, status: str) -> None:
-        """An item says nothing more; nothing happens for one that the client has not heard of."""
+        """Notes that an item is over; does nothing for one that was not sent."""
         if output.index is None:
             return
         if output.parts:

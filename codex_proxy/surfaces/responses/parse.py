@@ -80,7 +80,7 @@ class ResponsesSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A Responses request, understood. `turn` has no history yet: `turn_of` gives it one."""
+    """A parsed Responses request. `turn` has no history yet: `turn_of` adds it."""
 
     turn: Turn
     model_asked: str
@@ -118,7 +118,7 @@ def parse(
     headers: RequestHints,
     pdfs: PdfTexts | None = None,
 ) -> ParsedResponse:
-    """The whole of one request. The first thing that is wrong is the fault that is raised. `pdfs`: see `file_text`."""
+    """Parses a request body. Raises the `Fault` of the first error. `pdfs`: see `file_text`."""
     request = _checked(parse_body(body), settings)
     conversation = context_of(request)
     wanted = format_of(request)
@@ -253,7 +253,7 @@ def _activity(asked: str | None, settings: ResponsesSettings) -> Activity:
 
 
 def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -> None:
-    """What would need a different answer, and not only a different sampling."""
+    """Raises `Fault` for parameters that would change the kind of the answer and are not supported."""
     if request.background and request.store is False:
         raise bad_request(
             "A background response has to be stored: leave 'store' out, or set it to true.", "background"

@@ -106,7 +106,7 @@ def _as_function(output: OutputItem, item: McpCall) -> dict[str, Any]:
 
 
 class _Result(OutputItem):
-    """What a call of ours gave, as an item of its own."""
+    """The output of a call that this server ran, as an item of its own."""
 
     __slots__ = ()
 
@@ -121,7 +121,7 @@ class _Result(OutputItem):
         }
 
     def tokens(self) -> int:
-        """No model has said it."""
+        """None: the model did not write this item."""
         return 0
 
 

@@ -152,7 +152,7 @@ class ResponsesRenderer:
         return self._taken()
 
     def open(self) -> bytes:
-        """`created` and `in_progress`, if they have not gone out: what a first keepalive brings along."""
+        """`response.created` and `response.in_progress`, if not sent yet: they go out with the first keepalive."""
         if self.ended:
             return b""
         self._begin()
@@ -239,7 +239,7 @@ class ResponsesRenderer:
         self._events.finish(self._final)
 
     def shows(self, failure: Failure) -> bool:
-        """Whether a failure that comes before anything else is shown in the stream, and is no plain status."""
+        """Whether a failure before any event is sent as an event of the stream, and not as an HTTP status."""
         return False
 
     def _usage(self) -> dict[str, Any] | None:
@@ -249,7 +249,7 @@ class ResponsesRenderer:
         return usage_object(tokens, estimated=self.spent.estimated)
 
     def spending(self) -> Spending:
-        """What the turn has cost so far."""
+        """The tokens of the turn so far."""
         return self.spent.spending(
             prompt=self._prompt_tokens,
             answer=self._answer_tokens,
@@ -257,7 +257,7 @@ class ResponsesRenderer:
         )
 
     def _answer_tokens(self) -> int:
-        """An estimate of what the model said. It is what `max_output_tokens` was kept by, and says no more."""
+        """An estimate of the answer's tokens, by the same count that `max_output_tokens` is kept by."""
         tokens = sum(output.tokens() for output in self._output if output.kind != "reasoning")
         return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
 
@@ -277,7 +277,7 @@ class ResponsesRenderer:
             self._start(output)
 
     def _waits(self, output: OutputItem) -> bool:
-        """Whether an item is told of later: another has the word, or it is told whole."""
+        """Whether an item is sent later: another one is being sent, or it is sent as a whole."""
         item = output.item
         if isinstance(item, McpTools) and not self._begun:
             self._lists.append(output)
@@ -330,7 +330,7 @@ class ResponsesRenderer:
             self._resume(self._items[id])
 
     def _resume(self, output: OutputItem) -> None:
-        """An item that waited is told of, and what it has said meanwhile."""
+        """Sends an item that waited, with the text that it has by now."""
         output.waiting = False
         ended, output.status = output.status, "in_progress"
         self._start(output)
@@ -343,7 +343,7 @@ class ResponsesRenderer:
     # --- texts ----------------------------------------------------------------------------------
 
     def _say(self, id: str, key: PartKey, *texts: str) -> None:
-        """Pieces of an item's text, a frame each."""
+        """Sends deltas of an item's text, an event each."""
         output = self._items.get(id)
         if output is None:
             return
@@ -372,7 +372,7 @@ class ResponsesRenderer:
             self._say(event.id, ("summary", event.part), event.text)
 
     def _output_delta(self, event: OutputDelta) -> None:
-        """What a call of ours gave is told when it is over; what a command printed, to those who asked for items."""
+        """Keeps the output of a call until its end; sends that of a command where activity items are on."""
         output = self._items.get(event.id)
         if output is not None and output.ours:
             output.printed.append(event.text)
@@ -382,7 +382,7 @@ class ResponsesRenderer:
     # --- encrypted reasoning --------------------------------------------------------------------
 
     def _raw_item(self, event: RawItem) -> None:
-        """What the model itself put out: here only its encrypted reasoning, where the client wants it."""
+        """Takes the encrypted reasoning from a raw item, where the client wants it."""
         if event.type != "reasoning" or not self._encrypted:
             return
         raw = msgspec.json.decode(event.json, type=_RawReasoning)

@@ -122,7 +122,7 @@ _STATUSES: Final[dict[str, str]] = {
 
 
 def status_of(stop: str) -> str:
-    """The status that a turn's end gives; a reason of tomorrow is an end like any other."""
+    """The `status` of a response, by how its turn ended; an unknown reason counts as completed."""
     return _STATUSES.get(stop, "completed")
 
 
@@ -168,7 +168,7 @@ class Head:
         incomplete: dict[str, str] | None = None,
         usage: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The response object as it is in this state."""
+        """The whole response object with this status and output."""
         return {
             **self._first,
             "status": status,

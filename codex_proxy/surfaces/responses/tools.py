@@ -57,7 +57,7 @@ class McpChoice(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the model may use. `shown` and `shown_choice` are for the response object."""
+    """The tools that the model may use. `shown` and `shown_choice` are what the response object shows of them."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
@@ -153,7 +153,7 @@ def _mcp(server: wire.McpServer, param: str) -> McpOffer:
 
 
 def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
-    """A call names its server by the label alone."""
+    """Raises `Fault` for two servers of one label: a call names its server by the label alone."""
     labels: set[str] = set()
     for server in servers:
         if server.server_label in labels:
@@ -163,7 +163,7 @@ def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
 
 
 def _rest(filters: wire.McpApprovalFilter | None) -> str:
-    """The approval of tools that no filter names. Whoever says which need none means that the others need one."""
+    """Whether tools that no filter names need approval: they do where a filter lists those that need none."""
     return "never" if filters is None or filters.never is None else "always"
 
 

@@ -66,7 +66,7 @@ def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhoo
 
 
 def check_secret(secret: str) -> None:
-    """Raises `ValueError` for a secret that is not what it says."""
+    """Raises `ValueError` for a webhook secret that is not base64 behind its prefix."""
     _key(secret)
 
 

@@ -98,7 +98,7 @@ ModelName: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
 class ContextFields(Wire):
-    """What the model gets to see: all that is asked to count its tokens."""
+    """The fields of a request that make up the model's input."""
 
     model: ModelName | None = None
     input: Input | None = None
@@ -114,13 +114,13 @@ class ContextFields(Wire):
 
 
 class CompactRequest(ContextFields):
-    """A context to be summed up, by this model."""
+    """The body of `POST /v1/responses/compact`."""
 
     model: ModelName
 
 
 class ResponseRequest(ContextFields):
-    """What a client may ask for. Every field that may be absent may be null."""
+    """The body of `POST /v1/responses`. Every optional field may be null."""
 
     model: ModelName
     input: Input
