@@ -16,7 +16,7 @@ from codex_proxy.http.responses import stored
 from codex_proxy.http.responses.context_requests import compact, count_input_tokens
 from codex_proxy.http.responses.create import create_response
 from codex_proxy.http.schemas import COUNT, FLAG, TEXT, Schema, array, list_of, one_of, ref
-from codex_proxy.http.server_info import healthz, list_models, livez, one_model, openapi, readyz
+from codex_proxy.http.server_info import healthz, index, list_models, livez, one_model, openapi, readyz
 from codex_proxy.http.stream_slots import TEST_ENDPOINTS, open_streams, release_streams
 from codex_proxy.http.usage import limits, usage
 from codex_proxy.http.websocket import responses_socket
@@ -380,6 +380,17 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         description="`limits` is null, with the `reason`, where the agent has told none. No turn is run to find out. "
         "Without a key it is for this machine only.",
         answers={"200": ref("UsageLimits")},
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1",
+        handler=index,
+        name="index",
+        chapter="The server itself",
+        kind="open",
+        versioned=False,
+        summary="Which program answers here, and what it serves.",
+        answers={"200": ref("Index")},
     ),
     Endpoint(
         method="GET",

@@ -1,8 +1,9 @@
-"""What the server tells about itself: its models, its health, and the OpenAPI document.
+"""What the server tells about itself: what it serves, its models, its health, and the OpenAPI document.
 
-Health (/healthz, /livez, /readyz) and the document need no key. Without one, health says whether a turn would work, but
-neither versions nor load nor the text of faults, which may name paths; where no key is required, that is for this
-machine only. The document says what the project's documentation says, and nothing of who uses the server.
+Health (/healthz, /livez, /readyz), the index and the document need no key. Without one, health says whether a turn
+would work, but neither versions nor load nor the text of faults, which may name paths; where no key is required, that
+is for this machine only. Index and document say what the project's documentation says, and nothing of who uses the
+server.
 """
 
 from __future__ import annotations
@@ -44,6 +45,19 @@ STORE_TROUBLE: Final = (
     "The store takes no writes: its disk is full, or another process has locked it. What was stored is there; turns "
     "work with 'store': false. The server's log says why."
 )
+
+
+async def index(request: web.Request) -> web.Response:
+    """GET /v1: which program answers at this base URL, and what it serves."""
+    served = [
+        {
+            "method": each.method,
+            "path": f"/v1{each.path}" if each.versioned else each.path,
+            "summary": each.summary,
+        }
+        for each in served_by(request.app)
+    ]
+    return json_response({"name": "codex-proxy", "openapi": "/openapi.json", "endpoints": served})
 
 
 async def list_models(request: web.Request) -> web.Response:

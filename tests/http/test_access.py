@@ -48,6 +48,16 @@ async def test_a_supervisor_needs_no_key(tmp_path: Path, path: str) -> None:
         assert (await proxy.send("GET", "/v1/models")).status == 401
 
 
+async def test_the_base_url_says_to_anybody_what_is_served_and_nothing_else(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, api_key="key") as proxy:
+        answer = await proxy.send("GET", "/v1")
+        assert answer.status == 200
+        assert set(answer.body) == {"name", "openapi", "endpoints"}
+        paths = {(each["method"], each["path"]) for each in answer.body["endpoints"]}
+        assert {("POST", "/v1/chat/completions"), ("GET", "/v1/models/{id}"), ("GET", "/healthz")} <= paths
+        assert (await proxy.send("GET", answer.body["openapi"])).status == 200
+
+
 async def test_health_says_that_the_agent_is_the_fake_one_and_what_runs(proxy: Proxy) -> None:
     body = (await proxy.send("GET", "/healthz")).body
     assert body["status"] == "ok"

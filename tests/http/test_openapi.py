@@ -277,7 +277,7 @@ async def test_what_is_stored_is_answered_as_described(everything: Proxy) -> Non
     await asked("GET", "/models")
     await asked("GET", "/models/{id}", id="codex-5")
     await asked("GET", "/usage")
-    for path in ("/healthz", "/livez", "/readyz", "/__test/conc", "/openapi.json"):
+    for path in ("/v1", "/healthz", "/livez", "/readyz", "/__test/conc", "/openapi.json"):
         await asked("GET", path)
 
 

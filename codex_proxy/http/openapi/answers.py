@@ -294,6 +294,13 @@ SERVER: Final[dict[str, Schema]] = {
             "reason": maybe(TEXT),
         }
     ),
+    "Index": record(
+        {
+            "name": TEXT,
+            "openapi": TEXT,
+            "endpoints": array(record({"method": TEXT, "path": TEXT, "summary": TEXT})),
+        }
+    ),
     "Health": record(
         {
             "status": one_of("ok", "degraded"),
