@@ -38,7 +38,7 @@ async def _make(context: AgentContext) -> Agent:
 def _proto(context: AgentContext, env: dict[str, str]) -> Agent:
     from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
     from codex_proxy.agents.codex_proto.dialect import CodexProto
-    from codex_proxy.agents.codex_proto.launch import proto_argv
+    from codex_proxy.agents.codex_proto.spec import proto_argv
     from codex_proxy.process.child import Command
 
     settings, limits = context.settings, context.child_limits

@@ -1,4 +1,4 @@
-"""A child of `codex proto` played to the dialect: its recordings, lines by hand, and what came of them."""
+"""A `codex proto` child played to the dialect: its recordings, hand-written lines, and the resulting events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from codex_proxy.core.turn import Turn
 ROOT = Path(__file__).parents[2]
 RECORDINGS = sorted((ROOT / "tests/golden/recordings/proto").glob("*.jsonl"))
 FAKE = (sys.executable, "-m", "fake_proto")
-ASKED = HistoryMessage("user", (TextPart("go"),))
+PROMPT = HistoryMessage("user", (TextPart("go"),))
 HISTORY = (
     HistoryMessage("developer", (TextPart("Be brief."),)),
     HistoryMessage("user", (TextPart("What is it?"), ImagePart("data:a"))),
@@ -38,7 +38,7 @@ HISTORY = (
 
 
 def recorded(path: Path) -> tuple[list[bytes], Ended]:
-    """What the child printed, and how it ended."""
+    """Returns what the recorded child printed, and how it ended."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     code = json.loads(next(row["line"] for row in rows if row["dir"] == "exit"))["rc"]
     stderr = "\n".join(row["line"] for row in rows if row["dir"] == "err")
@@ -50,19 +50,19 @@ ALL = {path.stem: recorded(path) for path in RECORDINGS}
 
 def begun(turn: Turn | None = None, **options: bool) -> CodexProto:
     dialect = CodexProto(**options)
-    dialect.begin(turn or Turn(model="m", history=(ASKED,)))
+    dialect.begin(turn or Turn(model="m", history=(PROMPT,)))
     return dialect
 
 
-def run(lines: Iterable[bytes], ended: Ended | None = None) -> list[ev.Event]:
-    """All events of one child, one line per read, its end included."""
+def events_of(lines: Iterable[bytes], ended: Ended | None = None) -> list[ev.Event]:
+    """Returns all events of one child, read line by line, its end included."""
     dialect = begun()
     events = [event for line in lines for event in dialect.receive([line]).events]
     return events + dialect.eof(ended or Ended(code=0)).events
 
 
-def well_formed(events: list[ev.Event]) -> None:
-    """What the dialect promises by itself, before any rule repairs it."""
+def assert_well_formed(events: list[ev.Event]) -> None:
+    """Asserts what the dialect guarantees by itself, before events are repaired."""
     live: set[str] = set()
     for position, event in enumerate(events):
         match event:
@@ -82,19 +82,19 @@ def well_formed(events: list[ev.Event]) -> None:
     assert isinstance(events[-1], ev.TurnEnded)
 
 
-def the_end(events: list[ev.Event]) -> ev.TurnEnded:
+def end_of(events: list[ev.Event]) -> ev.TurnEnded:
     (end,) = (event for event in events if isinstance(event, ev.TurnEnded))
     return end
 
 
 def messages(events: list[ev.Event]) -> list[str]:
-    """The text of each message: the whole where it was told, else its deltas."""
+    """Returns the text of each message: its full text if that came, otherwise its deltas."""
     texts = {e.item.id: "" for e in events if isinstance(e, ev.ItemStarted) and isinstance(e.item, Message)}
     for event in events:
         if isinstance(event, ev.TextDelta):
             texts[event.id] += event.text
-    wholes = {event.id: event.text for event in events if isinstance(event, ev.FullText)}
-    return list((texts | wholes).values())
+    full_texts = {event.id: event.text for event in events if isinstance(event, ev.FullText)}
+    return list((texts | full_texts).values())
 
 
 def event_line(kind: str, submission: str | None = "1", **fields: Any) -> bytes:

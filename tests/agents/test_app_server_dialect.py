@@ -122,7 +122,7 @@ def test_an_empty_answer_is_no_refusal() -> None:
         ("plan", "plan", "[x] one; [>] two; [ ] three"),
     ],
 )
-def test_what_the_agent_does_is_one_line_for_a_person(name: str, kind: str, text: str) -> None:
+def test_an_activity_is_described_in_one_line(name: str, kind: str, text: str) -> None:
     items = [event.item for event in replay(name).log if isinstance(event, ev.ItemStarted)]
     acts = [item for item in items if isinstance(item, Activity)]
     assert (acts[0].kind, acts[0].text) == (kind, text)

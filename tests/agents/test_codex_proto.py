@@ -1,7 +1,7 @@
-"""The dialect of `codex proto`, held to the recordings of the real 0.42.
+"""The dialect of `codex proto`, tested with recordings of the real 0.42.
 
-What each recording should mean stands in a table here, read off the recording and what caused it (its prompt
-names the model server's scenario), not off the dialect.
+The table holds the expected outcome of each recording. It was read off the recording and off what caused it (the
+prompt names the model server's scenario), not off the dialect.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import Turn
 from tests.agents.proto_child import (
     ALL,
-    ASKED,
+    PROMPT,
+    assert_well_formed,
     begun,
+    end_of,
     event_line,
+    events_of,
     messages,
-    run,
-    the_end,
-    well_formed,
 )
 
 HELLO = "Hello from the mock model."
 WORDS = "word0 word1 "
 
-# Recording -> the stop, the fault, the messages in order (a retry says its text again).
-MEANINGS: dict[str, tuple[str, K | None, list[str]]] = {
+# Recording -> the stop reason, the fault, and the messages in order (a retry repeats its text).
+OUTCOMES: dict[str, tuple[str, K | None, list[str]]] = {
     "approval_exec_abort": ("interrupted", None, []),
     "approval_exec_approved": ("stop", None, ["The command is done."]),
     "approval_exec_approved_for_session": ("stop", None, ["The command is done."]),
@@ -116,29 +116,29 @@ MEANINGS: dict[str, tuple[str, K | None, list[str]]] = {
 # --- recordings -----------------------------------------------------------------------------------
 
 
-def test_every_recording_has_a_meaning_here() -> None:
-    assert set(ALL) == set(MEANINGS)
+def test_every_recording_has_an_expected_outcome() -> None:
+    assert set(ALL) == set(OUTCOMES)
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_a_recording_means_what_it_shows(name: str) -> None:
-    events = run(*ALL[name])
-    well_formed(events)
-    end = the_end(events)
-    assert (end.stop, end.failure and end.failure.kind, messages(events)) == MEANINGS[name]
+def test_a_recording_has_its_expected_outcome(name: str) -> None:
+    events = events_of(*ALL[name])
+    assert_well_formed(events)
+    end = end_of(events)
+    assert (end.stop, end.failure and end.failure.kind, messages(events)) == OUTCOMES[name]
     assert not any(isinstance(event, ev.Notice) and event.code != "agent_warning" for event in events)
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_a_recording_says_the_same_in_one_read(name: str) -> None:
+def test_a_recording_gives_the_same_events_in_one_read(name: str) -> None:
     lines, ended = ALL[name]
     dialect = begun()
-    assert dialect.receive(lines).events + dialect.eof(ended).events == run(lines, ended)
+    assert dialect.receive(lines).events + dialect.eof(ended).events == events_of(lines, ended)
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_no_url_of_the_provider_is_in_any_failure(name: str) -> None:
-    failure = the_end(run(*ALL[name])).failure
+    failure = end_of(events_of(*ALL[name])).failure
     assert failure is None or "://" not in failure.message
 
 
@@ -146,21 +146,21 @@ def test_no_url_of_the_provider_is_in_any_failure(name: str) -> None:
 def test_a_child_that_breaks_off_at_any_byte_ends_its_turn_once(name: str) -> None:
     stream = b"".join(line + b"\n" for line in ALL[name][0])
     for cut in range(len(stream)):
-        events = run(stream[:cut].split(b"\n"), Ended(signal=9))
-        well_formed(events)
-        the_end(events)
+        events = events_of(stream[:cut].split(b"\n"), Ended(signal=9))
+        assert_well_formed(events)
+        end_of(events)
 
 
 @given(name=st.sampled_from(sorted(ALL)), where=st.floats(0, 1))
 def test_any_recording_may_break_off_anywhere(name: str, where: float) -> None:
     stream = b"".join(line + b"\n" for line in ALL[name][0])
-    events = run(stream[: int(len(stream) * where)].split(b"\n"), Ended(code=1))
-    well_formed(events)
-    the_end(events)
+    events = events_of(stream[: int(len(stream) * where)].split(b"\n"), Ended(code=1))
+    assert_well_formed(events)
+    end_of(events)
 
 
 def test_usage_is_the_sum_of_the_turns_model_calls() -> None:
-    events = run(*ALL["usage_multistep"])
+    events = events_of(*ALL["usage_multistep"])
     call = ev.Usage(1000, 300, 50, 5)
     assert [e.usage for e in events if isinstance(e, ev.UsageReported)] == [
         call,
@@ -172,33 +172,33 @@ def test_usage_is_the_sum_of_the_turns_model_calls() -> None:
 
 def test_a_later_turn_of_a_session_counts_only_its_own_tokens() -> None:
     third = [line.replace(b'{"id":"3"', b'{"id":"1"') for line in ALL["two_turns"][0] if b'"id":"3"' in line]
-    events = run(third)
+    events = events_of(third)
     assert [e.usage for e in events if isinstance(e, ev.UsageReported)] == [ev.Usage(100, 40, 20, 5)]
 
 
-def test_a_first_count_after_the_text_is_new_by_what_the_last_call_took() -> None:
+def test_a_first_count_after_the_text_adds_the_tokens_of_the_last_call() -> None:
     total = {"input_tokens": 300, "output_tokens": 30}
     last = {"input_tokens": 100, "output_tokens": 10}
     info = {"total_token_usage": total, "last_token_usage": last}
-    events = run([event_line("agent_message", message="x"), event_line("token_count", info=info)])
+    events = events_of([event_line("agent_message", message="x"), event_line("token_count", info=info)])
     assert [e.usage for e in events if isinstance(e, ev.UsageReported)] == [ev.Usage(100, 0, 10, 0)]
 
 
 def test_a_step_without_usage_ends_all_the_same() -> None:
-    events = run(*ALL["usage_missing"])
+    events = events_of(*ALL["usage_missing"])
     assert [e for e in events if isinstance(e, ev.StepCompleted | ev.UsageReported)] == [
         ev.StepCompleted(None)
     ]
 
 
-def test_rate_limits_are_told_once_and_only_where_there_are_some() -> None:
-    told = [e for e in run(*ALL["rate_limits"]) if isinstance(e, ev.AccountLimitsReported)]
-    assert [json.loads(e.json)["primary"]["used_percent"] for e in told] == [42.5]
-    assert not any(isinstance(e, ev.AccountLimitsReported) for e in run(*ALL["text"]))
+def test_rate_limits_are_reported_once_and_only_where_there_are_some() -> None:
+    limits = [e for e in events_of(*ALL["rate_limits"]) if isinstance(e, ev.AccountLimitsReported)]
+    assert [json.loads(e.json)["primary"]["used_percent"] for e in limits] == [42.5]
+    assert not any(isinstance(e, ev.AccountLimitsReported) for e in events_of(*ALL["text"]))
 
 
-def test_reasoning_comes_in_the_parts_that_the_child_broke_it_into() -> None:
-    events = run(*ALL["reasoning_raw"])
+def test_reasoning_has_the_parts_of_the_child() -> None:
+    events = events_of(*ALL["reasoning_raw"])
     parts: dict[tuple[str, int], str] = {}
     for event in events:
         if isinstance(event, ev.ReasoningDelta):
@@ -206,8 +206,8 @@ def test_reasoning_comes_in_the_parts_that_the_child_broke_it_into() -> None:
             parts[key] = parts.get(key, "") + event.text
     summary = {("summary", i): f"**Head{i}**\n\nthink{i}.0 think{i}.1 " for i in (0, 1)}
     assert parts == summary | {("raw", 0): "raw0 raw1 "}
-    wholes = {(e.kind, e.part): e.text for e in events if isinstance(e, ev.FullReasoning)}
-    assert wholes == summary
+    full_texts = {(e.kind, e.part): e.text for e in events if isinstance(e, ev.FullReasoning)}
+    assert full_texts == summary
 
 
 @pytest.mark.parametrize(
@@ -223,15 +223,15 @@ def test_reasoning_comes_in_the_parts_that_the_child_broke_it_into() -> None:
         ("plan", "plan", "one (completed), two (in progress), three (pending)", "completed"),
     ],
 )
-def test_what_the_agent_does_is_one_line_for_a_person(name: str, kind: str, text: str, status: str) -> None:
-    events = run(*ALL[name])
+def test_an_activity_is_described_in_one_line(name: str, kind: str, text: str, status: str) -> None:
+    events = events_of(*ALL[name])
     first = next(e.item for e in events if isinstance(e, ev.ItemStarted) and isinstance(e.item, Activity))
     assert (first.kind, first.text) == (kind, text)
     assert next(e.status for e in events if isinstance(e, ev.ItemEnded) and e.id == first.id) == status
 
 
 def test_what_a_command_prints_is_decoded() -> None:
-    printed = [e.text for e in run(*ALL["shell"]) if isinstance(e, ev.OutputDelta)]
+    printed = [e.text for e in events_of(*ALL["shell"]) if isinstance(e, ev.OutputDelta)]
     assert "".join(printed) == "one\ntwo\ncafé"
 
 
@@ -240,33 +240,33 @@ def test_a_chunk_may_end_inside_a_character() -> None:
     chunks = [
         event_line("exec_command_output_delta", call_id="c", chunk=c) for c in ("Y2Fmww==", "qQ==", "?")
     ]
-    events = run([begin, *chunks])
+    events = events_of([begin, *chunks])
     assert [e.text for e in events if isinstance(e, ev.OutputDelta)] == ["caf", "é"]
     assert ev.ItemStarted(Activity("a0", "command", "ls 'a b'")) in events
 
 
 def test_a_file_of_the_workspace_is_named_from_there() -> None:
-    dialect = begun(Turn(model="m", history=(ASKED,), workdir="/w"))
+    dialect = begun(Turn(model="m", history=(PROMPT,), workdir="/w"))
     changes: dict[str, Any] = {"/w/a.txt": {"update": {}}, "/etc/b": {"delete": {}}}
     step = dialect.receive([event_line("patch_apply_begin", call_id="p", changes=changes)])
     assert step.events == [ev.ItemStarted(Activity("a0", "file_change", "update a.txt, delete /etc/b"))]
 
 
-def test_a_retry_is_told_and_its_text_belongs_to_another_message() -> None:
-    events = run(*ALL["err_drop_once"])
+def test_a_retry_is_reported_and_its_text_belongs_to_another_message() -> None:
+    events = events_of(*ALL["err_drop_once"])
     assert [e.id for e in events if isinstance(e, ev.TextDelta)] == ["m0"] * 2 + ["m1"] * 6
     (retry,) = (e for e in events if isinstance(e, ev.Retrying))
     assert "error decoding response body" in retry.message
-    of_400 = [e for e in run(*ALL["err_http_400"]) if isinstance(e, ev.Retrying)]
+    of_400 = [e for e in events_of(*ALL["err_http_400"]) if isinstance(e, ev.Retrying)]
     assert [(e.message, e.http_status) for e in of_400] == [("bad thing", 400)] * 2
 
 
 def _compact(kind: str, id: str | None = "1", **fields: Any) -> bytes:
-    """A line to the byte as the real agent writes it."""
+    """A line byte for byte as the real agent writes it."""
     return json.dumps({"id": id, "msg": {"type": kind, **fields}}, separators=(",", ":")).encode()
 
 
-SPOKEN = st.sampled_from(
+DELTA_LINES = st.sampled_from(
     [
         *(_compact("agent_message_delta", delta=word) for word in ("a", "b", "é")),
         _compact("agent_message_delta", delta=""),
@@ -286,7 +286,7 @@ SPOKEN = st.sampled_from(
 )
 
 
-@given(st.lists(SPOKEN))
+@given(st.lists(DELTA_LINES))
 def test_it_does_not_matter_how_many_lines_are_read_at_once(lines: list[bytes]) -> None:
     at_once, one_by_one = begun(), begun()
     singly = [event for line in lines for event in one_by_one.receive([line]).events]
@@ -294,7 +294,7 @@ def test_it_does_not_matter_how_many_lines_are_read_at_once(lines: list[bytes]) 
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_a_recording_read_at_once_says_the_same_as_line_by_line(name: str) -> None:
+def test_a_recording_read_at_once_gives_the_same_events_as_line_by_line(name: str) -> None:
     lines, _ = ALL[name]
     at_once, one_by_one = begun(), begun()
     singly = [event for line in lines for event in one_by_one.receive([line]).events]

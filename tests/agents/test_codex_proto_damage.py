@@ -13,7 +13,7 @@ from codex_proxy.agents.lines import LineFramer
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.repair import TurnRepair
 from tests.agents.damage import broken, changed_line, in_pieces, moved
-from tests.agents.proto_child import ALL, begun, well_formed
+from tests.agents.proto_child import ALL, assert_well_formed, begun
 from tests.core.well_formed import violations
 
 NAMES = st.sampled_from(sorted(ALL))
@@ -36,7 +36,7 @@ def survives(pieces: Sequence[bytes], *, leaves_after: int | None = None) -> lis
     log = rules.feed(events)
     ends = [event for event in events if isinstance(event, TurnEnded)]
     assert len(ends) == 1, "the dialect itself ends exactly once"
-    well_formed(events)
+    assert_well_formed(events)
     assert violations(log) == []
     assert dialect.finished
     assert not dialect.can_resume

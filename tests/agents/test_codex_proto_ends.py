@@ -1,4 +1,4 @@
-"""How a turn of `codex proto` ends, and what older spellings and nonsense mean."""
+"""How a turn of `codex proto` ends, and how older spellings and invalid lines are handled."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from codex_proxy.core import events as ev
 from codex_proxy.core.faults import FaultKind as K
 from tests.agents.proto_child import (
     ALL,
+    assert_well_formed,
     begun,
+    end_of,
     event_line,
+    events_of,
     flat_line,
     messages,
-    run,
-    the_end,
-    well_formed,
 )
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -54,55 +54,57 @@ def test_nothing_comes_after_the_end() -> None:
         ),
     ],
 )
-def test_a_crash_names_how_and_the_last_words(ended: Ended, kind: K, message: str) -> None:
-    failure = the_end(run([event_line("task_started")], ended)).failure
+def test_a_crash_names_the_exit_and_the_last_line_of_stderr(ended: Ended, kind: K, message: str) -> None:
+    failure = end_of(events_of([event_line("task_started")], ended)).failure
     assert failure is not None
     assert (failure.kind, failure.message) == (kind, message)
 
 
 def test_a_crash_of_a_child_that_is_not_signed_in_says_what_to_do() -> None:
     ended = Ended(code=1, stderr_tail="Error: Not logged in")
-    failure = the_end(run([], ended)).failure
+    failure = end_of(events_of([], ended)).failure
     assert failure is not None
     assert failure.kind is K.AGENT_NOT_AUTHENTICATED
     assert "codex login" in failure.message
 
 
-def test_the_last_words_are_short() -> None:
-    failure = the_end(run([], Ended(code=1, stderr_tail="x" * 5000))).failure
+def test_the_line_of_stderr_in_a_failure_is_short() -> None:
+    failure = end_of(events_of([], Ended(code=1, stderr_tail="x" * 5000))).failure
     assert failure is not None
     assert len(failure.message) < 400
 
 
 def test_a_crash_after_an_error_ends_with_the_error() -> None:
     error = event_line("error", message="You've hit your usage limit.")
-    failure = the_end(run([error], Ended(signal=9))).failure
+    failure = end_of(events_of([error], Ended(signal=9))).failure
     assert failure is not None
     assert failure.kind is K.USAGE_LIMIT_REACHED
 
 
 def test_an_error_that_only_cut_the_answer_is_no_failure() -> None:
     error = event_line("error", message="Incomplete response returned, reason: max_output_tokens")
-    end = the_end(run([event_line("agent_message_delta", delta="a"), error, event_line("task_complete")]))
+    end = end_of(
+        events_of([event_line("agent_message_delta", delta="a"), error, event_line("task_complete")])
+    )
     assert (end.stop, end.failure) == ("length", None)
 
 
 def test_an_error_of_the_session_does_not_fail_the_turn() -> None:
-    events = run([event_line("error", "", message="MCP client failed"), event_line("task_complete")])
+    events = events_of([event_line("error", "", message="MCP client failed"), event_line("task_complete")])
     assert events[0] == ev.Notice("agent_warning", "MCP client failed")
-    assert the_end(events).stop == "stop"
+    assert end_of(events).stop == "stop"
 
 
-def test_events_of_another_submission_are_not_ours() -> None:
+def test_events_of_another_submission_are_ignored() -> None:
     other = [event_line("agent_message", "2", message="x"), event_line("task_complete", "2")]
-    events = run([*other, event_line("agent_message", message="ours"), event_line("task_complete")])
+    events = events_of([*other, event_line("agent_message", message="ours"), event_line("task_complete")])
     assert messages(events) == ["ours"]
 
 
 # --- older spellings and nonsense -----------------------------------------------------------------
 
 
-def respelled(line: bytes, *, flat: bool, prefix: str) -> bytes:
+def in_older_spelling(line: bytes, *, flat: bool, prefix: str) -> bytes:
     whole = json.loads(line)
     msg = {**whole["msg"], "type": prefix + whole["msg"]["type"]}
     return json.dumps(msg if flat else {**whole, "msg": msg}).encode()
@@ -117,34 +119,36 @@ OLDER = [(True, ""), (False, "codex/event/"), (True, "codex/event/")]
 )
 def test_older_spellings_mean_the_same(name: str, flat: bool, prefix: str) -> None:
     lines, ended = ALL[name]
-    assert run([respelled(line, flat=flat, prefix=prefix) for line in lines], ended) == run(lines, ended)
+    assert events_of(
+        [in_older_spelling(line, flat=flat, prefix=prefix) for line in lines], ended
+    ) == events_of(lines, ended)
 
 
 @pytest.mark.parametrize(("flat", "prefix"), OLDER)
 @pytest.mark.parametrize("name", ["text", "usage_multistep", "reasoning", "approval_exec_denied"])
-def test_what_comes_twice_under_two_spellings_is_said_once(name: str, flat: bool, prefix: str) -> None:
+def test_an_event_in_two_spellings_counts_once(name: str, flat: bool, prefix: str) -> None:
     lines, ended = ALL[name]
-    twice = [one for line in lines for one in (line, respelled(line, flat=flat, prefix=prefix))]
-    assert run(twice, ended) == run(lines, ended)
+    twice = [one for line in lines for one in (line, in_older_spelling(line, flat=flat, prefix=prefix))]
+    assert events_of(twice, ended) == events_of(lines, ended)
 
 
-def test_a_delta_that_comes_under_a_later_name_too_is_said_once() -> None:
+def test_a_delta_that_comes_under_a_later_name_too_counts_once() -> None:
     twice = [event_line(name, delta="a") for name in ("agent_message_delta", "agent_message_content_delta")]
-    assert messages(run(twice)) == ["a"]
-    assert messages(run(twice[1:])) == ["a"]
+    assert messages(events_of(twice)) == ["a"]
+    assert messages(events_of(twice[1:])) == ["a"]
 
 
 def test_the_oldest_count_stands_at_the_top_level() -> None:
     line = flat_line("token_count", input_tokens=10, cached_input_tokens=4, output_tokens=2, total_tokens=12)
-    events = run([flat_line("agent_message", message="x"), line, flat_line("task_complete")])
+    events = events_of([flat_line("agent_message", message="x"), line, flat_line("task_complete")])
     assert ev.UsageReported(ev.Usage(10, 4, 2, 0)) in events
 
 
-def test_a_text_that_is_told_only_at_the_end_is_a_message() -> None:
-    assert messages(run([event_line("task_complete", last_agent_message="all of it")])) == ["all of it"]
+def test_a_text_that_comes_only_with_the_end_is_a_message() -> None:
+    assert messages(events_of([event_line("task_complete", last_agent_message="all of it")])) == ["all of it"]
 
 
-def test_unknown_events_are_ignored_and_lines_that_are_none_are_noticed() -> None:
+def test_unknown_events_are_ignored_and_lines_that_are_no_events_are_noticed() -> None:
     unknown = [event_line("event_of_a_later_version", delta=[1]), b"", b"  "]
     assert begun().receive(unknown) == NOTHING
     garbage = [b"not json", b"\xff\xfe{}", b"[1]", b'"x"', b"[" * 100_000, b'{"id":']
@@ -154,12 +158,12 @@ def test_unknown_events_are_ignored_and_lines_that_are_none_are_noticed() -> Non
 def test_a_damaged_end_still_ends_and_other_damage_is_noticed() -> None:
     delta = event_line("agent_message_delta", delta={"text": "x"})
     end = event_line("task_complete", finish_reason=7)
-    events = run([delta, end])
+    events = events_of([delta, end])
     assert events[:2] == [
         ev.Notice("bad_event", "agent_message_delta"),
         ev.Notice("bad_event", "task_complete"),
     ]
-    assert the_end(events).stop == "stop"
+    assert end_of(events).stop == "stop"
 
 
 LINES = [line for lines, _ in ALL.values() for line in lines]
@@ -188,13 +192,13 @@ NONSENSE = st.one_of(
 @given(name=st.sampled_from(sorted(ALL)), data=st.data())
 def test_shuffled_and_repeated_lines_never_raise(name: str, data: st.DataObject) -> None:
     lines = ALL[name][0] + data.draw(st.lists(st.sampled_from(LINES), max_size=10))
-    events = run(data.draw(st.permutations(lines)))
-    well_formed(events)
-    the_end(events)
+    events = events_of(data.draw(st.permutations(lines)))
+    assert_well_formed(events)
+    end_of(events)
 
 
 @given(st.lists(NONSENSE, max_size=20))
 def test_nonsense_never_raises(lines: list[bytes]) -> None:
-    events = run(lines)
-    well_formed(events)
-    the_end(events)
+    events = events_of(lines)
+    assert_well_formed(events)
+    end_of(events)

@@ -13,7 +13,7 @@ import pytest
 
 from codex_proxy.agents.base import Decision, Ended
 from codex_proxy.agents.codex_proto.dialect import CodexProto
-from codex_proxy.agents.codex_proto.launch import proto_argv
+from codex_proxy.agents.codex_proto.spec import proto_argv
 from codex_proxy.core import events as ev
 from codex_proxy.core.faults import FaultKind as K
 from codex_proxy.core.items import (
@@ -27,12 +27,12 @@ from tests.agents.proto_child import (
     FAKE,
     HISTORY,
     ROOT,
+    assert_well_formed,
     begun,
+    end_of,
     event_line,
+    events_of,
     messages,
-    run,
-    the_end,
-    well_formed,
 )
 
 # --- the fake agent's extensions ------------------------------------------------------------------
@@ -52,8 +52,8 @@ def calls_of(events: list[ev.Event]) -> list[tuple[str, str, str, int | None]]:
     for event in events:
         if isinstance(event, ev.ArgumentsDelta):
             texts[event.id] += event.text
-    wholes = {e.id: e.text for e in events if isinstance(e, ev.FullArguments)}
-    texts |= wholes
+    full_texts = {e.id: e.text for e in events if isinstance(e, ev.FullArguments)}
+    texts |= full_texts
     return [(call.call_id, call.name, texts[key], call.choice) for key, call in calls.items()]
 
 
@@ -61,7 +61,7 @@ def test_pieces_of_parallel_calls_find_their_call_by_choice_and_index() -> None:
     def pieces(*calls: dict[str, Any]) -> bytes:
         return event_line("tool_calls_delta", choice_index=0, tool_calls=list(calls))
 
-    events = run(
+    events = events_of(
         [
             pieces(call_piece(0, id="a", name="f"), call_piece(1, "[", name="g")),
             pieces(call_piece(1, "1"), call_piece(0, "{}", id="a")),
@@ -69,15 +69,15 @@ def test_pieces_of_parallel_calls_find_their_call_by_choice_and_index() -> None:
             event_line("task_complete"),
         ]
     )
-    well_formed(events)
+    assert_well_formed(events)
     assert calls_of(events) == [("a", "f", "{}", None), ("call_1", "g", "[1]", None)]
-    assert the_end(events).stop == "tool_calls"
+    assert end_of(events).stop == "tool_calls"
 
 
 def test_a_call_without_a_name_yet_is_held_back() -> None:
     first = event_line("tool_calls_delta", tool_calls=[call_piece(0, "{", id="a")])
     second = event_line("tool_calls_delta", tool_calls=[call_piece(0, "}", name="f")])
-    assert calls_of(run([first, second])) == [("a", "f", "{}", None)]
+    assert calls_of(events_of([first, second])) == [("a", "f", "{}", None)]
 
 
 def test_made_up_call_ids_do_not_repeat_those_of_earlier_steps() -> None:
@@ -86,29 +86,29 @@ def test_made_up_call_ids_do_not_repeat_those_of_earlier_steps() -> None:
     assert calls_of(step.events) == [("call_1", "f", "", None)]
 
 
-def test_calls_that_come_whole_after_their_pieces_are_said_once() -> None:
+def test_complete_calls_after_their_pieces_are_not_repeated() -> None:
     delta = event_line(
         "tool_calls_delta", choice_index=0, tool_calls=[call_piece(0, '{"a":1}', id="a", name="f")]
     )
     whole = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
     other = {**whole, "id": "b"}
     message = event_line("agent_message", message=None, choice_index=0, tool_calls=[whole, other])
-    events = run([delta, message, message, event_line("task_complete")])
-    well_formed(events)
+    events = events_of([delta, message, message, event_line("task_complete")])
+    assert_well_formed(events)
     assert calls_of(events) == [("a", "f", '{"a":1}', None), ("b", "f", '{"a":1}', None)]
     assert messages(events) == []
 
 
-def test_the_legacy_function_call_comes_in_pieces_or_whole_once() -> None:
+def test_the_legacy_function_call_comes_in_pieces_or_complete() -> None:
     pieces = [
         event_line("function_call_delta", function_call={"name": "f", "arguments": ""}),
         event_line("function_call_delta", function_call={"arguments": "{}"}),
     ]
     whole = event_line("agent_message", message=None, function_call={"name": "f", "arguments": "{}"})
     for lines in ([*pieces, whole, whole], [whole]):
-        events = run([*lines, event_line("task_complete")])
+        events = events_of([*lines, event_line("task_complete")])
         assert calls_of(events) == [("call_0", "f", "{}", None)]
-        assert the_end(events).stop == "function_call"
+        assert end_of(events).stop == "function_call"
 
 
 def test_calls_belong_to_every_choice_unless_the_child_tells_choices_apart() -> None:
@@ -118,8 +118,8 @@ def test_calls_belong_to_every_choice_unless_the_child_tells_choices_apart() -> 
         )
 
     said = event_line("agent_message", message="x", choice_index=0)
-    assert calls_of(run([calls(0)])) == [("a", "f", "", None)]
-    assert calls_of(run([said, calls(0), calls(1)])) == [("a", "f", "", 0), ("a", "f", "", 1)]
+    assert calls_of(events_of([calls(0)])) == [("a", "f", "", None)]
+    assert calls_of(events_of([said, calls(0), calls(1)])) == [("a", "f", "", 0), ("a", "f", "", 1)]
 
 
 def test_choices_are_told_apart() -> None:
@@ -127,12 +127,14 @@ def test_choices_are_told_apart() -> None:
         event_line("agent_message_delta", delta=text, choice_index=i)
         for i, text in ((0, "a"), (1, "b"), (0, "c"))
     ]
-    wholes = [event_line("agent_message", message=text, choice_index=i) for i, text in ((0, "ac"), (1, "b!"))]
+    full_texts = [
+        event_line("agent_message", message=text, choice_index=i) for i, text in ((0, "ac"), (1, "b!"))
+    ]
     end = event_line("task_complete", choice_finish_reasons={"0": "stop", "1": "length"})
-    events = run([*lines, *wholes, end])
-    well_formed(events)
+    events = events_of([*lines, *full_texts, end])
+    assert_well_formed(events)
     assert messages(events) == ["ac", "b!"]
-    assert (the_end(events).stop, the_end(events).choice_stops) == ("stop", {1: "length"})
+    assert (end_of(events).stop, end_of(events).choice_stops) == ("stop", {1: "length"})
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_choices_are_told_apart() -> None:
 def test_a_finish_reason_passes_through_with_the_event_that_told_it(
     count: dict[str, str], complete: dict[str, str], stop: str, trigger: str
 ) -> None:
-    end = the_end(run([event_line("token_count", **count), event_line("task_complete", **complete)]))
+    end = end_of(events_of([event_line("token_count", **count), event_line("task_complete", **complete)]))
     assert (end.stop, end.trigger) == (stop, trigger)
 
 
@@ -218,8 +220,8 @@ def played(scenario: str) -> list[ev.Event]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_scenario_of_the_fake_agent_ends_as_it_promises(scenario: str) -> None:
     events = played(scenario)
-    well_formed(events)
-    end = the_end(events)
+    assert_well_formed(events)
+    end = end_of(events)
     default = ("tool_calls", None) if scenario.startswith("tool_call") else ("stop", None)
     assert (end.stop, end.failure and end.failure.kind) == FAKE_ENDS.get(scenario, default)
     assert not any(isinstance(event, ev.Notice) for event in events)

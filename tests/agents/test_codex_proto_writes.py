@@ -10,7 +10,7 @@ import pytest
 
 from codex_proxy.agents.base import NOTHING, Decision, Ended, ToolReply
 from codex_proxy.agents.codex_proto.dialect import CodexProto
-from codex_proxy.agents.codex_proto.launch import proto_argv
+from codex_proxy.agents.codex_proto.spec import proto_argv
 from codex_proxy.agents.codex_proto.submissions import is_flattened
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import (
@@ -22,12 +22,12 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import Turn
 from tests.agents.proto_child import (
     ALL,
-    ASKED,
     FAKE,
     HISTORY,
+    PROMPT,
     begun,
+    end_of,
     event_line,
-    the_end,
 )
 
 # --- what we write --------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_a_turn_is_written_at_once_with_all_that_a_user_turn_takes() -> None:
 
 def test_without_a_model_the_settings_go_ahead_and_the_childs_own_model_serves() -> None:
     context, turn = ops(
-        CodexProto().begin(Turn(model="", history=(ASKED,), workdir="/w", effort="low")).writes
+        CodexProto().begin(Turn(model="", history=(PROMPT,), workdir="/w", effort="low")).writes
     )
     assert context["type"] == "override_turn_context"
     assert (context["cwd"], context["effort"], "model" in context) == ("/w", "low", False)
@@ -75,7 +75,7 @@ def test_without_a_model_the_settings_go_ahead_and_the_childs_own_model_serves()
 
 def test_a_schema_without_a_model_waits_for_the_childs_model() -> None:
     dialect = CodexProto()
-    assert dialect.begin(Turn(model="", history=(ASKED,), output_schema=msgspec.Raw(b"{}"))) == NOTHING
+    assert dialect.begin(Turn(model="", history=(PROMPT,), output_schema=msgspec.Raw(b"{}"))) == NOTHING
     step = dialect.receive([event_line("session_configured", "", session_id="s", model="gpt-5")])
     assert step.events == [ev.TurnStarted("s", "gpt-5")]
     (op,) = ops(step.writes)
@@ -98,8 +98,8 @@ def test_a_history_becomes_one_labelled_transcript_with_its_images_behind_it() -
 
 
 def test_only_a_single_user_message_goes_in_unflattened() -> None:
-    assert not is_flattened(Turn(model="", history=(ASKED,)))
-    assert is_flattened(Turn(model="", history=(ASKED, ASKED)))
+    assert not is_flattened(Turn(model="", history=(PROMPT,)))
+    assert is_flattened(Turn(model="", history=(PROMPT, PROMPT)))
     assert is_flattened(Turn(model="", history=(HistoryMessage("developer", (TextPart("x"),)),)))
 
 
@@ -141,7 +141,7 @@ def test_an_approval_is_asked_and_answered_by_the_events_id(
     assert dialect.answer(asked.ask_id, Decision(approve=approve)) == NOTHING
 
 
-def test_what_is_no_decision_is_a_no() -> None:
+def test_a_reply_that_is_no_decision_denies() -> None:
     dialect = begun()
     (asked,) = dialect.receive([event_line("exec_approval_request", call_id="c", command="ls")]).events
     assert isinstance(asked, ev.ApprovalRequested)
@@ -153,13 +153,13 @@ def test_an_interrupt_is_written_once_and_ends_the_turn_as_interrupted_even_if_t
     dialect = begun()
     assert ops(dialect.interrupt().writes) == [{"type": "interrupt"}]
     assert dialect.interrupt() == NOTHING
-    assert the_end(dialect.eof(Ended(signal=15)).events).stop == "interrupted"
+    assert end_of(dialect.eof(Ended(signal=15)).events).stop == "interrupted"
 
 
 # --- launch ---------------------------------------------------------------------------------------
 
 
-def test_the_arguments_are_json_and_ours_give_way_to_the_operators() -> None:
+def test_the_arguments_are_json_and_the_operators_replace_the_proxys() -> None:
     argv = proto_argv(
         ("codex",),
         config={"model": "gpt-5", "tools.view_image": True},

@@ -1,1 +1,1 @@
-"""The agent `codex-proto`: `codex proto`, JSON lines both ways, one process per turn. Codex up to 0.4x; the fake."""
+"""The agent `codex-proto`: older releases of Codex, driven by the JSON lines of `codex proto`."""

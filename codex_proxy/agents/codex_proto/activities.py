@@ -1,7 +1,7 @@
-"""What the agent does by itself: commands, patches, MCP calls, searches, plans, images.
+"""The agent's own activities: commands, patches, MCP calls, web searches, plans and images.
 
-In come the events about it, out go `Activity` items with ids of ours (`a0`). The agent's own call ids only
-match a beginning with its end.
+Events about them become `Activity` items with ids of the proxy's (`a0`, `a1`, ...), each described in one line. The
+agent's call ids only connect the beginning of an activity with its end.
 """
 
 from __future__ import annotations
@@ -9,36 +9,92 @@ from __future__ import annotations
 import base64
 import binascii
 import codecs
+import shlex
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from codex_proxy.agents.codex_proto import phrases
 from codex_proxy.agents.codex_proto.wire import Msg
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Notice, OutputDelta
 from codex_proxy.core.items import Activity
 
 ActivityKind = Literal["command", "file_change", "web_search", "mcp_call", "plan", "image"]
 
+MAX_CHARS = 300
+"""The longest description of an activity, in characters: a command can be a whole script."""
+
+SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
+"""Programs whose argument behind `-c` is the command to show."""
+VERBS = frozenset({"add", "update", "delete"})
+
+
+# --- one line for each activity -----------------------------------------------------------------
+
+
+def command_line(msg: Msg) -> str:
+    """Returns the command as a person would type it. Of `bash -c "..."`, only the script is shown."""
+    command = msg.command
+    if isinstance(command, str):
+        return one_line(command)
+    words = command or []
+    if len(words) == 3 and words[0] in SHELLS and words[1] in ("-c", "-lc"):
+        return one_line(words[2])
+    return one_line(shlex.join(words))
+
+
+def file_changes(msg: Msg, workdir: str) -> str:
+    """Returns the changed files, like `add a.txt, update b/c.py`. Files inside `workdir` are named relative to it."""
+    root = workdir.rstrip("/") + "/"
+    parts = []
+    for path, change in (msg.changes or {}).items():
+        verb = next((key for key in change if key in VERBS), "change")
+        parts.append(f"{verb} {path.removeprefix(root) if workdir else path}")
+    return one_line(", ".join(parts))
+
+
+def mcp_call(msg: Msg) -> str:
+    """Returns the called tool, like `server.tool`."""
+    called = msg.invocation
+    return one_line(f"{called.server}.{called.tool}" if called else "")
+
+
+def plan_steps(msg: Msg) -> str:
+    """Returns the steps of a plan, like `read (completed), write (in progress), test (pending)`."""
+    return one_line(", ".join(f"{step.step} ({step.status.replace('_', ' ')})" for step in msg.plan or ()))
+
+
+def with_reason(text: str, reason: str | None) -> str:
+    """Returns the description of an approval request, with the agent's reason in parentheses."""
+    return one_line(f"{text} ({reason})" if reason else text)
+
+
+def one_line(text: str) -> str:
+    """Joins all words of the text by single spaces, and cuts it to `MAX_CHARS`."""
+    text = " ".join(text[: MAX_CHARS * 4].split())
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+
+
+# --- the activities ----------------------------------------------------------------------------
+
 
 class Activities:
-    """What the agent does by itself, by its own call ids."""
+    """The activities of a turn. Its methods append events to `out`."""
 
     __slots__ = ("_count", "_decoders", "_open", "workdir")
 
     def __init__(self) -> None:
         self.workdir = ""
-        """Where the agent works: files in it are named without it."""
+        """The folder in which the agent works."""
         self._count = 0
         self._open: dict[str, str] = {}
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
-    def begin(self, call_id: str, kind: ActivityKind, text: str, out: list[Event]) -> None:
-        """It starts."""
+    def start(self, call_id: str, kind: ActivityKind, text: str, out: list[Event]) -> None:
+        """Starts an activity, unless this call has started already."""
         if call_id not in self._open:
             self._open[call_id] = self._start(kind, text, out)
 
-    def output(self, call_id: str, chunk: str, out: list[Event]) -> None:
-        """A base64 chunk of what a command printed; a chunk may end inside a character."""
+    def add_output(self, call_id: str, chunk: str, out: list[Event]) -> None:
+        """Adds a base64 chunk of a command's output. A chunk may end inside a UTF-8 character."""
         item = self._open.get(call_id)
         if item is None:
             return
@@ -53,18 +109,19 @@ class Activities:
         if text:
             out.append(OutputDelta(item, text))
 
-    def end(self, call_id: str, well: bool, out: list[Event]) -> None:
-        """It is over, well or not."""
+    def finish(self, call_id: str, succeeded: bool, out: list[Event]) -> None:
+        """Ends an activity that was started."""
         item = self._open.pop(call_id, None)
         if item is not None:
             self._decoders.pop(item, None)
-            out.append(ItemEnded(item, "completed" if well else "failed"))
+            out.append(ItemEnded(item, "completed" if succeeded else "failed"))
 
-    def done(self, kind: ActivityKind, text: str, out: list[Event]) -> None:
-        """Something that is told only when it is over."""
+    def add_finished(self, kind: ActivityKind, text: str, out: list[Event]) -> None:
+        """Starts and ends an activity that is reported only once it is over."""
         out.append(ItemEnded(self._start(kind, text, out)))
 
     def _start(self, kind: ActivityKind, text: str, out: list[Event]) -> str:
+        """Starts an activity item and returns its id."""
         item = f"a{self._count}"
         self._count += 1
         out.append(ItemStarted(Activity(item, kind, text)))
@@ -72,45 +129,45 @@ class Activities:
 
 
 def _command_begin(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.begin(msg.call_id, "command", phrases.command_line(msg), out)
+    activities.start(msg.call_id, "command", command_line(msg), out)
 
 
 def _command_output(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.output(msg.call_id, msg.chunk or "", out)
+    activities.add_output(msg.call_id, msg.chunk or "", out)
 
 
 def _command_end(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.end(msg.call_id, msg.exit_code == 0, out)
+    activities.finish(msg.call_id, msg.exit_code == 0, out)
 
 
 def _patch_begin(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.begin(msg.call_id, "file_change", phrases.file_changes(msg, activities.workdir), out)
+    activities.start(msg.call_id, "file_change", file_changes(msg, activities.workdir), out)
 
 
 def _patch_end(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.end(msg.call_id, bool(msg.success), out)
+    activities.finish(msg.call_id, bool(msg.success), out)
 
 
 def _mcp_begin(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.begin(msg.call_id, "mcp_call", phrases.mcp_call(msg), out)
+    activities.start(msg.call_id, "mcp_call", mcp_call(msg), out)
 
 
 def _mcp_end(activities: Activities, msg: Msg, out: list[Event]) -> None:
     answer = msg.result.Ok if msg.result else None
-    activities.end(msg.call_id, answer is not None and not answer.isError, out)
+    activities.finish(msg.call_id, answer is not None and not answer.isError, out)
 
 
 def _search_end(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    """The query is told only here, so the search begins here too."""
-    activities.done("web_search", phrases.one_line(msg.query or ""), out)
+    """Adds a web search: only its end names the query."""
+    activities.add_finished("web_search", one_line(msg.query or ""), out)
 
 
 def _plan_update(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.done("plan", phrases.plan(msg), out)
+    activities.add_finished("plan", plan_steps(msg), out)
 
 
 def _image_viewed(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.done("image", phrases.one_line(msg.path or ""), out)
+    activities.add_finished("image", one_line(msg.path or ""), out)
 
 
 ActivityEvent: TypeAlias = Callable[[Activities, Msg, list[Event]], None]
@@ -127,4 +184,4 @@ ACTIVITY_EVENTS: dict[str, ActivityEvent] = {
     "plan_update": _plan_update,
     "view_image_tool_call": _image_viewed,
 }
-"""What each event says about the agent's own doings."""
+"""What to do for each event about an activity."""

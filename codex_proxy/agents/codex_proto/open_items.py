@@ -1,7 +1,7 @@
-"""What the model is in the middle of saying: messages, reasoning, and calls of the client's tools.
+"""What the model is putting out at the moment: messages, reasoning, and calls of the client's tools.
 
-`codex proto` gives its messages and its reasoning no ids, so they get ours (`m0`, `r0`, `c0`). Each class
-appends events to the list it is given; none knows a line.
+`codex proto` gives messages and reasoning no ids, so they get ids of the proxy's (`m0`, `r0`; calls are `c0`). The
+methods append events to the list `out`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CallKind = Literal["function", "custom", "legacy"]
 
 
 class Messages:
-    """The message that is being said, one per choice; after its whole text the next one begins."""
+    """The open message of each choice (`choice` is None where the child does not write several choices)."""
 
     __slots__ = ("_ids", "by_choice", "count")
 
@@ -37,44 +37,45 @@ class Messages:
         self._ids: dict[int | None, str] = {}
         self.count = 0
         self.by_choice = False
-        """Whether the child tells choices apart."""
+        """Whether the child writes a choice with its messages."""
 
     def __bool__(self) -> bool:
-        """Whether one is open."""
+        """Whether a message is open."""
         return bool(self._ids)
 
     @property
-    def speaker(self) -> str | None:
-        """The open message of an agent that speaks of one answer."""
+    def without_choice(self) -> str | None:
+        """The id of the open message that belongs to no particular choice; None if there is none."""
         return self._ids.get(None)
 
-    def delta(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """A piece of text."""
+    def add_delta(self, choice: int | None, text: str, out: list[Event]) -> None:
+        """Adds a piece of text, to a new message if none is open."""
         out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
 
-    def whole(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """The whole text, and the end."""
+    def finish_with(self, choice: int | None, text: str, out: list[Event]) -> None:
+        """Adds what is missing of the full text, then closes the message."""
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
         out.append(FullText(item, text))
         out.append(ItemEnded(item))
 
-    def refusal(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """A message that says why there is no answer, as a whole."""
+    def refuse(self, choice: int | None, text: str, out: list[Event]) -> None:
+        """Adds a refusal as the whole message, then closes it."""
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
         out += (RefusalDelta(item, text), ItemEnded(item))
 
-    def end(self, out: list[Event]) -> None:
-        """Whatever was not said whole ends as it is."""
+    def end_all(self, out: list[Event]) -> None:
+        """Closes all open messages as they are."""
         out.extend(map(ItemEnded, self._ids.values()))
         self._ids.clear()
 
-    def forget(self) -> None:
-        """A retry: what was begun will not go on, its text comes again as another message."""
+    def drop_open(self) -> None:
+        """Forgets the open messages: after a retry their text comes again, as other messages."""
         self._ids.clear()
 
     def _start(self, choice: int | None, out: list[Event]) -> str:
+        """Opens a message and returns its id."""
         item = self._ids[choice] = f"m{self.count}"
         self.count += 1
         self.by_choice = self.by_choice or choice is not None
@@ -83,12 +84,13 @@ class Messages:
 
 
 class ReasoningItems:
-    """The reasoning item that is open. Deltas of all parts come first, then the whole text of each part.
+    """The open reasoning item.
 
-    A break comes before every part, the first one too. What follows a whole text is a new item.
+    The deltas of all parts come first, then the full text of each part. A section break comes before each part, also
+    before the first. After a full text, anything but another full text opens a new item.
     """
 
-    __slots__ = ("_count", "_item", "_part", "_parts_with_deltas", "_raw_deltas", "_wholes")
+    __slots__ = ("_count", "_full_texts", "_item", "_part", "_parts_with_deltas", "_raw_deltas")
 
     def __init__(self) -> None:
         self._count = 0
@@ -96,22 +98,22 @@ class ReasoningItems:
         self._part = 0
         self._parts_with_deltas: set[int] = set()
         self._raw_deltas = False
-        self._wholes = {"summary": 0, "raw": 0}
+        self._full_texts = {"summary": 0, "raw": 0}
 
     def __bool__(self) -> bool:
-        """Whether one is open."""
+        """Whether an item is open."""
         return bool(self._item)
 
     def section_break(self, out: list[Event]) -> None:
-        """The next part begins; before the first delta of an item this is part 0."""
-        if self._told_whole():
+        """Starts the next part of the open item; before its first delta that is still part 0."""
+        if self._has_full_text():
             self.end(out)
         elif self._part in self._parts_with_deltas:
             self._part += 1
 
-    def delta(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
-        """A piece of the open part, or of the raw reasoning."""
-        if self._told_whole():
+    def add_delta(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
+        """Adds a piece of the open part, or of the raw reasoning."""
+        if self._has_full_text():
             self.end(out)
         self._start(out)
         if kind == "raw":
@@ -121,11 +123,14 @@ class ReasoningItems:
             self._parts_with_deltas.add(self._part)
             out.append(ReasoningDelta(self._item, text, self._part))
 
-    def whole(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
-        """The whole text of the next part. Where deltas had other parts than the wholes, the deltas stand."""
+    def add_full_text(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
+        """Adds the full text of the next part.
+
+        It is left out where the deltas came in other parts than the full texts, so that nothing is repeated.
+        """
         self._start(out)
-        part = self._wholes[kind]
-        self._wholes[kind] = part + 1
+        part = self._full_texts[kind]
+        self._full_texts[kind] = part + 1
         if kind == "raw":
             if not self._raw_deltas:
                 out.append(FullReasoning(self._item, text, part, "raw"))
@@ -133,23 +138,25 @@ class ReasoningItems:
             out.append(FullReasoning(self._item, text, part))
 
     def end(self, out: list[Event]) -> None:
-        """The open item ends, if there is one."""
+        """Closes the open item, if there is one."""
         if self._item:
             out.append(ItemEnded(self._item))
-        self.forget()
+        self.drop_open()
 
-    def forget(self) -> None:
-        """A retry: the item will not go on."""
+    def drop_open(self) -> None:
+        """Forgets the open item: after a retry it does not continue."""
         self._item = ""
         self._part = 0
         self._parts_with_deltas = set()
         self._raw_deltas = False
-        self._wholes = {"summary": 0, "raw": 0}
+        self._full_texts = {"summary": 0, "raw": 0}
 
-    def _told_whole(self) -> bool:
-        return any(self._wholes.values())
+    def _has_full_text(self) -> bool:
+        """Whether the open item has had a full text."""
+        return any(self._full_texts.values())
 
     def _start(self, out: list[Event]) -> None:
+        """Opens an item, if none is open."""
         if not self._item:
             self._item = f"r{self._count}"
             self._count += 1
@@ -157,15 +164,18 @@ class ReasoningItems:
 
 
 class _Call:
-    __slots__ = ("given", "held", "item", "kind")
+    """A call that is not complete yet."""
 
-    def __init__(self, given: str | None, kind: CallKind) -> None:
-        self.given = given
-        """The child's own id, as soon as it says one."""
+    __slots__ = ("buffered_arguments", "call_id", "item_id", "kind")
+
+    def __init__(self, call_id: str | None, kind: CallKind) -> None:
+        self.call_id = call_id
+        """The child's id of the call; None until it has given one."""
         self.kind: CallKind = kind
-        self.item = ""
-        """Empty until the name is known: a call cannot be told without it."""
-        self.held = ""
+        self.item_id = ""
+        """The id of the item; empty until the tool's name is known, since an item needs it."""
+        self.buffered_arguments = ""
+        """Arguments that came before the name."""
 
 
 _Key = tuple[int | None, int | str]
@@ -176,32 +186,31 @@ _STOPS: dict[CallKind | None, Stop] = {
     "legacy": Stop.FUNCTION_CALL,
 }
 LEGACY = "function_call"
-"""The index of Chat's old single call; it has no id and comes once per choice."""
+"""The index of the single call of Chat's old `function_call`, which has no id and comes once per choice."""
 
 
 class Calls:
-    """Calls of the client's tools, by choice and index; an id may come once, late, or never.
+    """The open calls of the client's tools, by choice and index. Their ids may come at once, late or never.
 
-    A call that gets no id is named after its place in the conversation (`serial` calls came before it), so
-    that ids never repeat within one.
+    A call without an id is numbered, `earlier_calls` of the conversation included, so that no id occurs twice in it.
     """
 
-    __slots__ = ("_count", "_done", "_open", "_serial", "seen")
+    __slots__ = ("_count", "_done", "_earlier_calls", "_open", "last_kind")
 
-    def __init__(self, serial: int = 0) -> None:
+    def __init__(self, earlier_calls: int = 0) -> None:
         self._open: dict[_Key, _Call] = {}
         self._done: set[_Key] = set()
         self._count = 0
-        self._serial = serial
-        self.seen: CallKind | None = None
-        """The kind of the last call, where there was one."""
+        self._earlier_calls = earlier_calls
+        self.last_kind: CallKind | None = None
+        """The kind of the last call; None if there was none."""
 
     @property
     def stop(self) -> Stop:
-        """Why a turn ended that does not say why."""
-        return _STOPS[self.seen]
+        """The stop reason of a turn whose end does not name one."""
+        return _STOPS[self.last_kind]
 
-    def piece(
+    def add_piece(
         self,
         key: _Key,
         call_id: str | None,
@@ -210,25 +219,25 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """An increment of a call; `key` is its choice and index. A call that is over is not said again."""
+        """Adds a piece of a call; `key` is its choice and index. Pieces of a complete call are ignored."""
         call = self._open.get(key)
-        if call and call_id and call.given not in (None, call_id):
+        if call and call_id and call.call_id not in (None, call_id):
             self._end(key, out)
             call = None
         if call is None:
             if self._is_done(key, call_id):
                 return
             call = self._open[key] = _Call(call_id, kind)
-        call.given = call.given or call_id
-        if call.item:
+        call.call_id = call.call_id or call_id
+        if call.item_id:
             if arguments:
-                out.append(ArgumentsDelta(call.item, arguments))
+                out.append(ArgumentsDelta(call.item_id, arguments))
             return
-        call.held += arguments
+        call.buffered_arguments += arguments
         if name:
             self._start(key, call, name, out)
 
-    def whole(
+    def finish_with(
         self,
         key: _Key,
         call_id: str | None,
@@ -237,52 +246,55 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """A call as a whole, at once or after its increments."""
+        """Adds what is missing of the full arguments, then closes the call. A complete call is not repeated."""
         if self._is_done(key, call_id):
             return
         key = self._key_of(key, call_id)
-        self.piece(key, call_id, name, "", kind, out)
+        self.add_piece(key, call_id, name, "", kind, out)
         call = self._open[key]
-        if call.item:
-            out.append(FullArguments(call.item, arguments))
+        if call.item_id:
+            out.append(FullArguments(call.item_id, arguments))
         self._end(key, out)
 
-    def end(self, out: list[Event]) -> None:
-        """The model call is over: so is every call in it."""
+    def end_all(self, out: list[Event]) -> None:
+        """Closes all open calls: the model call is over."""
         for key in list(self._open):
             self._end(key, out)
 
-    def forget(self) -> None:
-        """A retry: what was begun will not go on."""
+    def drop_open(self) -> None:
+        """Forgets the open calls: after a retry they come again."""
         self._open.clear()
 
     def _key_of(self, key: _Key, call_id: str | None) -> _Key:
-        """Where the open call with this id is; increments and whole may count differently."""
+        """Returns the key of the open call with this id: pieces and full calls may have different indexes."""
         if call_id:
             for other, call in self._open.items():
-                if other[0] == key[0] and call.given == call_id:
+                if other[0] == key[0] and call.call_id == call_id:
                     return other
         return key
 
     def _is_done(self, key: _Key, call_id: str | None) -> bool:
+        """Returns whether this call is complete already."""
         name = LEGACY if key[1] == LEGACY else call_id
         return name is not None and (key[0], name) in self._done
 
     def _start(self, key: _Key, call: _Call, name: str, out: list[Event]) -> None:
-        call_id = call.given or f"call_{self._serial + self._count}"
-        call.item = f"c{self._count}"
+        """Opens the item of a call whose name is known."""
+        call_id = call.call_id or f"call_{self._earlier_calls + self._count}"
+        call.item_id = f"c{self._count}"
         self._count += 1
-        self.seen = call.kind
-        out.append(ItemStarted(ToolCall(call.item, call_id, name, call.kind, key[0])))
-        if call.held:
-            out.append(ArgumentsDelta(call.item, call.held))
+        self.last_kind = call.kind
+        out.append(ItemStarted(ToolCall(call.item_id, call_id, name, call.kind, key[0])))
+        if call.buffered_arguments:
+            out.append(ArgumentsDelta(call.item_id, call.buffered_arguments))
 
     def _end(self, key: _Key, out: list[Event]) -> None:
+        """Closes a call; one that never had a name is only noticed."""
         call = self._open.pop(key)
-        if not call.item:
+        if not call.item_id:
             out.append(Notice("nameless_call"))
             return
-        out.append(ItemEnded(call.item))
-        name = LEGACY if key[1] == LEGACY else call.given
+        out.append(ItemEnded(call.item_id))
+        name = LEGACY if key[1] == LEGACY else call.call_id
         if name:
             self._done.add((key[0], name))

@@ -1,8 +1,11 @@
-"""The agent `codex-proto`: older Codex, one `codex proto` for each turn."""
+"""The agent `codex-proto`: older releases of Codex, with one `codex proto` process for each turn."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from codex_proxy.agents.codex.spec import NO_PROTO, codex_program, provider_of, speaks_proto
 from codex_proxy.agents.spec import AgentContext, AgentSpec
@@ -14,14 +17,54 @@ if TYPE_CHECKING:
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset({"images"})
 
+NO_VIEW_IMAGE: Mapping[str, object] = {"tools.view_image": False}
+"""Switches off the tool that reads images from the disk: it would be sent to the model with each call."""
+
+RETRY_COUNTS = ("request_max_retries", "stream_max_retries")
+"""The settings of a model provider that say how often Codex repeats a request to it."""
+
+
+def proto_argv(
+    codex: tuple[str, ...],
+    *,
+    config: Mapping[str, object] | None = None,
+    custom_provider: str | None = None,
+    parallel_tool_calls: bool = False,
+) -> tuple[str, ...]:
+    """Returns the argument vector of a `codex proto` process. 0.42 reads the values of `-c` as JSON.
+
+    `codex` is the program with its first arguments (`(python, "-m", "fake_proto")` for the fake agent). `config` are
+    further overrides, which win over the proxy's own. `custom_provider` is the key of a provider in config.toml,
+    whose retries are switched off: a retry repeats text that the client already has. (A built-in provider's cannot
+    be.) `parallel_tool_calls` allows several calls in one answer.
+    """
+    overrides = {
+        **NO_VIEW_IMAGE,
+        **no_retries(custom_provider),
+        **(config or {}),
+    }
+    argv = [*codex, "proto"]
+    for key, value in overrides.items():
+        argv += ("-c", f"{key}={msgspec.json.encode(value).decode()}")
+    if parallel_tool_calls:
+        argv += ("--config", "parallel_tool_calls=true")
+    return tuple(argv)
+
+
+def no_retries(provider: str | None) -> dict[str, object]:
+    """Returns the overrides that set a custom provider's retry counts to 0; none without a custom provider."""
+    return {f"model_providers.{provider}.{name}": 0 for name in RETRY_COUNTS} if provider else {}
+
 
 async def make_proto(context: AgentContext) -> Agent:
-    """Looks at the program and the user's config.toml. Raises `NoAgentError` or `Fault`."""
+    """Makes the agent, after asking the program for its version and reading the user's config.toml.
+
+    Raises `NoAgentError` if there is no Codex, and `Fault` if it cannot be used.
+    """
     from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
     from codex_proxy.agents.codex.commands import find_version, misconfigured
     from codex_proxy.agents.codex.shadow_home import shell_exclude
     from codex_proxy.agents.codex_proto.dialect import CodexProto
-    from codex_proxy.agents.codex_proto.launch import proto_argv
     from codex_proxy.config import split_list
     from codex_proxy.process.child import Command
     from codex_proxy.process.environment import child_environment, credential_names
@@ -60,6 +103,7 @@ async def make_proto(context: AgentContext) -> Agent:
 
 
 async def _check(context: AgentContext) -> list[Check]:
+    """Checks Codex for `doctor`."""
     from codex_proxy.agents.codex.checks import codex_checks
 
     return await codex_checks(context, "codex-proto")

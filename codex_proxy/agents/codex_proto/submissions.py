@@ -1,9 +1,8 @@
-"""What we write to `codex proto`: a `Turn` in, op lines out. Pure.
+"""The lines that are written to `codex proto`: a `Turn` as operations.
 
-The real 0.42 takes one user turn: no history, no system role, no tools of the client. A turn that is more
-than one user message goes in as one labelled transcript, which is lossy: the model reads the roles instead
-of having them. The fake agent (`extended`) also takes the history as Responses items, the tools and the
-number of choices in fields that the real one would ignore.
+Release 0.42 takes one user message: no history, no system role, no tools of the client. Any other history goes in as
+one transcript with labelled messages, so that the model reads the roles as text. The fake agent (`extended`) also
+takes the history as Responses items, the tools and the number of choices, in fields that the real one would ignore.
 """
 
 from __future__ import annotations
@@ -35,7 +34,9 @@ EFFORTS = {
     "xhigh": "high",
     "max": "high",
 }
-"""To what 0.42 knows: a word that it does not know makes it drop the whole op without a sign."""
+"""The reasoning efforts of 0.42 for those of the API. It silently drops an operation with one that it does
+not know.
+"""
 
 SUMMARIES = frozenset({"auto", "concise", "detailed", "none"})
 
@@ -44,26 +45,29 @@ PREAMBLE = "This is the conversation so far, oldest message first. Answer its la
 _ROLES = {"developer": "system", "user": "user", "assistant": "assistant"}
 
 
-def line(submission: str, op: dict[str, Any]) -> bytes:
-    """One submission, ready to be written."""
-    return msgspec.json.encode({"id": submission, "op": op}) + b"\n"
+def submission_line(submission_id: str, op: dict[str, Any]) -> bytes:
+    """Encodes an operation as one line."""
+    return msgspec.json.encode({"id": submission_id, "op": op}) + b"\n"
 
 
 def is_flattened(turn: Turn) -> bool:
-    """Whether a real `codex proto` gets this turn's history as one transcript (and loses the roles)."""
+    """Returns whether a real `codex proto` gets the turn's history as one transcript, which loses the roles."""
     return not (len(turn.history) == 1 and _is_user(turn.history[0]))
 
 
 def needs_model(turn: Turn) -> bool:
-    """Whether the turn can only be written once the child has said its model: a schema needs `user_turn`,
-    `user_turn` needs a model, and the turn has none."""
+    """Returns whether the turn can only be written once the child has reported its model.
+
+    A schema needs the operation `user_turn`, which needs a model's name, and the turn has none.
+    """
     return turn.output_schema is not None and not turn.model
 
 
-def turn_lines(turn: Turn, submission: str, model: str, *, extended: bool) -> bytes:
-    """The lines that start the turn; its events will carry the id `submission`.
+def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) -> bytes:
+    """Returns the lines that start the turn. The turn's events will carry `submission_id`.
 
-    `model` may be empty, for the child's default: then `override_turn_context` carries the settings.
+    With an empty `model` the child's default model is used, and the settings go into a line of their own before the
+    input.
     """
     settings: dict[str, Any] = {
         "cwd": turn.workdir or ".",
@@ -72,22 +76,23 @@ def turn_lines(turn: Turn, submission: str, model: str, *, extended: bool) -> by
     }
     summary = turn.summary if turn.summary in SUMMARIES else None
     effort = EFFORTS.get(turn.effort or "")
-    said = _extended(turn) if extended else {"items": _items(turn)}
+    input_fields = _extended_fields(turn) if extended else {"items": _input_items(turn)}
     if model:
-        op = {"type": "user_turn", **said, **settings, "model": model, "effort": effort}
+        op = {"type": "user_turn", **input_fields, **settings, "model": model, "effort": effort}
         op["summary"] = summary or "auto"
         if turn.output_schema is not None:
             op["final_output_json_schema"] = turn.output_schema
-        return line(submission, op)
+        return submission_line(submission_id, op)
     if effort:
         settings["effort"] = effort
     if summary:
         settings["summary"] = summary
-    context = line(f"{submission}-context", {"type": "override_turn_context", **settings})
-    return context + line(submission, {"type": "user_input", **said})
+    context = submission_line(f"{submission_id}-context", {"type": "override_turn_context", **settings})
+    return context + submission_line(submission_id, {"type": "user_input", **input_fields})
 
 
-def _items(turn: Turn) -> list[dict[str, Any]]:
+def _input_items(turn: Turn) -> list[dict[str, Any]]:
+    """Returns the input of a real `codex proto`: the single user message, or the transcript."""
     first = turn.history[0] if turn.history else None
     if isinstance(first, HistoryMessage) and not is_flattened(turn):
         return _inputs(first.parts)
@@ -95,6 +100,7 @@ def _items(turn: Turn) -> list[dict[str, Any]]:
 
 
 def _inputs(parts: Iterable[Part]) -> list[dict[str, Any]]:
+    """Converts parts to inputs of `codex proto`."""
     return [
         {"type": "text", "text": part.text}
         if isinstance(part, TextPart)
@@ -104,24 +110,25 @@ def _inputs(parts: Iterable[Part]) -> list[dict[str, Any]]:
 
 
 def transcript(history: Sequence[HistoryItem]) -> list[dict[str, Any]]:
-    """The whole history as one text, and its images behind it in the order of their marks."""
+    """Returns the history as one text with numbers in place of images, followed by the images in that order."""
     images: list[ImagePart] = []
     blocks = [PREAMBLE]
-    # What came raw from the model (encrypted reasoning) has no text: it cannot go this way.
-    blocks += [_block(item, images) for item in history if not isinstance(item, RawHistoryItem)]
+    # Raw items (encrypted reasoning) have no text and cannot be part of a transcript.
+    blocks += [_transcript_block(item, images) for item in history if not isinstance(item, RawHistoryItem)]
     return _inputs([TextPart("\n\n".join(blocks)), *images])
 
 
-def _block(item: HistoryMessage | HistoryCall | HistoryOutput, images: list[ImagePart]) -> str:
+def _transcript_block(item: HistoryMessage | HistoryCall | HistoryOutput, images: list[ImagePart]) -> str:
+    """Returns one item of the history as labelled text; appends its images to `images`."""
     if isinstance(item, HistoryMessage):
-        return f"[{_ROLES[item.role]}]\n{_marked(item.parts, images)}"
+        return f"[{_ROLES[item.role]}]\n{_text_with_image_numbers(item.parts, images)}"
     if isinstance(item, HistoryCall):
         return f"[assistant calls tool {item.name}, {item.call_id}]\n{item.arguments}"
-    return f"[tool output, {item.call_id}]\n{_marked(item.parts, images)}"
+    return f"[tool output, {item.call_id}]\n{_text_with_image_numbers(item.parts, images)}"
 
 
-def _marked(parts: Iterable[Part], images: list[ImagePart]) -> str:
-    """The text of the parts; each image is put aside and leaves its number."""
+def _text_with_image_numbers(parts: Iterable[Part], images: list[ImagePart]) -> str:
+    """Returns the text of the parts, with `[image N]` for each image, which is appended to `images`."""
     words = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -132,15 +139,17 @@ def _marked(parts: Iterable[Part], images: list[ImagePart]) -> str:
     return "\n".join(words)
 
 
-def _extended(turn: Turn) -> dict[str, Any]:
-    """`items` is the last user message, `history` all before it as Responses items."""
+def _extended_fields(turn: Turn) -> dict[str, Any]:
+    """Returns the fields for the fake agent: `items` is the last user message, `history` all before it as Responses
+    items.
+    """
     history = list(turn.history)
     last = history.pop() if history and _is_user(history[-1]) else None
     return {
         "items": _inputs(last.parts) if isinstance(last, HistoryMessage) else [],
         "history": [_response_item(item) for item in history],
         "tools": [_tool(tool) for tool in turn.tools],
-        "tool_choice": _choice(turn),
+        "tool_choice": _tool_choice(turn),
         "choices": turn.choices,
         "parallel_tool_calls": turn.parallel_tool_calls,
     }
@@ -151,6 +160,7 @@ def _is_user(item: HistoryItem) -> bool:
 
 
 def _response_item(item: HistoryItem) -> object:
+    """Converts an item of the history to a Responses item."""
     if isinstance(item, RawHistoryItem):
         return msgspec.Raw(item.json)
     if isinstance(item, HistoryCall):
@@ -164,6 +174,7 @@ def _response_item(item: HistoryItem) -> object:
 
 
 def _content(parts: Iterable[Part], kind: str) -> list[dict[str, Any]]:
+    """Converts parts to Responses content parts; `kind` is the type of text parts."""
     return [
         {"type": kind, "text": part.text}
         if isinstance(part, TextPart)
@@ -182,7 +193,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
     }
 
 
-def _choice(turn: Turn) -> object:
+def _tool_choice(turn: Turn) -> object:
     if isinstance(turn.tool_choice, NamedTools):
         return {"names": turn.tool_choice.names, "required": turn.tool_choice.required}
     return turn.tool_choice

@@ -1,59 +1,63 @@
-"""Tokens of one turn, out of the sums that `codex proto` gives for its whole session."""
+"""The tokens of one turn, calculated from the session totals that `codex proto` reports."""
 
 from __future__ import annotations
 
 from codex_proxy.agents.codex_proto.wire import Msg, TokenUsage
 from codex_proxy.core.events import Usage
 
-NONE = Usage()
+NO_USAGE = Usage()
 
 
-class Tally:
-    """The turn's share: the sum now less the sum before the turn.
+class TurnUsage:
+    """Counts a turn's tokens: the session's total now, less the total before the turn.
 
-    The first count of a turn comes with the response's headers and repeats the sum before; so does the first
-    count of every further model call, which is why the counts of last calls must not be added up.
+    The first count of a turn comes with the response's headers and repeats the total before it, as does the first
+    count of each further model call. That is why the counts of the last call (`last_token_usage`) must not be summed.
     """
 
-    __slots__ = ("_before", "_sum")
+    __slots__ = ("_session_before", "_session_total")
 
     def __init__(self) -> None:
-        self._before: Usage | None = None
-        self._sum = NONE
+        self._session_before: Usage | None = None
+        self._session_total = NO_USAGE
 
     @property
-    def turn(self) -> Usage:
-        """The turn so far."""
-        return _less(self._sum, self._before or NONE)
+    def so_far(self) -> Usage:
+        """The tokens of the turn so far."""
+        return _difference(self._session_total, self._session_before or NO_USAGE)
 
-    def count(self, msg: Msg, *, said: bool) -> Usage | None:
-        """Tokens that are new with this count. `said`: the turn has put something out before it."""
+    def add_count(self, msg: Msg, *, has_output: bool) -> Usage | None:
+        """Handles a `token_count` event. Returns the tokens that it adds, or None if it adds none.
+
+        `has_output`: whether the model has put out something since the last count.
+        """
         info = msg.info
         if info is None:
-            self._before = self._before or NONE
+            self._session_before = self._session_before or NO_USAGE
             return self._add(msg)
         total = _usage(info.total_token_usage)
-        if self._before is None:
-            # A child that does not begin with the old sum: then what the last call took is new.
+        if self._session_before is None:
+            # The child has not reported the total before this turn: what the last call used is new.
             last = _usage(info.last_token_usage) if info.last_token_usage else total
-            self._before = self._sum = _less(total, last) if said else total
-        new = _less(total, self._sum)
-        self._sum = total
-        return None if new == NONE else new
+            self._session_before = self._session_total = _difference(total, last) if has_output else total
+        new = _difference(total, self._session_total)
+        self._session_total = total
+        return None if new == NO_USAGE else new
 
     def _add(self, msg: Msg) -> Usage | None:
-        """A count of the oldest spelling: the tokens of one model call, at the top level of the event."""
+        """Adds the count of the oldest releases: the tokens of one model call, at the top level of the event."""
         used = Usage(
             msg.input_tokens or 0,
             msg.cached_input_tokens or 0,
             msg.output_tokens or 0,
             msg.reasoning_output_tokens or 0,
         )
-        self._sum += used
-        return None if used == NONE else used
+        self._session_total += used
+        return None if used == NO_USAGE else used
 
 
 def _usage(tokens: TokenUsage) -> Usage:
+    """Converts the child's token counts."""
     return Usage(
         tokens.input_tokens,
         tokens.cached_input_tokens,
@@ -62,7 +66,8 @@ def _usage(tokens: TokenUsage) -> Usage:
     )
 
 
-def _less(one: Usage, other: Usage) -> Usage:
+def _difference(one: Usage, other: Usage) -> Usage:
+    """Returns `one - other`, with negative numbers as 0."""
     return Usage(
         max(0, one.input - other.input),
         max(0, one.cached - other.cached),

@@ -1,8 +1,8 @@
-"""One line of `codex proto`: bytes in, a `Msg` with the fields that we need out.
+"""Decodes one line of `codex proto` into a `Line` with the event's fields that the dialect reads.
 
-The real 0.42 says `{"id": submission, "msg": {"type", ...}}`. Older spellings have type and fields at the
-top level, or `codex/event/` before the type; later ones renamed some types. What a line means is the
-dialect's; here is only how it is written. The decoder is typed, so a line costs one decode.
+Release 0.42 writes `{"id": submission id, "msg": {"type", ...}}`. Older ones write type and fields at the top level,
+or `codex/event/` before the type; later ones renamed some types. The decoders are typed, so that each line is decoded
+once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 PREFIX = "codex/event/"
-"""What older versions put before an event's name."""
+"""What older releases write before an event's name."""
 
 ALIASES = {
     "agent_message_content_delta": "agent_message_delta",
@@ -22,11 +22,11 @@ ALIASES = {
     "turn_started": "task_started",
     "turn_complete": "task_complete",
 }
-"""Names of other versions. Some say the same thing twice, once under each name."""
+"""Other releases' names of events, and the name used here. Some releases write an event under both names."""
 
 
 class TokenUsage(msgspec.Struct, gc=False):
-    """Tokens as 0.42 counts them."""
+    """Token counts as 0.42 writes them."""
 
     input_tokens: int = 0
     cached_input_tokens: int = 0
@@ -35,21 +35,21 @@ class TokenUsage(msgspec.Struct, gc=False):
 
 
 class TokenInfo(msgspec.Struct, gc=False):
-    """`total` is the session's sum, `last` the last model call's."""
+    """`total_token_usage` counts the whole session, `last_token_usage` the last model call."""
 
     total_token_usage: TokenUsage
     last_token_usage: TokenUsage | None = None
 
 
 class Function(msgspec.Struct, gc=False):
-    """Name and argument text of a call, or pieces of them."""
+    """The name and the argument text of a call, or a piece of them."""
 
     name: str | None = None
     arguments: str | None = None
 
 
 class CallPiece(msgspec.Struct, gc=False):
-    """A call of a client's tool, or a piece of one (the fake agent's extension of the dialect)."""
+    """A call of a client's tool, or a piece of one (an extension by the fake agent)."""
 
     index: int | None = None
     id: str | None = None
@@ -58,34 +58,34 @@ class CallPiece(msgspec.Struct, gc=False):
 
 
 class Invocation(msgspec.Struct, gc=False):
-    """Which tool of which MCP server."""
+    """The MCP server and tool that are called."""
 
     server: str = ""
     tool: str = ""
 
 
 class McpContent(msgspec.Struct, gc=False):
-    """What an MCP server answered, as far as we look."""
+    """An MCP server's answer; only whether it is an error is read."""
 
     isError: bool | None = None
 
 
 class McpResult(msgspec.Struct, gc=False):
-    """Rust's `Result`: `Err` is the text of a call that failed before the server answered."""
+    """Rust's `Result`: `Err` is the message of a call that failed before the server answered."""
 
     Ok: McpContent | None = None
     Err: msgspec.Raw | None = None
 
 
 class PlanStep(msgspec.Struct, gc=False):
-    """One line of the agent's to-do list."""
+    """One step of the agent's plan."""
 
     step: str = ""
     status: str = ""
 
 
 class Msg(msgspec.Struct, gc=False):
-    """The fields of every event that we read; each event has some of them."""
+    """An event: all fields that are read of any type of event."""
 
     type: str = ""
     # Text.
@@ -102,7 +102,7 @@ class Msg(msgspec.Struct, gc=False):
     cached_input_tokens: int | None = None
     output_tokens: int | None = None
     reasoning_output_tokens: int | None = None
-    # What the agent does by itself.
+    # The agent's own activities.
     call_id: str = ""
     command: list[str] | str | None = None
     chunk: str | None = None
@@ -134,6 +134,8 @@ class _HeadMsg(msgspec.Struct, gc=False):
 
 
 class _Head(msgspec.Struct, gc=False):
+    """The id and type of an event, for lines whose other fields cannot be decoded."""
+
     id: str | int | None = None
     type: str = ""
     msg: _HeadMsg | None = None
@@ -145,14 +147,16 @@ class _Delta(msgspec.Struct, gc=False):
 
 
 class _DeltaLine(msgspec.Struct, gc=False):
+    """A line with a text delta, and nothing else."""
+
     msg: _Delta
 
 
 class Line(msgspec.Struct, gc=False):
-    """A line that was JSON. `id` is None where the spelling has none.
+    """A decoded line. `id` is None in spellings without one.
 
-    `flat`: type and fields are at the top level. `damaged`: a field that we read has another type than it
-    should; then `msg` has its type and nothing else.
+    `flat`: type and fields are at the top level. `damaged`: a field has an unexpected type; then `msg` has only its
+    type.
     """
 
     id: str | int | None
@@ -166,47 +170,49 @@ _FLAT: Final = msgspec.json.Decoder(Msg)
 _HEAD: Final = msgspec.json.Decoder(_Head)
 _DELTA: Final = msgspec.json.Decoder(_DeltaLine).decode
 _DELTA_HEAD: Final = b'{"id":"1","msg":{"type":"agent_message_delta",'
-# What the decoders raise on a child's nonsense; RecursionError: a line of nothing but brackets.
-_NONSENSE: Final = (msgspec.DecodeError, ValueError, RecursionError)
+# What the decoders raise for invalid lines; RecursionError for a line of brackets.
+_UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
-    """Every spelling of these events' names, and the name that it stands for."""
+    """Returns every spelling of the given event names, with the name that it stands for."""
     plain = {name: name for name in names} | ALIASES
     return plain | {PREFIX + spelling: name for spelling, name in plain.items()}
 
 
 def plain_delta(line: bytes) -> str | None:
-    """The text of a delta that is spelled as the real agent spells it, and says nothing but that; else nothing.
+    """Returns the text of a line that is a text delta as the real agent spells it, and nothing else; None for other
+    lines.
 
-    Such lines are most of what comes. To decode the two fields takes half the time of a whole `Msg`.
+    Most lines are such deltas, and decoding their two fields takes half the time of a whole `Msg`.
     """
     if not line.startswith(_DELTA_HEAD):
         return None
     try:
         msg = _DELTA(line).msg
-    except _NONSENSE:
+    except _UNREADABLE:
         return None
     return msg.delta if msg.choice_index is None else None
 
 
 def decode(line: bytes) -> Line | None:
-    """The line, or None when it is no JSON object of ours at all."""
+    """Decodes a line; None if it is not a JSON object of this protocol."""
     try:
         envelope = _ENVELOPE.decode(line)
         if envelope.msg is not None:
             return Line(envelope.id, envelope.msg)
         return Line(envelope.id, _FLAT.decode(line), flat=True)
     except msgspec.ValidationError:
-        return _salvaged(line)
-    except _NONSENSE:
+        return _decode_damaged(line)
+    except _UNREADABLE:
         return None
 
 
-def _salvaged(line: bytes) -> Line | None:
+def _decode_damaged(line: bytes) -> Line | None:
+    """Decodes only the id and type of a line, whose other fields have unexpected types."""
     try:
         head = _HEAD.decode(line)
-    except _NONSENSE:
+    except _UNREADABLE:
         return None
     if head.msg is not None:
         return Line(head.id, Msg(type=head.msg.type), damaged=True)
