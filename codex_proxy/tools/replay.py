@@ -32,8 +32,12 @@ from codex_proxy.core.step_memory import StepMemory
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import ToolPolicy
 
-CUT_OFF = "No output: the call was cut off before it was answered. Make it again if you still need it."
-"""Of a call that the agent would have answered by itself, behind one that it waits for."""
+CUT_OFF = (
+    "No output: the call was cut off before it was answered. "
+    "It may have had its effect: look before you make it again."
+)
+"""Of a call that the agent would have answered by itself, beside one that it waits for. Nobody knows whether it had
+begun when the turn was ended."""
 
 UNSUPPORTED = "unsupported call: "
 UNREADABLE = "failed to parse function arguments: they are not JSON"
