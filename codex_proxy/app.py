@@ -136,7 +136,7 @@ class Server:
         """With all parts of the server, once it has started."""
         self.background = BackgroundRuns(settings.max_running_turns, self._owners)
         self.webhooks: WebhookSender | None = None
-        self.own_tools: McpToolSource | None = None
+        self.server_tools: McpToolSource | None = None
         self.keeping: Keeping | None = None
         """The open store, from the start on; None where there is to be none."""
         self.runner: Runner | None = None
@@ -153,7 +153,7 @@ class Server:
         await self.agent.start()
         # A handler must end when its client leaves, or nobody tells the agent.
         self.webhooks = webhooks_of(self.settings, self.clock, self.keeping)
-        self.own_tools = mcp_tools_of(self.settings, self.clock, self.manager.checks)
+        self.server_tools = mcp_tools_of(self.settings, self.clock, self.manager.checks)
         self.app = self._application()
         self.runner = Runner(
             self.app,
@@ -198,7 +198,7 @@ class Server:
             self.agent,
             self.manager.checks,
             images=self.images,
-            tools=self.own_tools,
+            tools=self.server_tools,
             agent_able_to=agent_able_to,
         )
         if self.pdfs is not None:
@@ -273,7 +273,7 @@ class Server:
                 self.webhooks,
                 self.usage,
                 self.images,
-                self.own_tools,
+                self.server_tools,
                 self.background,  # writes down how its turns have ended, and tells the webhooks
                 self.manager,
             ):

@@ -31,7 +31,7 @@ _WORD, _DIGITS, _DENSE_RUN, _SPACE, _SIGNS = range(1, 6)
 
 _EXACT: Final = 16 * 1024
 """Characters of a text that are counted; of a longer one its begin and its end, for a hundredth of a second at most."""
-_LONGEST_PIECE: Final = 256
+_MAX_PIECE: Final = 256
 """A piece that may still grow is kept up to here: longer ones are no words, and need not be cut as one."""
 
 
@@ -78,7 +78,7 @@ class TokenLimit:
             if _cost(kind, tail[start:end]) > self._left:
                 fits = start + _fitting(kind, tail[start:end], self._left)
                 return max(0, fits - before)
-        if end - start > _LONGEST_PIECE:
+        if end - start > _MAX_PIECE:
             self._left -= _cost(kind, tail[start:end])
             start = end
         self._tail = [tail[start:]]

@@ -40,7 +40,7 @@ class FakeProcess(AppServerProcess):
         super().__init__("test", "0")
         self.ends = 0
         self.killed = False
-        self.strays = False
+        self.orphans = False
         self.held = 0
         self.weighed = 0
         self.looks = 0
@@ -55,7 +55,7 @@ class FakeProcess(AppServerProcess):
     @property
     def has_orphans(self) -> bool:
         self.looks += 1
-        return self.strays
+        return self.orphans
 
     @property
     def memory(self) -> int:
@@ -235,16 +235,16 @@ async def test_a_process_that_dies_between_the_opening_of_a_lane_and_its_first_r
 
 
 @virtual
-@pytest.mark.parametrize("why", ["not settled", "strays"])
+@pytest.mark.parametrize("why", ["not settled", "orphans"])
 async def test_a_suspect_process_takes_no_turn_and_goes_when_it_is_idle(why: str) -> None:
     yard = Yard()
     lane, other = await yard.pool.transport(), await yard.pool.transport()
     process = lane.process
     assert isinstance(process, FakeProcess)
     assert other.process is process
-    process.strays = why == "strays"
+    process.orphans = why == "orphans"
     await yard.pool.release(lane, finished=why != "not settled")
-    if why == "strays":
+    if why == "orphans":
         await asyncio.sleep(ORPHAN_SECONDS)
     next_lane = await yard.pool.transport()
     assert next_lane.process is not process
@@ -264,7 +264,7 @@ async def test_what_is_left_behind_only_after_the_turn_is_found_by_itself() -> N
     process = lane.process
     assert isinstance(process, FakeProcess)
     await yard.pool.release(lane, finished=True)
-    process.strays = True
+    process.orphans = True
     await asyncio.sleep(1.5)
     assert not process.alive
     assert len(yard.pool.processes) == 1, "the next one is warm already"
@@ -292,7 +292,7 @@ async def test_the_turn_that_ended_just_before_a_look_gets_one_of_its_own() -> N
     await asyncio.sleep(0.5 * ORPHAN_SECONDS)
     [process] = yard.processes
     assert process.looks == 1
-    process.strays = True  # the agent took so long to fail to end it
+    process.orphans = True  # the agent took so long to fail to end it
     await asyncio.sleep(ORPHAN_SECONDS)
     assert not process.alive
     await yard.close()

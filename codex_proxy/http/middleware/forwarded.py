@@ -22,7 +22,7 @@ TRUSTED_PROXIES: Final = web.AppKey("trusted_proxies", tuple[Network, ...])
 
 _NAMES: Final = frozenset({"forwarded", "via"})
 _PREFIX: Final = "x-forwarded-"
-_MOST_HOPS: Final = 16
+_MAX_HOPS: Final = 16
 """Addresses of `X-Forwarded-For` that are looked at, from the nearest on: no chain of proxies is longer."""
 
 
@@ -63,7 +63,7 @@ def client_address(request: web.Request) -> str:
     hops = [
         hop.strip() for value in request.headers.getall("X-Forwarded-For", []) for hop in value.split(",")
     ]
-    for hop in hops[: -_MOST_HOPS - 1 : -1]:
+    for hop in hops[: -_MAX_HOPS - 1 : -1]:
         if _address(hop) is None:
             break
         address = hop

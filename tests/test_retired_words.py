@@ -1,0 +1,88 @@
+"""One name for one thing: names that were given up for the field's own do not come back.
+
+`RETIRED` has each with what is said now. Where a name had several meanings there may be several.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+RETIRED = {
+    # sessions with an agent
+    "Hub": "AppServerProcess",
+    "HubLane": "ThreadTransport",
+    "ChildLane": "ChildTransport",
+    "OpenedLane": "Transport",
+    "LaneReader": "TransportReader",
+    "Seat": "AgentSession, ProcessInfo",
+    "KeptThreads": "IdleSessions",
+    "Parked": "PendingOutputs",
+    "Upkeep": "Maintenance",
+    "strays": "orphans, descendants",
+    "ProtoChildren": "ChildSpec",
+    "ToldLimits": "NewestLimits",
+    # runs and tools
+    "RunManager": "RunScheduler",
+    "Broker": "ToolPolicy",
+    "Brokered": "PolicyResult",
+    "Rules": "TurnRepair",
+    "OwnCalls": "ServerCalls",
+    "OwnCall": "ServerCall",
+    "own_tools": "server_tools",
+    "told_of_schema": "with_schema_words",
+    "told_faults": "failure_details",
+    "told_by": "history_entries",
+    # events and history
+    "TextWhole": "FullText",
+    "ReasoningWhole": "FullReasoning",
+    "ArgumentsWhole": "FullArguments",
+    "ToolAsked": "ToolCallRequested",
+    "ApprovalAsked": "ApprovalRequested",
+    "InputAsked": "InputRequested",
+    "AskClosed": "RequestClosed",
+    "Noticed": "Notice",
+    "UsageSeen": "UsageReported",
+    "SaidMessage": "HistoryMessage",
+    "PastCall": "HistoryCall",
+    "PastOutput": "HistoryOutput",
+    "PastRaw": "RawHistoryItem",
+    "DEEDS": "ACTIVITY_EVENTS",
+    "Thoughts": "ReasoningItems",
+    # HTTP and responses
+    "SseGuard": "StreamSlots",
+    "UsageBook": "UsageRecorder",
+    "Silence": "IdleTimer",
+    "Observed": "TurnTimings",
+    "tellers": "content_log",
+    "spare_the_collector": "tune_gc",
+    "MOST_SIZE": "MAX_TURN_CHARS",
+}
+
+WORD = re.compile(r"(?<!\w)(" + "|".join(sorted(RETIRED, key=len, reverse=True)) + r")(?!\w)")
+NUMBERS = re.compile(r"\b_?(MOST|LONGEST)(_[A-Z]|\b)")
+
+
+def texts() -> list[Path]:
+    folders = ("codex_proxy", "fake_proto", "scripts", "tests", "examples", "docs")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    return sorted(
+        path for path in files if path.suffix in (".py", ".md") and path != Path(__file__) and path.is_file()
+    )
+
+
+@pytest.mark.parametrize("path", texts(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_retired_name_is_not_used(path: Path) -> None:
+    text = path.read_text()
+    found = {f"{name}: say {RETIRED[name]}" for name in WORD.findall(text)}
+    found |= {f"{match[0]}: say MAX" for match in NUMBERS.finditer(text)}
+    assert found == set()
+
+
+def test_a_retired_name_is_found() -> None:
+    assert WORD.findall("the Hub of Seats") == ["Hub"]
+    assert NUMBERS.search("MOST_ITEMS = 3")
