@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import stat
 import threading
@@ -110,34 +109,3 @@ def test_a_link_a_folder_and_a_file_with_two_names_are_unfit(tmp_path: Path) -> 
     assert private.unfit(tmp_path / "folder") == "is no file"
     os.link(tmp_path / "file", tmp_path / "other")
     assert "second name" in private.unfit(tmp_path / "file")
-
-
-ROOT = Path(__file__).parents[2] / "codex_proxy"
-MAKES = frozenset(
-    {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "mkstemp", "NamedTemporaryFile"}
-)
-LOCKS = frozenset({"store/hold.py", "runs/first_start.py"})
-"""They open files of their own to lock them, with the mode in the call."""
-
-
-def makers(source: str) -> list[str]:
-    """Calls that make a file or folder with whatever mode the umask leaves."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and node.attr in {*MAKES, "O_CREAT"}:
-            found.append(node.attr)
-        elif isinstance(node, ast.Call) and "open" in ast.unparse(node.func):
-            modes = [each.value for each in node.args if isinstance(each, ast.Constant)]
-            found += [f"open {mode}" for mode in modes if isinstance(mode, str) and set(mode) & set("wax")]
-    return found
-
-
-def test_nothing_is_written_but_through_this_module() -> None:
-    assert makers("Path(a).mkdir(); open(a, 'xb'); b.open('w'); os.open(c, os.O_CREAT)") != []
-    wrong = {}
-    for file in sorted(ROOT.rglob("*.py")):
-        name = file.relative_to(ROOT).as_posix()
-        found = makers(file.read_text("utf-8"))
-        if found and name != "files/private.py" and not (name in LOCKS and set(found) == {"O_CREAT"}):
-            wrong[name] = found
-    assert wrong == {}

@@ -93,7 +93,7 @@ async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -
 async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -> bytes:
     """The schema that the binary writes, by way of `folder`. Raises `Fault`."""
     out = Path(folder) / "schema"
-    out.mkdir()
+    make_folder(out)
     command = (program, "app-server", "generate-json-schema", "--experimental", "--out", str(out))
     await output_of(command, dict(environment))
     try:
