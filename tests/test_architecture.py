@@ -365,9 +365,9 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
         *(
             standing_alone,
             "agents.codex_proto.dialect",
-            "from codex_proxy.agents.codex_app_server import native",
+            "from codex_proxy.agents.codex_app_server import turn_params",
         ),
-        "agents.codex_proto imports codex_proxy.agents.codex_app_server.native",
+        "agents.codex_proto imports codex_proxy.agents.codex_app_server.turn_params",
     ),
     (sans_io, "core.repair", "import asyncio", "imports asyncio"),
     (sans_io, "agents.base", "from os import path", "imports os.path"),

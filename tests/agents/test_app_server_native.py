@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from codex_proxy.agents.codex_app_server.client_tools import dynamic_tool
 from codex_proxy.agents.codex_app_server.messages import request
-from codex_proxy.agents.codex_app_server.native import (
+from codex_proxy.agents.codex_app_server.turn_params import (
     MAX_TURN_INPUT,
-    dynamic_tool,
     native_history,
     split_input,
     thread_params,

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 import structlog
 
+from codex_proxy.agents.codex_app_server.plan import FIRST_PAUSE, LOOP, MAX_PAUSE, STEADY_SECONDS
 from codex_proxy.agents.codex_app_server.pool import MEMORY_SECONDS
 from codex_proxy.agents.codex_app_server.process import ThreadTransport
-from codex_proxy.agents.codex_app_server.restarts import FIRST_PAUSE, LOOP, MAX_PAUSE, STEADY_SECONDS
 from codex_proxy.core.faults import Fault, FaultKind
 from tests.agents.test_app_server_pool import NO_START, FakeProcess, Yard
 from tests.runs.virtual import settled, virtual

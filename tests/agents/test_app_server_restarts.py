@@ -2,7 +2,7 @@
 
 import pytest
 
-from codex_proxy.agents.codex_app_server.restarts import (
+from codex_proxy.agents.codex_app_server.plan import (
     FIRST_PAUSE,
     LOOP,
     MAX_PAUSE,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.codex_app_server.tool_names import (
+from codex_proxy.agents.codex_app_server.client_tools import (
     MAX_CHARS,
     OURS,
     RESERVED_PREFIX,

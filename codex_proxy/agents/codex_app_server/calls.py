@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from codex_proxy.agents.codex_app_server.client_tools import ToolNames, custom_input
 from codex_proxy.agents.codex_app_server.messages import UNREADABLE, Params
-from codex_proxy.agents.codex_app_server.replies import custom_input
-from codex_proxy.agents.codex_app_server.shapes import RawCall, RawHead, check_readable
-from codex_proxy.agents.codex_app_server.tool_names import ToolNames
+from codex_proxy.agents.codex_app_server.payloads import RawCall, RawHead, check_readable
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
 

@@ -16,6 +16,7 @@ import msgspec
 
 from codex_proxy.agents.base import NOTHING, Ended, Reply, Step, ToolReply
 from codex_proxy.agents.codex_app_server import item_reader
+from codex_proxy.agents.codex_app_server.agent_requests import PendingCalls, Questions
 from codex_proxy.agents.codex_app_server.calls import ModelItems
 from codex_proxy.agents.codex_app_server.item_reader import ItemReader
 from codex_proxy.agents.codex_app_server.messages import (
@@ -26,10 +27,7 @@ from codex_proxy.agents.codex_app_server.messages import (
     refusal,
     request,
 )
-from codex_proxy.agents.codex_app_server.native import split_input, thread_params, turn_settings
-from codex_proxy.agents.codex_app_server.pending import PendingCalls
-from codex_proxy.agents.codex_app_server.replies import Questions
-from codex_proxy.agents.codex_app_server.shapes import (
+from codex_proxy.agents.codex_app_server.payloads import (
     Tally,
     ThreadAnswer,
     TokenUsage,
@@ -42,6 +40,7 @@ from codex_proxy.agents.codex_app_server.shapes import (
     failure_of_refusal,
     usage_of,
 )
+from codex_proxy.agents.codex_app_server.turn_params import split_input, thread_params, turn_settings
 from codex_proxy.agents.codex_app_server.turn_states import ACTIVE, MAY_WORK, TABLE, UNWANTED, Change, State
 from codex_proxy.agents.failures import failure_from_exit
 from codex_proxy.core.events import (

@@ -20,13 +20,14 @@ from codex_proxy.agents.codex_app_server.plan import (
     PoolLimits,
     ProcessInfo,
     Refuse,
+    Restarts,
     State,
     Use,
     assign,
+    is_steady,
     maintain,
 )
 from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
-from codex_proxy.agents.codex_app_server.restarts import Restarts, is_steady
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
 

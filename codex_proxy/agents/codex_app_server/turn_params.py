@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from codex_proxy.agents.codex_app_server.client_tools import agent_name, custom_arguments, dynamic_tool
 from codex_proxy.agents.codex_app_server.launch import agent_thread_params, plain_thread_params
-from codex_proxy.agents.codex_app_server.tool_names import agent_name
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -25,7 +25,6 @@ from codex_proxy.core.items import (
     Part,
     RawHistoryItem,
     TextPart,
-    Tool,
 )
 from codex_proxy.core.turn import Turn
 
@@ -78,11 +77,6 @@ def _native(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any
     return call
 
 
-def custom_arguments(text: str) -> str:
-    """The input of a custom tool as the arguments of the function that it travels as."""
-    return msgspec.json.encode({"input": text}).decode()
-
-
 def _message(item: HistoryMessage) -> dict[str, Any] | None:
     text_type = "output_text" if item.role == "assistant" else "input_text"
     content = [_part(part, text_type) for part in item.parts]
@@ -131,21 +125,6 @@ def _input(part: Part) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text, "text_elements": []}
     return {"type": "image", "url": part.url}
-
-
-def dynamic_tool(tool: Tool) -> dict[str, Any]:
-    """A tool of the client as `thread/start` wants it."""
-    if tool.kind == "custom":
-        schema: Any = {
-            "type": "object",
-            "properties": {"input": {"type": "string"}},
-            "required": ["input"],
-            "additionalProperties": False,
-        }
-    else:
-        schema = tool.parameters if tool.parameters is not None else {"type": "object", "properties": {}}
-    name = agent_name(tool.name)
-    return {"type": "function", "name": name, "description": tool.description, "inputSchema": schema}
 
 
 def thread_params(turn: Turn) -> dict[str, Any]:

@@ -9,6 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from codex_proxy.agents.codex_app_server.messages import UNREADABLE
+from codex_proxy.core.items import Tool
 
 TAKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 SWALLOWED = frozenset({"exec_command", "shell_command", "functions"})
@@ -61,3 +67,33 @@ class ToolNames:
     def client_name(self, name: str) -> str:
         """The client's name of the tool that the agent calls so."""
         return self._client.get(name, name)
+
+
+def dynamic_tool(tool: Tool) -> dict[str, Any]:
+    """A tool of the client as `thread/start` wants it."""
+    if tool.kind == "custom":
+        schema: Any = {
+            "type": "object",
+            "properties": {"input": {"type": "string"}},
+            "required": ["input"],
+            "additionalProperties": False,
+        }
+    else:
+        schema = tool.parameters if tool.parameters is not None else {"type": "object", "properties": {}}
+    name = agent_name(tool.name)
+    return {"type": "function", "name": name, "description": tool.description, "inputSchema": schema}
+
+
+def custom_arguments(text: str) -> str:
+    """The input of a custom tool as the arguments of the function that it travels as."""
+    return msgspec.json.encode({"input": text}).decode()
+
+
+def custom_input(arguments: str) -> str:
+    """The input of a custom tool, out of the arguments of the function that it travelled as."""
+    try:
+        value = msgspec.json.decode(arguments, type=dict[str, Any])
+    except UNREADABLE:
+        return arguments
+    given = value.get("input")
+    return given if isinstance(given, str) else arguments
