@@ -67,7 +67,7 @@ from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
 from codex_proxy.workers.schema_checks import SchemaChecks
 
 if TYPE_CHECKING:
-    from codex_proxy.server_tools import McpToolSource
+    from codex_proxy.mcp_tools import McpToolSource
 
 log = structlog.get_logger(__name__)
 
@@ -306,7 +306,7 @@ def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -
         return None
     # Imported here, since most servers have none.
     from codex_proxy.mcp_setup import McpConfigError
-    from codex_proxy.server_tools import tool_source
+    from codex_proxy.mcp_tools import tool_source
 
     try:
         return tool_source(settings, os.environ, clock, RandomIds(), checks)

@@ -21,7 +21,7 @@ from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer
 
 
 class ServerTools(msgspec.Struct, frozen=True):
-    """What is offered to one turn."""
+    """The tools of MCP servers for one turn."""
 
     tools: tuple[Tool, ...] = ()
     """Of the servers that the request names."""
@@ -46,10 +46,10 @@ class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolSource(Protocol):
-    """The MCP servers that there are."""
+    """All MCP servers of this proxy."""
 
     steps: int
-    """Steps of the model whose calls are run in one request."""
+    """In how many steps of the model calls are run, in one request."""
 
     def check(self, asked: Sequence[McpOffer]) -> None:
         """Raises a `Fault` for a server that a request may not name."""
@@ -64,21 +64,24 @@ class ToolSource(Protocol):
         operators: bool,
     ) -> ServerTools:
         """The tools of the servers that the request names, and of the operator's where `operators` says so.
-        `known`: lists that the client has already, by server label. A server that has none now is told or logged,
-        and is no fault."""
+        `known`: lists that the client has already, by server label. A server that has no tools now is no fault: an item
+        or the log says so."""
         ...
 
 
 def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
-    """Whether the operator's tools join: a request that chooses among tools speaks of those that it brings."""
+    """Whether the turn gets the operator's tools. Not where it has a `tool_choice`, which is about its own."""
     return client.mcp and turn.tool_choice == "auto" and "tool_replies" in agent.capabilities
 
 
 def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
-    """The turn with these tools behind its own. One that the request brings wins over the operator's of the same
-    name; a server that the request names has brought its tools too, and loses only a name that is the same whole."""
+    """The turn with these tools after its own; `steps` and `calls` limit how many are run here.
+
+    A tool of the request wins over the operator's of the same name, and over one of a server that the request names
+    only where the whole name, with the server's label, is the same.
+    """
     brought = {tool.name for tool in turn.tools}
-    operators = [tool for tool in found.operators if _bare(tool) not in brought]
+    operators = [tool for tool in found.operators if _name_at_server(tool) not in brought]
     joined: dict[str, Tool] = {}
     for tool in (*turn.tools, *found.tools, *operators):
         joined.setdefault(tool.name, tool)  # an agent refuses a turn with two of one name
@@ -87,5 +90,5 @@ def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int 
     )
 
 
-def _bare(tool: Tool) -> str:
+def _name_at_server(tool: Tool) -> str:
     return tool.name if tool.mcp is None else tool.mcp.name

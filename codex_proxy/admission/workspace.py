@@ -1,4 +1,4 @@
-"""The folders that agent turns may work in: which one a turn gets, and none that lies outside of them.
+"""The folders that agent turns may work in. Every turn gets one of them, or is refused.
 
 Roots are resolved once, links and all; the folder that a request names is resolved before it is compared with them.
 A turn whose commands may write gets no folder in which they could change the server itself.
@@ -28,42 +28,41 @@ class Workspace(msgspec.Struct, frozen=True):
 
 
 def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, ...] = ()) -> Workspace:
-    """The server's own: its folder, and what else may be chosen."""
+    """The workspace of the whole server: its folder, and further roots that requests may choose folders in."""
     return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))), protected)
 
 
 def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
-    """The same for whom the operator has given these roots: the folder stays where it lies in one of them."""
+    """The workspace of a key that has roots of its own. The folder stays where it lies in one of them."""
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     inside = _is_inside(os.path.realpath(workspace.folder), resolved)
     folder = workspace.folder if inside else resolved[0]
     return msgspec.structs.replace(workspace, folder=folder, roots=resolved)
 
 
-def in_workspace(turn: Turn, asked_by: str | None, workspace: Workspace) -> Turn:
-    """The turn with its folder resolved. One outside of the roots is a 400, never another folder.
-
-    `asked_by`: the field in which the request names the folder; None where it names none.
-    """
-    if asked_by is None:
-        return _guarded(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
+def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
+    """The turn with its folder resolved. `field`: where the request names the folder; None where it names none. Raises
+    `Fault` for a folder that is outside of the roots, does not exist, or must not be written to."""
+    if field is None:
+        return _confined(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
     try:
         folder = os.path.realpath(os.path.join(workspace.folder, os.path.expanduser(turn.workdir)))
     except ValueError:  # a NUL, or half of a surrogate pair
-        raise _no_folder(asked_by) from None
+        raise _no_folder(field) from None
     if not _is_inside(folder, workspace.roots):
         raise bad_request(
-            f"{asked_by} names a folder outside of this server's workspaces; the operator allows more with "
+            f"{field} names a folder outside of this server's workspaces; the operator allows more with "
             "PROXY_WORKDIR_ROOTS.",
-            asked_by,
+            field,
         )
     if not os.path.isdir(folder):
-        raise _no_folder(asked_by)
-    return _guarded(msgspec.structs.replace(turn, workdir=folder), asked_by, workspace)
+        raise _no_folder(field)
+    return _confined(msgspec.structs.replace(turn, workdir=folder), field, workspace)
 
 
-def _guarded(turn: Turn, asked_by: str | None, workspace: Workspace) -> Turn:
-    """The turn. Raises `Fault` where its commands could write to what runs outside of their sandbox."""
+def _confined(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
+    """The turn, confined as the workspace says. Raises `Fault` where its commands could change what runs outside of
+    their sandbox."""
     turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
     if turn.mode != "agent" or turn.sandbox != "workspace-write":
         return turn
@@ -75,8 +74,8 @@ def _guarded(turn: Turn, asked_by: str | None, workspace: Workspace) -> Turn:
         "could change this server. Name another folder, or ask for a turn that only reads "
         "(`X-Codex-Sandbox: read-only`)."
     )
-    if asked_by is not None:
-        raise bad_request(message, asked_by)
+    if field is not None:
+        raise bad_request(message, field)
     raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))
 
 
@@ -84,5 +83,5 @@ def _is_inside(folder: str, roots: Sequence[str]) -> bool:
     return any(is_inside(folder, root) for root in roots)
 
 
-def _no_folder(asked_by: str) -> Fault:
-    return bad_request(f"{asked_by} does not name a folder.", asked_by)
+def _no_folder(field: str) -> Fault:
+    return bad_request(f"{field} does not name a folder.", field)

@@ -36,6 +36,7 @@ from codex_proxy.surfaces.items import ItemDict, with_ids
 
 
 async def create(request: web.Request) -> web.Response:
+    """POST /v1/conversations."""
     service, store = _service_and_store(request)
     given = await parsed_from(request, await read_body(request), parse_create)
     now = service.clock.epoch()
@@ -51,6 +52,7 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def retrieve(request: web.Request) -> web.Response:
+    """GET /v1/conversations/{id}."""
     _, store = _service_and_store(request)
     with store_errors_as_faults():
         found = await store.conversation(request[OWNER], request.match_info["id"])
@@ -60,7 +62,7 @@ async def retrieve(request: web.Request) -> web.Response:
 
 
 async def update(request: web.Request) -> web.Response:
-    """Merges the metadata; null deletes a key."""
+    """POST /v1/conversations/{id}: merges the metadata; null deletes a key."""
     _, store = _service_and_store(request)
     changes = parse_update(await read_body(request))
     with store_errors_as_faults():
@@ -76,7 +78,7 @@ async def update(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """Items that other conversations or responses hold stay there."""
+    """DELETE /v1/conversations/{id}. Items that other conversations or responses hold stay there."""
     _, store = _service_and_store(request)
     id = request.match_info["id"]
     with store_errors_as_faults():
@@ -90,6 +92,7 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def list_items(request: web.Request) -> web.Response:
+    """GET /v1/conversations/{id}/items."""
     _, store = _service_and_store(request)
     id = request.match_info["id"]
     return json_response(
@@ -104,7 +107,7 @@ async def list_items(request: web.Request) -> web.Response:
 
 
 async def create_items(request: web.Request) -> web.Response:
-    """At most 20 at once, all or none."""
+    """POST /v1/conversations/{id}/items: at most 20 at once, all or none."""
     service, store = _service_and_store(request)
     check_include(request)
     given = await parsed_from(request, await read_body(request), parse_items)
@@ -122,6 +125,7 @@ async def create_items(request: web.Request) -> web.Response:
 
 
 async def retrieve_item(request: web.Request) -> web.Response:
+    """GET /v1/conversations/{id}/items/{item_id}."""
     _, store = _service_and_store(request)
     check_include(request)
     with store_errors_as_faults():
@@ -135,7 +139,7 @@ async def retrieve_item(request: web.Request) -> web.Response:
 
 
 async def delete_item(request: web.Request) -> web.Response:
-    """Answers with the conversation."""
+    """DELETE /v1/conversations/{id}/items/{item_id}. The answer is the conversation."""
     _, store = _service_and_store(request)
     with store_errors_as_faults():
         try:
@@ -179,13 +183,13 @@ def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float)
 
 
 def _refused(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence[ItemDict]) -> Fault:
-    """Items that are too many, refer to nothing, or whose id is taken; the place names the one that is meant."""
+    """The fault of items that are too many, refer to nothing, or whose id is taken. It names the item in question."""
     if isinstance(error, ContextTooLarge):
         return objects.too_large(str(error), "items")
     if isinstance(error, StoreConflict):
         message = "An item with the same id is in the conversation already: leave its 'id' out."
         return bad_request(message, "items", "item_already_in_conversation")
-    place = next((n for n, item in enumerate(given) if item.get("id") == error.id), 0)
+    index = next((n for n, item in enumerate(given) if item.get("id") == error.id), 0)
     return bad_request(
-        f"Item with id '{excerpt(error.id)}' not found.", f"items[{place}].id", "item_not_found"
+        f"Item with id '{excerpt(error.id)}' not found.", f"items[{index}].id", "item_not_found"
     )

@@ -1,4 +1,4 @@
-"""Pages of stored items as OpenAI's lists."""
+"""Lists of stored items, a page at a time, as OpenAI has them: for responses and conversations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def shown(item: StoredItem) -> ItemDict:
 
 
 def check_include(request: web.Request) -> None:
-    """`include` names what is shown anyway, or is not there to be shown. An unknown name is a 400."""
+    """Raises `Fault` for a name in the query's `include` that the API does not know. The others change nothing: what
+    they name is shown anyway, or is not there to be shown."""
     for name in [*request.query.getall("include", []), *request.query.getall("include[]", [])]:
         if name not in _INCLUDES:
             raise bad_request(
@@ -45,7 +46,11 @@ async def listed(
     form: Callable[[StoredItem], ItemDict],
     missing: Fault,
 ) -> dict[str, Any]:
-    """The page that the query asks for, each item in its `form`. Raises `missing` where the list is not there."""
+    """The list object for the page that the query asks for.
+
+    `read` reads a page from the store; `default` is the number of items where the query has no `limit`; `form` makes an
+    item's object. Raises `Fault`: `missing` where there is no such list.
+    """
     check_include(request)
     asked = page_of(request.query, default=default)
     with store_errors_as_faults():

@@ -1,7 +1,7 @@
 """GET /metrics, and the middleware that has a meter count every request. Both are there only where metrics are on.
 
-What is measured and in which format is the meter's affair (`codex_proxy.metrics`); here is what there is to see of a
-request, with labels of which there are only so many.
+Here a record is made of each request. What is counted of it, and in which format it is shown, is decided in
+`codex_proxy.metrics`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter(Protocol):
-    """Who counts."""
+    """Counts requests that are over."""
 
     def count(self, record: RequestRecord) -> None: ...
 

@@ -1,6 +1,6 @@
 """Where an exchange reads its events: the log of one run, or those of several that are choices of one answer.
 
-Closing a source is the client's leave: it ends the turns that are not over.
+A source is closed when its client has left, which ends the turns that are not over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from codex_proxy.surfaces.samples import Samples
 
 
 class Source(Protocol):
-    """What an exchange needs."""
+    """Events of one answer, read once."""
 
     @property
     def finished(self) -> bool:
@@ -35,7 +35,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Nobody reads on."""
+        """Ends the reading, and the turns that are not over."""
         ...
 
 

@@ -1,7 +1,4 @@
-"""`GET /v1/usage`, `GET /v1/usage/limits`: what turns have cost, and what the agent's account may still use.
-
-Where no key is wanted they are for this machine only, as everything is then: the doors see to it.
-"""
+"""`GET /v1/usage`, `GET /v1/usage/limits`: what turns have cost, and what the agent's account may still use."""
 
 from __future__ import annotations
 
@@ -17,15 +14,15 @@ from codex_proxy.store.usage import UsageQuery
 from codex_proxy.surfaces.usage_report import Row, limits_object, page_of, report_of
 
 NEW_SECONDS: Final = 60.0
-"""How old an agent's figures may be, and how often it is asked: it tells them with each call of the model."""
-NOTHING_TOLD: Final = (
+"""How old an agent's figures may be, and how often it is asked. It reports them with each call of the model, too."""
+NO_LIMITS_YET: Final = (
     "The agent has told no limits: it tells them after its first turn, if its provider does (a sign-in with a "
     "ChatGPT account has limits, a key of the API has none that are told)."
 )
 
 
 async def usage(request: web.Request) -> web.Response:
-    """Sums by hour or day. A key sees its own and nothing else."""
+    """GET /v1/usage: sums by hour or day. A key sees its own and nothing else."""
     recorder = request.app[USAGE]
     report = report_of(request.query.items(), now=request.app[CLOCK].epoch())
     query = UsageQuery(
@@ -60,10 +57,11 @@ async def usage(request: web.Request) -> web.Response:
 
 
 async def limits(request: web.Request) -> web.Response:
-    """What the agent's account may still use. The agent is asked where it has told nothing, or nothing new."""
+    """GET /v1/usage/limits: what the agent's account may still use. The agent is asked where it has reported nothing,
+    or nothing new."""
     agent = request.app[RUNS].agent
     if agent.limits.due(NEW_SECONDS):
         await agent.ask_limits()
     known, age = agent.limits.newest()
     now = request.app[CLOCK].epoch()
-    return json_response(limits_object(agent.name, known, told_at=now - age, now=now, reason=NOTHING_TOLD))
+    return json_response(limits_object(agent.name, known, told_at=now - age, now=now, reason=NO_LIMITS_YET))

@@ -27,7 +27,7 @@ class HeldBytes:
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Counts what is more than before. Raises `Fault` where there is no room for it."""
+        """Takes more of the budget, so that `size` bytes are held. Raises `Fault` where there is no room."""
         more = size - self.size
         if more <= 0:
             return
@@ -37,7 +37,7 @@ class HeldBytes:
         self.size = size
 
     def release(self) -> None:
-        """The bytes are gone. Harmless to repeat."""
+        """Gives the bytes back to the budget. Harmless to repeat."""
         if self.size:
             self._budget.give_back(self._owner, self.size)
             self.size = 0

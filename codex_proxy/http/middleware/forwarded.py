@@ -1,7 +1,7 @@
-"""What reverse proxies bring: a request that one has passed on comes from anywhere, wherever this server listens.
+"""Requests that a reverse proxy has passed on. They may come from anywhere, even where this server listens on loopback.
 
-So it needs a proxy that the operator trusts (PROXY_TRUSTED_PROXIES), and a server that wants keys. Of a trusted
-proxy, and of no other, it is believed whose request it passes on.
+So the proxy has to be one that the operator trusts (PROXY_TRUSTED_PROXIES), and the server has to require keys. Only a
+trusted proxy is believed about the address that a request comes from.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _MAX_HOPS: Final = 16
 
 
 def is_forwarded(request: web.Request) -> bool:
-    """Whether a reverse proxy has passed it on."""
+    """Whether a reverse proxy has passed the request on."""
     return any(name.lower() in _NAMES or name.lower().startswith(_PREFIX) for name in request.headers)
 
 
 def is_local(request: web.Request) -> bool:
-    """Whether it comes from this machine, and not through a reverse proxy on it."""
+    """Whether the request comes from this machine, and not through a reverse proxy on it."""
     address = _address(request.remote or "")
     return address is not None and address.is_loopback and not is_forwarded(request)
 
 
 def check_forwarded(request: web.Request) -> None:
-    """Raises `Fault` NOT_ALLOWED for one that was passed on by whom nobody has named, or to a server without keys."""
+    """Raises `Fault` NOT_ALLOWED for a request that an unknown proxy has passed on, or to a server without keys."""
     if not is_forwarded(request):
         return
     trusted = request.app[TRUSTED_PROXIES]
@@ -55,7 +55,7 @@ def check_forwarded(request: web.Request) -> None:
 
 
 def client_address(request: web.Request) -> str:
-    """Where it comes from: of what trusted proxies have passed on, the nearest address that is not theirs."""
+    """The address that the request comes from: behind trusted proxies, the nearest one that is not theirs."""
     trusted = request.app[TRUSTED_PROXIES]
     address = request.remote or ""
     if not _is_in(address, trusted):

@@ -1,9 +1,8 @@
-"""Which web pages may talk to this server: the exact list of the operator's, and nobody else's.
+"""Which web pages may use this server: those of the origins that the operator lists, and no others.
 
 A browser says with `Origin` (and `Sec-Fetch-Site`) whose page is asking, and lets a page read an answer only where the
 CORS headers allow it. Pages that are not listed are refused, also where they only read: without CORS headers they could
-still run an answer as a script, take one of the places among the streams, and see which ids exist. Programs send
-neither header, and pass.
+still run an answer as a script, take a stream slot, and see which ids exist. Programs send neither header, and pass.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def check_origin(request: web.Request) -> web.Response | None:
 
 
 def _is_foreign(request: web.Request, origin: str) -> bool:
-    """Whether a page that this server did not give out is asking. `same-site` is another port or sub-domain."""
+    """Whether a page of another origin than this server's is asking. `same-site` is another port or sub-domain."""
     if origin:
         host = request.headers.get("Host", "").lower()
         return not host or origin not in (f"http://{host}", f"https://{host}")
@@ -52,7 +51,8 @@ def _is_foreign(request: web.Request, origin: str) -> bool:
 
 
 def _preflight(request: web.Request) -> web.Response | None:
-    """What a browser asks before it sends. It carries no key, so it is answered before the key is looked at."""
+    """The answer to a browser that asks before it sends; None for any other request. A preflight has no key, so it is
+    answered before keys are checked."""
     method = request.headers.get("Access-Control-Request-Method")
     if request.method != "OPTIONS" or method is None:
         return None

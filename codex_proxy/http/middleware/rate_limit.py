@@ -1,13 +1,14 @@
-"""How many requests one key may make, a minute and at once. Only requests that can start a turn count: those with a
-body, and the turns of a WebSocket, each for itself.
+"""Limits how many requests one key makes, a minute and at once. Only requests that can start a turn count: POSTs, and
+each turn of a WebSocket.
 
-OpenAI's own headers tell the client how it stands, on every counted reply.
+Every counted reply has OpenAI's headers that say what is left.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, MutableMapping
+from typing import Final
 
 import msgspec
 from aiohttp import web
@@ -28,7 +29,7 @@ class RequestLimits(msgspec.Struct, frozen=True):
     """Requests under way, by key."""
 
 
-REQUEST_LIMITS = web.AppKey("request_limits", RequestLimits)
+REQUEST_LIMITS: Final = web.AppKey("request_limits", RequestLimits)
 
 
 @web.middleware
@@ -46,10 +47,8 @@ async def limit_requests(request: web.Request, handler: Handler) -> web.StreamRe
 def counted(
     limits: RequestLimits, client: Client, headers: MutableMapping[str, str] | None = None
 ) -> Iterator[None]:
-    """One request (or turn of a WebSocket) of this client's, while it runs. Raises `Fault` for one too many.
-
-    `headers` gets the figures of `x-ratelimit-*`.
-    """
+    """Counts the body of the `with` as one request of this client. `headers` gets `x-ratelimit-*`. Raises `Fault` for
+    one too many."""
     if client.rpm:
         allowance = limits.rate.take(client.name, client.rpm)
         if headers is not None:

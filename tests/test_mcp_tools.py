@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.server_tools import wrong_of
+from codex_proxy.mcp_tools import wrong_of
 from codex_proxy.workers.schema_checks import SchemaChecks
 
 
