@@ -47,9 +47,9 @@ from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.keeping import Keeping, KeepingError, begin_keeping, step_memory_of
 from codex_proxy.keys_file import Keyring
 from codex_proxy.protected_paths import protected_paths, write_conflict
-from codex_proxy.responses.background import take_up_again, unfinished_of_last_process
-from codex_proxy.responses.background_runs import BackgroundRuns
+from codex_proxy.responses.background_responses import BackgroundResponses
 from codex_proxy.responses.conversation_turns import ConversationTurns
+from codex_proxy.responses.recovery import take_up_again, unfinished_of_last_process
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
@@ -134,7 +134,7 @@ class Server:
         self.usage: UsageRecorder | None = None
         self.app: web.Application | None = None
         """With all parts of the server, once it has started."""
-        self.background = BackgroundRuns(settings.max_running_turns, self._owners)
+        self.background = BackgroundResponses(settings.max_running_turns, self._owners)
         self.webhooks: WebhookSender | None = None
         self.server_tools: McpToolSource | None = None
         self.keeping: Keeping | None = None

@@ -16,7 +16,19 @@ from hypothesis import HealthCheck, settings
 HERE = Path(__file__).parent
 
 FOLDERS = (
-    *("core", "surfaces", "agents", "tools", "doors", "store", "runs", "fake", "http", "http_responses"),
+    *(
+        "core",
+        "surfaces",
+        "agents",
+        "tools",
+        "doors",
+        "store",
+        "runs",
+        "fake",
+        "responses",
+        "http",
+        "http_responses",
+    ),
     *(
         "secrecy",
         "fuzz",

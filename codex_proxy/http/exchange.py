@@ -41,15 +41,19 @@ class Reader(Protocol):
         ...
 
     def break_off(self, failure: Failure) -> bytes:
-        """The end of a stream that cannot go on."""
-        ...
-
-    def result(self) -> bytes:
-        """The whole answer. Raises the `Fault` of a failed turn."""
+        """The end of a stream that cannot go on; empty where the answer ends by itself."""
         ...
 
     def close(self) -> None:
-        """Ends the turn, if it has not ended: its client has left."""
+        """Its client has left. Ends the turn, if it has not ended and is this client's alone."""
+        ...
+
+
+class WholeReader(Reader, Protocol):
+    """Reads an answer that may be given whole."""
+
+    def result(self) -> bytes:
+        """The whole answer. Raises the `Fault` of a failed turn."""
         ...
 
 
@@ -103,7 +107,7 @@ class LogReader:
         self._source.close()
 
 
-async def whole(reader: Reader, headers: Mapping[str, str]) -> web.Response:
+async def whole(reader: WholeReader, headers: Mapping[str, str]) -> web.Response:
     """Reads to the end and answers once. Raises the `Fault` of a failed turn."""
     try:
         while not reader.finished:
@@ -137,7 +141,8 @@ async def streamed(
             raise
         # Its status has gone out: the rest of the stream says that the turn has failed.
         log_unforeseen(error)
-        await stream.write(reader.break_off(UNFORESEEN))
+        if last := reader.break_off(UNFORESEEN):
+            await stream.write(last)
         return await stream.close()
     finally:
         silence.stop()

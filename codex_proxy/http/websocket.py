@@ -28,20 +28,11 @@ from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.responses.create import hints_of
 from codex_proxy.http.stream_slots import stream_slot
-from codex_proxy.responses.answer import Answer
 from codex_proxy.responses.context import Context, ContextItem, context_item, context_of
-from codex_proxy.responses.prepare import (
-    PreparedResponse,
-    SaveOnce,
-    answer_of,
-    begin,
-    output_of,
-    prepare,
-    prepared_with,
-)
+from codex_proxy.responses.foreground import ResponseReader, start_foreground
+from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context
 from codex_proxy.surfaces.body import decoded
 from codex_proxy.surfaces.items import ItemDict
-from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
@@ -219,21 +210,15 @@ class _Connection:
         previous = parsed.previous_response_id
         try:
             prepared = await self._prepared(parsed)
-            answer = answer_of(self._responses, prepared, SaveOnce(self._responses, prepared), stream=False)
-            try:
-                with self._responses.usage.turn(self._client.name, billed_model(prepared.turn), answer):
-                    run = await begin(self._responses, prepared, answer)
-                    await self._send_events(answer)
-            finally:
-                prepared.release()
-            assert answer.final is not None
-            if answer.failure is not None:
+            response, reader = await start_foreground(self._responses, prepared, "websocket")
+            await self._send_events(reader)
+            if response.failure is not None:
                 self._forget(previous)
                 return
         except Fault:
             self._forget(previous)
             raise
-        output = tuple(context_item(item) for item in output_of(self._responses, answer.final, run))
+        output = tuple(map(context_item, response.output))
         items = (*prepared.context.earlier, *prepared.context.fresh, *output)
         self._last = _Remembered(prepared.id, items, parsed.store)
 
@@ -241,17 +226,17 @@ class _Connection:
         if self._last is not None and self._last.id == id:
             self._last = None
 
-    async def _send_events(self, answer: Answer) -> None:
+    async def _send_events(self, reader: ResponseReader) -> None:
         try:
-            while not answer.finished:
-                await answer.wait()
-                answer.take()
-                if answer.ended and answer.failure is not None and not answer.visible:
-                    raise Fault(answer.failure)
-                for _, frame in answer.frames():
+            while not reader.finished:
+                await reader.wait()
+                frames = reader.take_frames()
+                if reader.refusal is not None:
+                    raise Fault(reader.refusal)
+                for _, frame in frames:
                     await self._send(payload_of(frame))
         finally:
-            answer.close()
+            reader.close()
 
     async def _send(self, payload: bytes) -> None:
         log_content(self._request, "answer", payload)
@@ -289,7 +274,7 @@ class _Connection:
         asked = _Asked(parsed.input_items)
         fresh = await context_of(asked, service.store, self._client.name, service.ids, now)
         context = Context(last.items, fresh.fresh, fresh.input)
-        return await prepared_with(service, parsed, context, self._client.name, id=id, created=now)
+        return await prepare_in_context(service, parsed, context, self._client.name, id=id, created=now)
 
 
 def _body_of(frame: bytes) -> dict[str, Any]:

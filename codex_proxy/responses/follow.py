@@ -1,23 +1,29 @@
-"""The stream of a background response, from wherever its reader was: out of the store, live or finished."""
+"""Follows the stream of a background response, from any event on: out of the store, and as it comes.
+
+A follower reads the store up to what the response has released so far, then the buffer of the response, where it still
+runs. One that falls behind the buffer goes back to the store: however slow it is, nobody waits for it.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind, bad_request
-from codex_proxy.responses.background_runs import Live
+from codex_proxy.responses.background_responses import Live
 from codex_proxy.responses.profiles import end_of_profile, events_of_profile
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.responses.store_faults import store_errors_as_faults
+from codex_proxy.responses.store_faults import required_store, store_errors_as_faults
 from codex_proxy.store.base import UNFINISHED, Frame, NotStored, Store, StoredResponse
 from codex_proxy.surfaces.responses.objects import not_resumable
 
 HEARTBEAT = b": heartbeat\n\n"
+"""The comment that a silent stream gets."""
 AT_ONCE = 500
 """Frames that are read from the store in one go."""
+MAX_UNREAD = 1 << 20
+"""Bytes of frames that wait in memory for one follower; beyond it goes back to the store."""
 LAST_FRAMES = (
     b"event: response.completed",
     b"event: response.incomplete",
@@ -41,7 +47,7 @@ def starting_after(query: Mapping[str, str]) -> int:
     return int(given)
 
 
-async def check_resumable(store: Store, found: StoredResponse, live: Live | None) -> None:
+async def check_followable(store: Store, found: StoredResponse, live: Live | None) -> None:
     """Raises `Fault` for a response whose events are not kept."""
     if not found.background:
         raise not_resumable(found.id)
@@ -52,66 +58,107 @@ async def check_resumable(store: Store, found: StoredResponse, live: Live | None
             raise not_resumable(found.id)
 
 
-async def followed(
-    service: ResponsesService, store: Store, owner: str, id: str, after: int
-) -> AsyncIterator[bytes]:
-    """The events with a number above `after` until the end. The response does not mind who reads."""
-    live = service.background.find(owner, id)
-    while True:
-        seen = 0 if live is None else live.version
-        over = live is None or live.ended
-        try:
-            with store_errors_as_faults():
-                frames = await store.frames(owner, id, after=after, limit=AT_ONCE)
-        except NotStored:
-            return  # deleted while it was read
+class Follower:
+    """Reads the events with a number above `after` until the end. The response does not mind who reads."""
+
+    refusal = None
+
+    def __init__(self, service: ResponsesService, owner: str, id: str, after: int) -> None:
+        """Raises `Fault` where there is no store."""
+        self.finished = False
+        self._service = service
+        self._store = required_store(service.store)
+        self._owner = owner
+        self._id = id
+        self._after = after
+        live = service.background.find(owner, id)
+        self._live = None if live is None else live.buffer.reader(MAX_UNREAD)
+        """Frames from now on."""
+        self._behind = live is None or live.buffer.next > after + 1
+        """The next frame is in the store, if there is one."""
+        self._fetched: list[tuple[int, bytes]] | None = None
+        self._deleted = False
+
+    async def wait(self) -> None:
+        """Returns when there is something to take. May be cancelled and called again. Raises `Fault`."""
+        if self._live is not None and not self._behind:
+            await self._live.wait()
+        else:
+            try:
+                with store_errors_as_faults():
+                    await self._fetch()
+            except NotStored:  # deleted while it was read
+                self._fetched, self._deleted = [], True
+
+    def take(self) -> bytes:
+        """What is new, with what closes the stream behind the last event."""
+        if self._fetched is not None:
+            frames, self._fetched = self._fetched, None
+        else:
+            frames = self._from_live()
+        data = b"".join([frame for number, frame in frames if number > self._after])
         if frames:
-            after = frames[-1].number
-            yield b"".join(frame.data for frame in frames)
-            if is_last(frames[-1]):
-                break
-        elif over:
-            yield await _made_end(service, store, owner, id, after)
-            break
-        elif live is not None and not await _waited(live, seen, service.heartbeat):
-            yield HEARTBEAT
-    yield end_of_profile(service.profile)
+            self._after = max(self._after, frames[-1][0])
+            self.finished = self.finished or is_last(frames[-1][1])
+        if self._deleted:
+            self.finished = True
+            return data
+        return data + end_of_profile(self._service.profile) if self.finished else data
 
-
-async def _waited(live: Live, seen: int, seconds: float) -> bool:
-    """False when nothing came for so long."""
-    try:
-        async with asyncio.timeout(seconds or None):
-            await live.more(seen)
-    except TimeoutError:
-        return False
-    return True
-
-
-async def _made_end(service: ResponsesService, store: Store, owner: str, id: str, after: int) -> bytes:
-    """The last frames of a stream that was cut off, made of the object; nothing where the reader has had them."""
-    with store_errors_as_faults():
-        found = await store.response(owner, id)
-        last = await _last_frame(store, owner, id)
-    if found is None or found.status in UNFINISHED or (last is not None and is_last(last)):
+    def open(self) -> bytes:
         return b""
-    object = msgspec.json.decode(found.json)
-    events = events_of_profile(service.profile, object)
-    events.number = 0 if last is None else last.number + 1
-    if object["error"] is not None:
-        events.fail(Failure(kind=FaultKind.UNAVAILABLE, message=object["error"]["message"]))
-    events.finish(object)
-    first = events.number - len(frames := events.take())
-    return b"".join(frame for number, frame in enumerate(frames, first) if number > after)
+
+    def break_off(self, failure: Failure) -> bytes:
+        return b""  # the response goes on; its reader may come again
+
+    def close(self) -> None:
+        """The response goes on."""
+        if self._live is not None:
+            self._live.close()
+
+    def _from_live(self) -> list[tuple[int, bytes]]:
+        assert self._live is not None
+        self._behind = self._live.overrun
+        frames = self._live.take()
+        if self._live.finished and not (frames and is_last(frames[-1][1])):
+            self._live, self._behind = None, True  # it has ended without a last frame: the store knows why
+        return frames
+
+    async def _fetch(self) -> None:
+        found = await self._store.frames(self._owner, self._id, after=self._after, limit=AT_ONCE)
+        frames = [(frame.number, frame.data) for frame in found]
+        if len(frames) < AT_ONCE:
+            if self._live is not None:
+                self._behind = False
+            elif not (frames and is_last(frames[-1][1])):
+                frames += await self._made_end(frames[-1][0] if frames else self._after)
+                self.finished = True
+        self._fetched = frames
+
+    async def _made_end(self, after: int) -> list[tuple[int, bytes]]:
+        """The last frames of a stream that was cut off, made of the object; none where the reader has had them."""
+        found = await self._store.response(self._owner, self._id)
+        last = await self._last_frame()
+        if found is None or found.status in UNFINISHED or (last is not None and is_last(last.data)):
+            return []
+        object = msgspec.json.decode(found.json)
+        events = events_of_profile(self._service.profile, object)
+        events.number = 0 if last is None else last.number + 1
+        if object["error"] is not None:
+            events.fail(Failure(kind=FaultKind.UNAVAILABLE, message=object["error"]["message"]))
+        events.finish(object)
+        frames = events.take()
+        return [each for each in enumerate(frames, events.number - len(frames)) if each[0] > after]
+
+    async def _last_frame(self) -> Frame | None:
+        last = None
+        while frames := await self._store.frames(
+            self._owner, self._id, after=-1 if last is None else last.number, limit=AT_ONCE
+        ):
+            last = frames[-1]
+        return last
 
 
-async def _last_frame(store: Store, owner: str, id: str) -> Frame | None:
-    last = None
-    while frames := await store.frames(owner, id, after=-1 if last is None else last.number, limit=AT_ONCE):
-        last = frames[-1]
-    return last
-
-
-def is_last(frame: Frame) -> bool:
+def is_last(frame: bytes) -> bool:
     """Whether nothing follows it but the end of the stream."""
-    return frame.data.startswith(LAST_FRAMES)
+    return frame.startswith(LAST_FRAMES)

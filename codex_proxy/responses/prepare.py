@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 
 from codex_proxy.admission.admit import FieldNames
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
-from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
-from codex_proxy.responses.answer import Answer, Save
 from codex_proxy.responses.context import Context, context_of, turn_with
 from codex_proxy.responses.conversation_turns import ConversationTurn
 from codex_proxy.responses.profiles import renderer_of_profile
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.responses.shortening import may_shorten, shortened
-from codex_proxy.responses.store_faults import failure_of
-from codex_proxy.responses.stored_output import stored_output
-from codex_proxy.runs.model_items import ModelItem, model_items
-from codex_proxy.runs.run import BeforeEnd, Run
-from codex_proxy.store.base import Append, StoredItem, StoredResponse, StoreError
-from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.responses.shortening import shortened
+from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.responses.mcp_offers import listed_in
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
@@ -72,14 +64,14 @@ async def prepare(
         held = await service.turns.enter(owner, parsed.conversation, wait)
     try:
         context = await context_of(parsed, service.store, owner, service.ids, created)
-        return await prepared_with(service, parsed, context, owner, id=id, created=created, held=held)
+        return await prepare_in_context(service, parsed, context, owner, id=id, created=created, held=held)
     except BaseException:
         if held is not None:
             held.release()
         raise
 
 
-async def prepared_with(
+async def prepare_in_context(
     service: ResponsesService,
     parsed: ParsedResponse,
     context: Context,
@@ -112,14 +104,11 @@ async def prepared_with(
     )
 
 
-async def prepared_shorter(
-    service: ResponsesService, prepared: PreparedResponse, failure: Failure
-) -> PreparedResponse | None:
-    """The same turn without its oldest turns, where that may help against this failure."""
+async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse) -> PreparedResponse:
+    """The same turn without the older half of its context, which `may_shorten` has allowed. Raises `Fault`."""
     context = shortened(prepared.context)
-    if context is None or not may_shorten(prepared.parsed, prepared.context, failure):
-        return None
-    return await prepared_with(
+    assert context is not None, "there is something to leave out"
+    return await prepare_in_context(
         service,
         prepared.parsed,
         context,
@@ -162,16 +151,6 @@ def renderer_of(
     )
 
 
-def answer_of(service: ResponsesService, prepared: PreparedResponse, save: Save, *, stream: bool) -> Answer:
-    """The answer of this response, which nothing has begun yet."""
-    return Answer(
-        renderer_of(service, prepared, stream=stream, keep_frames=True),
-        save,
-        stream=stream,
-        profile=service.profile,
-    )
-
-
 def stores(service: ResponsesService, parsed: ParsedResponse) -> bool:
     """Whether the response will be there afterwards."""
     return parsed.store and service.store is not None
@@ -182,32 +161,17 @@ def keeps_anything(service: ResponsesService, parsed: ParsedResponse) -> bool:
     return stores(service, parsed) or parsed.conversation is not None
 
 
-async def start_run(
-    service: ResponsesService, prepared: PreparedResponse, before_end: BeforeEnd | None = None
-) -> Run:
+async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Run:
     """Starts the turn. Raises the `Fault` of one that cannot begin."""
     turn, tools = await _with_server_tools(service, prepared)
     return await service.runs.start(
         turn,
         prepared.owner,
-        before_end,
         durable=prepared.parsed.store,
         replay=prepared.replay,
         runner=tools.runner,
         first=tools.lists,
     )
-
-
-async def begin(service: ResponsesService, prepared: PreparedResponse, answer: Answer) -> Run:
-    """Starts the turn of an answer. Raises the `Fault` of one that cannot begin."""
-    saves = keeps_anything(service, prepared.parsed)
-    try:
-        run = await start_run(service, prepared, answer.before_end if saves else None)
-    except BaseException:
-        prepared.release()
-        raise
-    answer.attach(run)
-    return run
 
 
 async def _with_server_tools(
@@ -225,71 +189,3 @@ async def _with_server_tools(
     )
     client = service.clients.named(prepared.owner)
     return await service.admission.add_server_tools(prepared.turn, client, FIELDS, request)
-
-
-class SaveOnce:
-    """Saves a response that runs in front of its client, when it has ended."""
-
-    def __init__(self, service: ResponsesService, prepared: PreparedResponse) -> None:
-        self._service = service
-        self._prepared = prepared
-
-    async def __call__(self, answer: Answer, run: Run) -> Failure | None:
-        failure = None if answer.ending is None else answer.ending.failure
-        if not answer.visible and may_shorten(self._prepared.parsed, self._prepared.context, failure):
-            return None  # it is tried again, under the same id
-        try:
-            return await self._save(answer, run)
-        finally:
-            self._prepared.release()
-
-    async def _save(self, answer: Answer, run: Run) -> Failure | None:
-        final, parsed = answer.final, self._prepared.parsed
-        assert final is not None
-        failed = final["status"] == "failed"
-        store = self._service.store
-        if store is None or (failed and not parsed.stream):
-            return None  # nobody has heard of it
-        try:
-            if parsed.store:
-                await store.add_response(
-                    self._response(final),
-                    input=self._prepared.context.input,
-                    output=output_of(self._service, final, run),
-                    append=append_of(parsed, final["status"]),
-                )
-            elif append_of(parsed, final["status"]) is not None:
-                items = [*self._prepared.context.input, *output_of(self._service, final, run)]
-                await store.append_items(
-                    self._prepared.owner, parsed.conversation or "", items, limited=False
-                )
-        except StoreError as error:
-            return None if failed else failure_of(error)
-        return None
-
-    def _response(self, final: dict[str, object]) -> StoredResponse:
-        prepared = self._prepared
-        return StoredResponse(
-            owner=prepared.owner,
-            id=prepared.id,
-            status=str(final["status"]),
-            created=prepared.created,
-            json=json_bytes(final),
-            previous_id=prepared.parsed.previous_response_id,
-            conversation_id=prepared.parsed.conversation,
-        )
-
-
-def output_of(service: ResponsesService, final: dict[str, object], run: Run) -> Sequence[StoredItem]:
-    """The output as it is kept. Of a turn that was cut off, what the client saw is all that counts."""
-    said: list[ModelItem] = []
-    if final["status"] == "completed":
-        said = model_items(run, service.runs.identity(run.turn))
-    return stored_output(final["output"], said, service.ids, service.clock.epoch())  # type: ignore[arg-type]
-
-
-def append_of(parsed: ParsedResponse, status: object) -> Append | None:
-    """A conversation takes both sides of a turn that has come to an end of its own."""
-    if parsed.conversation is None or status not in ("completed", "incomplete"):
-        return None
-    return Append(parsed.conversation)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
+from codex_proxy.core.faults import Failure
+from codex_proxy.responses.frame_buffer import Frames
 from codex_proxy.surfaces.responses.events import ResponseEvents
+from codex_proxy.surfaces.responses.objects import failed
 from codex_proxy.surfaces.responses.profile import OpenResponsesEvents, OpenResponsesRenderer
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
@@ -25,3 +28,18 @@ def events_of_profile(profile: Profile, response: dict[str, Any]) -> ResponseEve
 def end_of_profile(profile: Profile) -> bytes:
     """What closes a stream."""
     return OpenResponsesEvents.end if profile == "open-responses-server" else ResponseEvents.end
+
+
+def failed_end(
+    profile: Profile, final: dict[str, Any], frames: Frames, failure: Failure
+) -> tuple[dict[str, Any], Frames]:
+    """The response object and the last frames of a response that could not be saved. Made of those that were rendered
+    for its end: only the last frame differs."""
+    final = failed({**final, "completed_at": None, "incomplete_details": None}, failure)
+    if not frames:
+        return final, []
+    events = events_of_profile(profile, final)
+    first = events.number = frames[-1][0]
+    events.fail(failure)
+    events.finish(final)
+    return final, [*frames[:-1], *enumerate(events.take(), first)]

@@ -10,7 +10,7 @@ import msgspec
 from codex_proxy.admission.admit import Admission
 from codex_proxy.admission.clients import Clients
 from codex_proxy.core.ids import Clock, IdSource
-from codex_proxy.responses.background_runs import BackgroundRuns
+from codex_proxy.responses.background_responses import BackgroundResponses
 from codex_proxy.responses.conversation_turns import ConversationTurns
 from codex_proxy.responses.profiles import Profile
 from codex_proxy.runs.scheduler import RunScheduler
@@ -52,7 +52,7 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     conversation_wait: float = 30.0
     """Seconds that a turn waits for another one of its conversation."""
     turns: ConversationTurns
-    background: BackgroundRuns
+    background: BackgroundResponses
     background_recovery: Literal["fail", "rerun"] = "fail"
     """What becomes of background responses that a restart has cut off."""
     write_check: WriteCheck | None = None

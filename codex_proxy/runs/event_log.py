@@ -53,7 +53,7 @@ class EventLog:
         self.ended = self.ended or ended
         for cursor in self._cursors:
             cursor.wake()
-        self._report()
+        self.report()
         if self.ended:
             self._on_backlog = None  # its owner holds this log: no cycle outlives the turn
 
@@ -93,14 +93,15 @@ class EventLog:
         while self._dropped < oldest:
             self._batches.popleft()
             self._dropped += 1
-        self._report()
+        self.report()
 
     def detach(self, cursor: Cursor) -> None:
         if cursor in self._cursors:
             self._cursors.remove(cursor)
-            self._report()
+            self.report()
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Tells `on_backlog` how far the slowest reader is behind; for cursors."""
         size = self.backlog
         if self._on_backlog is not None and (size >= LOW_WATER or self._told >= LOW_WATER):
             self._told = size
@@ -113,22 +114,31 @@ class Cursor:
     def __init__(self, log: EventLog, position: int, seen: int) -> None:
         self.position = position
         self.seen = seen
+        self._taken = seen
         self._log = log
         self._waiter: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """Of the first wait: asked for once, since the answer takes a call of the system (until Python 3.12)."""
 
-    def take(self) -> list[Event]:
-        """What is new, without waiting."""
+    def take(self, *, passed_on: bool = True) -> list[Event]:
+        """What is new, without waiting. `passed_on` False: it counts as the reader's backlog until `pass_on`."""
         batches = self._log.after(self.position)
         if not batches:
             return []
         self.position = self._log.end
-        self.seen = self._log.appended
+        self._taken = self._log.appended
+        if passed_on:
+            self.seen = self._taken
         self._log.trim()
         if len(batches) == 1:
             return batches[0].events
         return [event for batch in batches for event in batch.events]
+
+    def pass_on(self) -> None:
+        """What was taken has found its reader: it is no backlog any more."""
+        if self.seen != self._taken:
+            self.seen = self._taken
+            self._log.report()
 
     async def wait(self) -> None:
         """Returns when there is something to take, or the log has ended."""

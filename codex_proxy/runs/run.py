@@ -14,7 +14,8 @@ at most; a session whose process was gone when it was taken counts as none.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -62,9 +63,6 @@ TOO_SLOW = Failure(
     message=f"The client left {CUT_WATER >> 20} MiB of the answer unread. Read faster, or ask for less.",
 )
 
-BeforeEnd = Callable[["Run", TurnEnded], Awaitable[Failure | None]]
-"""What has to be on disk before the client hears of the end; a failure it gives becomes the turn's."""
-
 
 class RunOwner(Protocol):
     """Who started the run, and does for it what takes time."""
@@ -81,8 +79,9 @@ class RunOwner(Protocol):
         """Work that has texts checked under their schemas, and hands the verdicts to `run.checked`."""
         ...
 
-    def save(self, run: Run, ended: TurnEnded) -> None:
-        """Sees to what has to be on disk, then calls `run.finish`."""
+    def remember(self, run: Run) -> asyncio.Future[None] | None:
+        """Writes the calls of the client's that the turn has ended with to the step memory, for the request that brings
+        their outputs. Returns when that is done; None where the turn has none."""
         ...
 
     def limits_reported(self, json: bytes) -> None:
@@ -99,7 +98,7 @@ class RunOwner(Protocol):
 
 
 class Run:
-    """One turn under way. `saves`: its end has to wait for the disk. `most`: how much it may say, in letters."""
+    """One turn under way. `most`: how much it may say, in letters."""
 
     def __init__(
         self,
@@ -110,7 +109,6 @@ class Run:
         owner: RunOwner,
         *,
         client: str,
-        saves: Callable[[Run], bool],
         calls: ServerCalls,
         most: int = MAX_TURN_CHARS,
     ) -> None:
@@ -123,7 +121,6 @@ class Run:
         self.raw: list[bytes] = []
         """Raw items of this turn, in order: what the model has to see again."""
         self._owner = owner
-        self._saves = saves
         self._calls = calls
         self._calls_running = 0
         self._checking = False
@@ -147,7 +144,7 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Nothing more comes; the client may not have heard of the end yet."""
+        """Nothing more comes; the log may not show the end yet."""
         return self._repair.ended
 
     def add_first_events(self, events: Sequence[Event]) -> None:
@@ -202,11 +199,6 @@ class Run:
     def fail(self, failure: Failure) -> None:
         """Something outside of the agent ends the turn."""
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
-
-    def finish(self, ended: TurnEnded) -> None:
-        """What had to be on disk is there, or never will be: the client may hear of the end."""
-        self.log.append([ended], 0, ended=True)
-        self._owner.run_ended(self)
 
     # --- what the session calls ---------------------------------------------------------------------
 
@@ -307,15 +299,25 @@ class Run:
             if self._acted:
                 failure = msgspec.structs.replace(failure, repeatable=False)
             last = events[-1] = msgspec.structs.replace(last, failure=failure)
-        if type(last) is not TurnEnded:
-            self.log.append(events, size)
-        elif self._saves(self):
-            if len(events) > 1:
-                self.log.append(events[:-1], size)
-            self._owner.save(self, last)
+        if type(last) is TurnEnded:
+            self._log_end(events, size)
         else:
-            self.log.append(events, size, ended=True)
-            self._owner.run_ended(self)
+            self.log.append(events, size)
+
+    def _log_end(self, events: list[Event], size: int) -> None:
+        """Logs the last events. The end waits for the step memory: the client's next request asks for what is in it."""
+        remembering = self._owner.remember(self)
+        if remembering is None:
+            self._close_log(events, size)
+            return
+        *before, ended = events
+        if before:
+            self.log.append(before, size)
+        remembering.add_done_callback(lambda _: self._close_log([ended], 0))
+
+    def _close_log(self, events: list[Event], size: int) -> None:
+        self.log.append(events, size, ended=True)
+        self._owner.run_ended(self)
 
     def _summed(self, seen: UsageReported) -> UsageReported:
         """Usage with that of a try that was thrown away: it was made for this request too."""

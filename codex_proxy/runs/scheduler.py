@@ -19,7 +19,7 @@ import structlog
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import with_context_length, with_reset
-from codex_proxy.core.events import Event, Stop, TurnEnded
+from codex_proxy.core.events import Event
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.limits import MAX_TURN_CHARS
@@ -27,7 +27,7 @@ from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySe
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutputs, ReusedSession, thread_key
-from codex_proxy.runs.run import BeforeEnd, Run
+from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, filled
 from codex_proxy.tools.attempt import Attempt, first_attempt
 from codex_proxy.tools.checks import Check
@@ -39,13 +39,8 @@ from codex_proxy.workers.slots import Slot, Slots
 log = structlog.get_logger(__name__)
 
 
-SAVE_SECONDS = 30.0
-"""How long the end of a turn may wait for the disk; a locked database is given up on earlier, by the store."""
-
-NOT_SAVED = Failure(
-    kind=FaultKind.UNAVAILABLE,
-    message="The answer could not be stored. Free some disk space, then try again.",
-)
+REMEMBER_SECONDS = 30.0
+"""How long the end of a turn may wait for the step memory; a locked database is given up on earlier, by the store."""
 
 
 class RunLimits(msgspec.Struct, frozen=True):
@@ -62,7 +57,6 @@ class _Started(msgspec.Struct, frozen=True):
     """What the manager knows of a run."""
 
     slot: Slot
-    before_end: BeforeEnd | None
     durable: bool
     replay: tuple[HistoryItem, ...] | None
     context: Context
@@ -130,7 +124,6 @@ class RunScheduler:
         self,
         turn: Turn,
         owner: str = "",
-        before_end: BeforeEnd | None = None,
         *,
         durable: bool = True,
         replay: tuple[HistoryItem, ...] | None = None,
@@ -139,10 +132,10 @@ class RunScheduler:
     ) -> Run:
         """A run that has begun. A `Fault` where there is no room, or the agent cannot take the turn.
 
-        `owner` names whose turn it is: nobody else gets what is remembered or kept of it. `before_end` is
-        awaited before the log ends. `durable`: what is remembered of it may lie on disk. `replay` tells the
-        same history with the model's own items in it, for a thread that has not seen them. `runner` runs the tools
-        that are ours; `first` is what the client hears before anything of the agent's.
+        `owner` names whose turn it is: nobody else gets what is remembered or kept of it. `durable`:
+        what is remembered of it may lie on disk. `replay` tells the same history with the model's own items in it, for
+        a thread that has not seen them. `runner` runs the tools that are ours; `first` is what the client hears before
+        anything of the agent's.
         """
         slot = await self._slot(owner)
         to_run = bool(approved_calls(turn))
@@ -161,9 +154,9 @@ class RunScheduler:
         calls = ServerCalls(runner, lambda work: self._clean_up(work, context))
         run = Run(
             turn, started.attempt, loop, self._deadlines, self,
-            client=owner, saves=self._has_to_save, calls=calls, most=self._limits.size,
+            client=owner, calls=calls, most=self._limits.size,
         )  # fmt: skip
-        self._runs[run] = _Started(slot, before_end, durable, replay, context)
+        self._runs[run] = _Started(slot, durable, replay, context)
         if first:
             run.add_first_events(first)
         if not to_run:
@@ -260,35 +253,19 @@ class RunScheduler:
         self.kept.put(thread_key(run.client, run.attempt.turn), session, seen, pending)
         return True
 
-    def _has_to_save(self, run: Run) -> bool:
-        return bool(run.attempt.policy.visible) or self._runs[run].before_end is not None
-
-    def save(self, run: Run, ended: TurnEnded) -> None:
-        self._clean_up(self._saved(run, ended), self._context_of(run))
-
-    async def _saved(self, run: Run, ended: TurnEnded) -> None:
-        started = self._runs[run]
-        try:
-            async with asyncio.timeout(SAVE_SECONDS):
-                await self._remember(run)
-                failure = None if started.before_end is None else await started.before_end(run, ended)
-        except Exception:
-            log.exception("save_failed")
-            failure = NOT_SAVED if started.before_end is not None else None
-        if failure is not None:
-            ended = TurnEnded(Stop.FAILED, ended.trigger, failure)
-        run.finish(ended)
+    def remember(self, run: Run) -> asyncio.Future[None] | None:
+        if not run.attempt.policy.visible:
+            return None
+        return self._clean_up(self._remember(run), self._context_of(run))
 
     async def _remember(self, run: Run) -> None:
-        """Remembers a turn that ended with calls; without it the answer is still right."""
-        if not run.attempt.policy.visible:
-            return
         plain = run.turn.mode == "model"
         entries = entries_of(run.raw, run.attempt.policy, self.identity(run.turn), plain=plain)
         try:
-            await self.memory.remember(run.client, entries, durable=self._runs[run].durable)
+            async with asyncio.timeout(REMEMBER_SECONDS):
+                await self.memory.remember(run.client, entries, durable=self._runs[run].durable)
         except Exception:
-            log.exception("step_memory_failed")
+            log.exception("step_memory_failed")  # without it the answer is still right
 
     def limits_reported(self, json: bytes) -> None:
         self.agent.limits.update(json)

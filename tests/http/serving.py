@@ -94,8 +94,11 @@ class Proxy:
         return self.session.post(f"{self.url}/v1/chat/completions", json=body, **more)
 
     async def settled(self) -> None:
-        """No turn runs and no stream is open."""
-        await until(lambda: self.server.manager.running == 0 and self.streams == 0)
+        """No turn runs, no stream is open, and no response is being saved."""
+        server = self.server
+        await until(
+            lambda: server.manager.running == 0 and self.streams == 0 and not server.background.tasks.running
+        )
 
     @property
     def streams(self) -> int:

@@ -24,9 +24,10 @@ from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Child
-from codex_proxy.responses.answer import Answer
+from codex_proxy.responses.background_response import BackgroundResponse
 from codex_proxy.responses.context import Context
-from codex_proxy.responses.live_run import LiveRun
+from codex_proxy.responses.foreground import ForegroundResponse, ResponseReader
+from codex_proxy.responses.frame_buffer import FrameBuffer, FrameReader
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.runs.event_log import EventLog
 from codex_proxy.runs.run import Run
@@ -62,7 +63,7 @@ OF_A_REQUEST = (
         ChatRenderer,
         ResponsesRenderer,
     ),
-    *(Answer, LiveRun, Fault),
+    *(BackgroundResponse, ForegroundResponse, ResponseReader, FrameBuffer, FrameReader, Fault),
 )
 """What is made for a request, and holds of it what its client has sent or its agent has said."""
 

@@ -14,8 +14,8 @@ from openai import AsyncOpenAI, NotFoundError
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import Fault
-from codex_proxy.responses import live_run
-from codex_proxy.responses.background_runs import BackgroundRuns
+from codex_proxy.responses import background_response
+from codex_proxy.responses.background_responses import BackgroundResponses
 from codex_proxy.store.base import StoredResponse
 from tests.faults.scene import agent_of, write_program
 from tests.http.serving import ENVIRONMENT, Proxy, proxy_of, until
@@ -214,7 +214,7 @@ async def test_without_a_store_there_is_no_background(tmp_path: Path) -> None:
 
 
 def test_responses_that_are_about_to_begin_count_for_their_key_too() -> None:
-    background = BackgroundRuns(limit=4)
+    background = BackgroundResponses(limit=4)
     with background.room("one", 1):
         with background.room("another", 1):
             """Another key's are its own."""
@@ -241,7 +241,7 @@ async def test_a_server_that_stops_fails_what_runs_with_a_reason(tmp_path: Path)
 async def test_a_server_that_stops_fails_what_waits_for_a_place_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_run, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(background_response, "RETRY_SECONDS", 0.05)
     async with holding(tmp_path, max_running_turns=1, max_queued_turns=0) as (proxy, client, _):
         in_front = asyncio.ensure_future(ask(proxy, HELD))
         await until(lambda: proxy.server.manager.running == 1)

@@ -112,3 +112,18 @@ async def test_a_reader_whose_wait_was_cut_off_can_wait_again() -> None:
     await cursor.wait()
     assert numbers(cursor.take()) == [1]
     await asyncio.gather(waiting, return_exceptions=True)
+
+
+def test_what_a_reader_has_taken_for_somebody_else_is_its_backlog_until_it_is_passed_on() -> None:
+    told: list[int] = []
+    log = EventLog(told.append)
+    reader = log.cursor()
+    log.append([note(1)], LOW_WATER)
+    assert numbers(reader.take(passed_on=False)) == [1]
+    assert log.backlog == LOW_WATER
+    assert log.after(0) == [], "the log holds it no more"
+    log.append([note(2)], LOW_WATER)
+    reader.pass_on()
+    assert told[-1] == log.backlog == LOW_WATER, "the second was not taken"
+    reader.take()
+    assert told[-1] == log.backlog == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 from aiohttp import web
@@ -19,22 +19,11 @@ from codex_proxy.http.sources import OneRun
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.http.turn_timings import TurnTimings
-from codex_proxy.responses.answer import Answer
 from codex_proxy.responses.background import create_in_background, queued_json
-from codex_proxy.responses.follow import HEARTBEAT, followed
-from codex_proxy.responses.prepare import (
-    PreparedResponse,
-    SaveOnce,
-    answer_of,
-    begin,
-    keeps_anything,
-    prepare,
-    prepared_shorter,
-    renderer_of,
-    start_run,
-)
+from codex_proxy.responses.follow import HEARTBEAT, Follower
+from codex_proxy.responses.foreground import start_foreground
+from codex_proxy.responses.prepare import PreparedResponse, keeps_anything, prepare, renderer_of, start_run
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.responses.store_faults import required_store
 from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
@@ -80,50 +69,46 @@ async def _in_front(
     request[NOTES]["response_id"] = prepared.id
     if not keeps_anything(service, parsed) and parsed.truncation != "auto":
         return await _unkept(request, prepared, observed)
-    try:
-        try:
-            return await _tried(request, prepared, observed)
-        except Fault as fault:
-            shorter = await prepared_shorter(service, prepared, fault.failure)
-            if shorter is None:
-                raise
-            return await _tried(request, shorter, observed)
-    finally:
-        prepared.release()
+    return await _kept(request, prepared, observed)
 
 
-async def _tried(
+async def _kept(
     request: web.Request, prepared: PreparedResponse, observed: TurnTimings
 ) -> web.StreamResponse:
+    """A response that is saved: a task of the server's, which its client reads."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
-    answer = answer_of(service, prepared, SaveOnce(service, prepared), stream=stream)
-    try:
-        with service.usage.turn(prepared.owner, billed_model(prepared.turn), answer):
-            if stream:
-                return await _stream(request, prepared, answer, observed)
-            await begin(service, prepared, answer)
-            return await whole(LogReader(answer, answer, observed), headers_of(service, prepared))
-    finally:
-        request[NOTES] |= ending_of(answer.failure, answer.final, observed)
+    headers = headers_of(service, prepared)
+    with ExitStack() as place:
+        if stream:
+            try:
+                place.enter_context(stream_slot(request))
+            except Fault:
+                prepared.release()
+                raise
+        response, reader = await start_foreground(
+            service, prepared, "sse" if stream else "whole", observed.record
+        )
+        try:
+            return await (_streamed(request, reader, headers) if stream else whole(reader, headers))
+        finally:
+            request[NOTES] |= ending_of(response.failure, response.final, observed)
 
 
 async def _unkept(
     request: web.Request, prepared: PreparedResponse, observed: TurnTimings
 ) -> web.StreamResponse:
-    """A turn of which nothing is kept: its log is read straight into the answer."""
+    """A response of which nothing is kept: the log of its turn is read straight into the answer."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     renderer = renderer_of(service, prepared, stream=stream)
     headers = headers_of(service, prepared)
-
-    async def started() -> Reader:
-        return LogReader(OneRun(await start_run(service, prepared)), renderer, observed)
-
     try:
-        with service.usage.turn(prepared.owner, billed_model(prepared.turn), renderer):
-            if not stream:
-                return await whole(await started(), headers)
-            with stream_slot(request):
-                return await _streamed(request, await started(), headers)
+        with (
+            service.usage.turn(prepared.owner, billed_model(prepared.turn), renderer),
+            stream_slot(request) if stream else nullcontext(),
+        ):
+            run = await start_run(service, prepared)
+            reader = LogReader(OneRun(run), renderer, observed)
+            return await (_streamed(request, reader, headers) if stream else whole(reader, headers))
     finally:
         request[NOTES] |= ending_of(
             renderer.failure, renderer.response() if renderer.ended else None, observed
@@ -138,37 +123,19 @@ async def _behind(
     with stream_slot(request) if parsed.stream else nullcontext():
         prepared = await create_in_background(service, parsed, body, hints, request[CLIENT], request[HELD])
         request[NOTES]["response_id"] = prepared.id
+        headers = headers_of(service, prepared)
         if not parsed.stream:
             return web.Response(
-                body=queued_json(service, prepared),
-                content_type="application/json",
-                headers=headers_of(service, prepared),
+                body=queued_json(service, prepared), content_type="application/json", headers=headers
             )
-        return await follow(request, prepared.owner, prepared.id, -1, headers_of(service, prepared))
+        return await follow(request, prepared.owner, prepared.id, -1, headers)
 
 
 async def follow(
     request: web.Request, owner: str, id: str, after: int, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """Streams the events with a number above `after` until the end. The response does not mind who reads."""
-    service = request.app[RESPONSES]
-    stream = EventStream(request, headers)
-    try:
-        async for piece in followed(service, required_store(service.store), owner, id, after):
-            await stream.write(piece)
-        return await stream.close()
-    finally:
-        stream.stop()
-
-
-async def _stream(
-    request: web.Request, prepared: PreparedResponse, answer: Answer, observed: TurnTimings
-) -> web.StreamResponse:
-    service = request.app[RESPONSES]
-    with stream_slot(request):
-        await begin(service, prepared, answer)
-        reader = LogReader(answer, answer, observed)
-        return await _streamed(request, reader, headers_of(service, prepared))
+    """Streams the events of a background response with a number above `after`."""
+    return await _streamed(request, Follower(request.app[RESPONSES], owner, id, after), headers)
 
 
 async def _streamed(request: web.Request, reader: Reader, headers: Mapping[str, str]) -> web.StreamResponse:

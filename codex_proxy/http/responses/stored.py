@@ -15,7 +15,7 @@ from codex_proxy.http.replies import json_response
 from codex_proxy.http.responses.create import follow
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.responses.background import cancel_in_background
-from codex_proxy.responses.follow import check_resumable, starting_after
+from codex_proxy.responses.follow import check_followable, starting_after
 from codex_proxy.responses.store_faults import store_errors_as_faults
 from codex_proxy.store.base import Store, StoredResponse
 from codex_proxy.surfaces.responses import objects
@@ -49,7 +49,7 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
     after = starting_after(request.query)
     found = await stored_response(request)
     service, store = request.app[RESPONSES], store_for(request)
-    await check_resumable(store, found, service.background.find(found.owner, found.id))
+    await check_followable(store, found, service.background.find(found.owner, found.id))
     with stream_slot(request):
         return await follow(request, found.owner, found.id, after, {})
 
@@ -74,7 +74,7 @@ async def delete(request: web.Request) -> web.Response:
         raise objects.not_found(id)
     live = request.app[RESPONSES].background.find(request[OWNER], id)
     if live is not None:
-        await live.cancel()
+        await live.end()
     return json_response(objects.deleted(id))
 
 

@@ -136,7 +136,7 @@ class OpenResponsesRenderer(ResponsesRenderer):
 
     def shows(self, failure: Failure) -> bool:
         # But for a context that is too long, since a shorter one may be tried under the same id.
-        return self._stream and failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED
+        return failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED
 
     def _item_ended(self, event: ItemEnded) -> None:
         super()._item_ended(event)

@@ -221,7 +221,7 @@ class ResponsesRenderer:
             self._announce(empty)
             self._new_part(empty, TEXT)
             self._order.over(empty, "completed")
-        self._begin(visible=event.failure is None or self.shows(event.failure))
+        self._begin(visible=event.failure is None or (self._stream and self.shows(event.failure)))
         self._order.end(status)
         self.ended = True
         self.spent.ended(event)

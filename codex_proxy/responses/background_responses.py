@@ -5,46 +5,49 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from codex_proxy.core.fair_queue import share_of
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.responses.frame_buffer import FrameBuffer
+from codex_proxy.responses.server_tasks import ServerTasks
 from codex_proxy.workers.slots import Slots
-
-T = TypeVar("T")
 
 MAX_LIVE = 1000
 """Running and waiting: each keeps its request in RAM."""
-LAST_WORDS_SECONDS = 5.0
-"""For the ends of runs that the server has stopped to be written down."""
 
 
 class Live(Protocol):
-    """What is asked of a response that runs."""
+    """A response that has not ended."""
 
+    id: str
+    owner: str
     ended: bool
     streams: bool
-    version: int
+    buffer: FrameBuffer
 
-    async def more(self, seen: int) -> None: ...
+    def start_in(self, tasks: ServerTasks) -> asyncio.Task[None]:
+        """Starts its task."""
+        ...
 
-    async def cancel(self) -> None: ...
+    async def end(self) -> None:
+        """Stops it. Returns when it has ended."""
+        ...
 
-    def work(self) -> Coroutine[Any, Any, None]: ...
 
-
-class BackgroundRuns:
-    """Keeps them alive, finds them again, and ends with the server. `limit`: how many run at once; `owners` tells how
-    many there may be."""
+class BackgroundResponses:
+    """Finds them, and says whether there is room for another. `limit`: how many run at once; `owners` gives how many
+    owners there may be."""
 
     def __init__(self, limit: int, owners: Callable[[], int] = lambda: 1) -> None:
         self.slots = Slots(limit, owners)
+        self.tasks = ServerTasks()
+        """The tasks of all responses, also of those in the foreground."""
         self._owners = owners
         self._live: dict[tuple[str, str], Live] = {}
         self._coming: Counter[str] = Counter()
         """By owner, those whose requests are being read and stored."""
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:
@@ -67,45 +70,23 @@ class BackgroundRuns:
             if not self._coming[owner]:
                 del self._coming[owner]
 
-    def begin(self, owner: str, id: str, live: Live, ended: Callable[[], None] = lambda: None) -> None:
-        """Takes care of it until its end, and calls `ended` then."""
-        self._live[owner, id] = live
+    def begin(self, response: Live, ended: Callable[[], None] = lambda: None) -> None:
+        """Starts a response, which is found until its end; then calls `ended`."""
+        key = (response.owner, response.id)
+        self._live[key] = response
 
-        def over(done: asyncio.Task[None]) -> None:
-            self._live.pop((owner, id), None)
+        def over(_: asyncio.Task[None]) -> None:
+            self._live.pop(key, None)
             ended()
 
-        self.spawn(live.work()).add_done_callback(over)
-
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task of the server's, which `close` waits for."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits `work`, which goes on to its end when the caller is cancelled; the caller waits for it even then."""
-        task = self.spawn(work)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.done():
-                await asyncio.wait({task})
-            raise
+        response.start_in(self.tasks).add_done_callback(over)
 
     def find(self, owner: str, id: str) -> Live | None:
         return self._live.get((owner, id))
 
     async def close(self) -> None:
-        """The runs are over; what is not written down yet is taken up at the next start."""
-        if not self._tasks:
-            return
-        await asyncio.wait(self._tasks, timeout=LAST_WORDS_SECONDS)
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Waits until the responses are saved; the runs are over. What is not saved is taken up at the next start."""
+        await self.tasks.close()
 
 
 def _too_many(message: str) -> Fault:

@@ -1,0 +1,148 @@
+"""A response whose client waits for it: over HTTP, whole or streamed, or on a WebSocket.
+
+Its turn ends when its client leaves. Then it is saved as cancelled, with what had been said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from codex_proxy.core.events import TurnEnded
+from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.responses.frame_buffer import Frames
+from codex_proxy.responses.prepare import PreparedResponse, prepare_shorter, start_run
+from codex_proxy.responses.profiles import end_of_profile
+from codex_proxy.responses.running import Delivery, Observe, RunningResponse
+from codex_proxy.responses.saving import output_items, save_response
+from codex_proxy.responses.service import ResponsesService
+from codex_proxy.responses.shortening import may_shorten
+from codex_proxy.runs.run import Run
+from codex_proxy.store.base import StoredItem, StoreError
+from codex_proxy.surfaces.base import json_bytes
+
+
+class ForegroundResponse(RunningResponse):
+    """Saved once, at its end.
+
+    Where the model says that its context is too long, it is tried once more with less, if the request allows that.
+    """
+
+    def __init__(
+        self,
+        service: ResponsesService,
+        prepared: PreparedResponse,
+        delivery: Delivery,
+        observe: Observe | None = None,
+    ) -> None:
+        super().__init__(service, prepared, delivery, paced=True, observe=observe)
+        self.output: Sequence[StoredItem] = ()
+        """What it has said, as the store has it."""
+        self._again = False
+        """The turn that has just ended is to be tried with less context."""
+
+    async def _run_turns(self) -> None:
+        await self._run_turn()
+        while self._again:
+            self._again = False
+            try:
+                self._prepared = await prepare_shorter(self._service, self._prepared)
+            except Fault as fault:
+                self.failure = fault.failure
+                return
+            self._renderer = self._new_renderer()
+            await self._run_turn()
+
+    async def _start(self) -> Run:
+        return await start_run(self._service, self._prepared)
+
+    async def _release(self, frames: Frames) -> None:
+        self.buffer.append(frames)
+
+    async def _end(self, ended: TurnEnded) -> None:
+        prepared = self._prepared
+        if (
+            self._delivery != "websocket"
+            and not self._renderer.visible
+            and may_shorten(prepared.parsed, prepared.context, ended.failure)
+        ):
+            self._renderer.feed([ended])  # it has cost something
+            self._again = True
+        elif self._run is None:  # nobody has heard of it
+            self.failure = ended.failure
+        else:
+            await super()._end(ended)
+
+    async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
+        assert self._run is not None, "a turn that never began is not saved"
+        self.output = output_items(self._service, final, self._run)
+        failed = final["status"] == "failed"
+        if failed and not self.streams:
+            return  # nobody has heard of it
+        # The client of a failed response is told why it has failed, also where that cannot be saved.
+        with contextlib.suppress(*((StoreError,) if failed else ())):
+            await save_response(self._service, self._prepared, final, self.output)
+
+    async def _complete(self, frames: Frames) -> None:
+        self.buffer.append(frames)
+
+
+class ResponseReader:
+    """Reads a foreground response for its client, as bytes of a stream or whole. Closing it ends the turn."""
+
+    def __init__(self, service: ResponsesService, response: ForegroundResponse) -> None:
+        self._response = response
+        self._frames = response.buffer.reader()
+        self._end = end_of_profile(service.profile)
+
+    @property
+    def finished(self) -> bool:
+        return self._frames.finished
+
+    @property
+    def refusal(self) -> Failure | None:
+        return self._response.refusal
+
+    def wait(self) -> Awaitable[None]:
+        return self._frames.wait()
+
+    def take(self) -> bytes:
+        frames = self._frames.take()
+        data = b"".join([frame for _, frame in frames])
+        return data + self._end if data and self._frames.finished else data
+
+    def take_frames(self) -> Frames:
+        """What is new, for who frames it otherwise."""
+        return self._frames.take()
+
+    def open(self) -> bytes:
+        self._response.open()
+        return self.take()
+
+    def break_off(self, failure: Failure) -> bytes:
+        return b""  # the response ends by itself
+
+    def result(self) -> bytes:
+        if self._response.failure is not None:
+            raise Fault(self._response.failure)
+        return json_bytes(self._response.final)
+
+    def close(self) -> None:
+        self._frames.close()
+        self._response.cancel()
+
+
+async def start_foreground(
+    service: ResponsesService, prepared: PreparedResponse, delivery: Delivery, observe: Observe | None = None
+) -> tuple[ForegroundResponse, ResponseReader]:
+    """Starts a response; its turn has begun, or it has ended already."""
+    response = ForegroundResponse(service, prepared, delivery, observe)
+    reader = ResponseReader(service, response)
+    response.start_in(service.background.tasks)
+    try:
+        await response.started.wait()
+    except BaseException:
+        reader.close()
+        raise
+    return response, reader

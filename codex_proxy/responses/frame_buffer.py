@@ -1,0 +1,120 @@
+"""The rendered frames of one response, for any number of readers.
+
+Each reader has a queue of the batches that it has not taken. A batch that all readers have taken, or that came while
+nobody read, is gone: whoever wants it later finds it in the store, where the response keeps its events there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
+
+Frames: TypeAlias = list[tuple[int, bytes]]
+"""Frames of a stream, each with its sequence number."""
+
+
+def _nothing() -> None:
+    """Nobody asks."""
+
+
+class FrameBuffer:
+    """Gives each batch of frames to every reader. `on_drained` is called whenever no reader has anything left."""
+
+    def __init__(self, on_drained: Callable[[], None] = _nothing) -> None:
+        self.next = 0
+        """The number behind the last frame."""
+        self.ended = False
+        """Nothing will follow."""
+        self._on_drained = on_drained
+        self._readers: list[FrameReader] = []
+
+    def append(self, frames: Frames) -> None:
+        """Adds a batch and wakes the readers."""
+        if frames:
+            self.next = frames[-1][0] + 1
+            for reader in self._readers:
+                reader.put(frames)
+        self.report_drained()
+
+    def end(self) -> None:
+        """Wakes the readers a last time."""
+        self.ended = True
+        self._on_drained = _nothing  # its owner holds this buffer: no cycle outlives the response
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            reader.wake()
+
+    def reader(self, max_bytes: int | None = None) -> FrameReader:
+        """A reader of what is appended from now on. One that leaves more than `max_bytes` untaken loses it all, and
+        is `overrun`."""
+        reader = FrameReader(self, max_bytes)
+        if not self.ended:
+            self._readers.append(reader)
+        return reader
+
+    def remove(self, reader: FrameReader) -> None:
+        if reader in self._readers:
+            self._readers.remove(reader)
+        self.report_drained()
+
+    def report_drained(self) -> None:
+        if not any(reader.has_frames for reader in self._readers):
+            self._on_drained()
+
+
+class FrameReader:
+    """One reader's frames that it has not taken yet."""
+
+    def __init__(self, buffer: FrameBuffer, max_bytes: int | None) -> None:
+        self.finished = False
+        """Everything was taken, and nothing will follow."""
+        self.overrun = False
+        """Frames were lost since the last `take`, which clears this."""
+        self._buffer = buffer
+        self._max_bytes = max_bytes
+        self._batches: list[Frames] = []
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def has_frames(self) -> bool:
+        return bool(self._batches)
+
+    async def wait(self) -> None:
+        """Returns when there is something to take, or nothing will follow. May be cancelled and called again."""
+        if self._batches or self.overrun or self._buffer.ended:
+            return
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def take(self) -> Frames:
+        """What is new, without waiting."""
+        batches, self._batches, self._size = self._batches, [], 0
+        self.overrun, self.finished = False, self._buffer.ended
+        if batches:
+            self._buffer.report_drained()
+        return batches[0] if len(batches) == 1 else [frame for batch in batches for frame in batch]
+
+    def close(self) -> None:
+        """Nobody reads on."""
+        self._batches = []
+        self._buffer.remove(self)
+
+    def put(self, frames: Frames) -> None:
+        """Adds a batch; for the buffer."""
+        if self._max_bytes is not None:
+            self._size += sum([len(frame) for _, frame in frames])
+            if self._size > self._max_bytes:
+                self._batches, self._size, self.overrun = [], 0, True
+        if not self.overrun:
+            self._batches.append(frames)
+        self.wake()
+
+    def wake(self) -> None:
+        """Ends the wait; for the buffer."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,164 @@
+"""Responses and their readers, behind the handlers: who reads slowly or not at all, and who follows from the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codex_proxy.http.app_keys import RESPONSES
+from codex_proxy.responses import follow
+from codex_proxy.responses.follow import Follower
+from codex_proxy.responses.foreground import ForegroundResponse, ResponseReader, start_foreground
+from codex_proxy.responses.prepare import prepare
+from codex_proxy.responses.running import Delivery
+from codex_proxy.responses.service import ResponsesService
+from codex_proxy.runs.event_log import HIGH_WATER
+from codex_proxy.surfaces.base import RequestHints
+from codex_proxy.surfaces.responses.parse import parse
+from tests.http.serving import Proxy, fake_proxy, until
+from tests.http_responses.asking import ask, blocks_of, checked, events_of, said
+from tests.waiting import PATIENCE
+
+HELD = '[[fake:text say="one two three" hold=1]]'
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
+    """A proxy whose held turns go on when the file `go` is there."""
+    async with fake_proxy(tmp_path, {"STREAM_RELEASE_FILE": str(tmp_path / "go")}) as running:
+        yield running
+
+
+def service_of(proxy: Proxy) -> ResponsesService:
+    return proxy.app[RESPONSES]
+
+
+async def started(
+    proxy: Proxy, input: str, delivery: Delivery = "sse", **fields: Any
+) -> tuple[ForegroundResponse, ResponseReader]:
+    service = service_of(proxy)
+    body = {"model": "codex-5", "input": input, "stream": delivery != "whole", **fields}
+    parsed = parse(
+        json.dumps(body).encode(),
+        settings=service.clients.everybody.responses,
+        catalog=service.catalog,
+        headers=RequestHints(),
+    )
+    prepared = await prepare(service, parsed, "local", id=service.ids.new("resp_"), created=1.0, wait=None)
+    return await start_foreground(service, prepared, delivery)
+
+
+async def rest_of(reader: ResponseReader | Follower) -> str:
+    """What is still to be read, to the end."""
+    data = b""
+    async with asyncio.timeout(PATIENCE):
+        while not reader.finished:
+            await reader.wait()
+            data += reader.take()
+    return data.decode()
+
+
+async def test_a_response_is_saved_while_its_client_does_not_read(proxy: Proxy) -> None:
+    response, reader = await started(proxy, said("one two three"))
+    await until(lambda: response.ended)
+    stored = await proxy.send("GET", f"/v1/responses/{response.id}")
+    assert stored.body["status"] == "completed"
+    events = events_of(await rest_of(reader))
+    assert events[-1]["response"] == stored.body
+
+
+async def test_the_last_frames_come_when_the_response_is_saved_and_not_before(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = service_of(proxy).store
+    write, may_write = store.add_response, asyncio.Event()
+    is_asked = asyncio.Event()
+
+    async def held_up(*given: Any, **more: Any) -> None:
+        is_asked.set()
+        await may_write.wait()
+        await write(*given, **more)
+
+    monkeypatch.setattr(store, "add_response", held_up)
+    _, reader = await started(proxy, said("one two"))
+    await is_asked.wait()
+    begun = reader.take().decode()
+    assert "output_text.delta" in begun
+    assert "response.completed" not in begun
+    assert reader.take() == b""
+    may_write.set()
+    assert "response.completed" in await rest_of(reader)
+
+
+async def test_a_client_that_does_not_read_makes_its_agent_wait(proxy: Proxy) -> None:
+    _, reader = await started(proxy, "[[fake:count n=30000 size=100]]")
+    [run] = proxy.server.manager._runs
+    await until(lambda: run.log.backlog > HIGH_WATER)
+    assert not run.ended
+    events = events_of(await rest_of(reader))
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert len(deltas) == 30_000
+
+
+async def test_whoever_closes_its_reader_ends_the_turn_and_the_response_is_cancelled(proxy: Proxy) -> None:
+    response, reader = await started(proxy, HELD)
+    await reader.wait()
+    reader.close()
+    await until(lambda: response.ended)
+    stored = await proxy.send("GET", f"/v1/responses/{response.id}")
+    assert stored.body["status"] == "cancelled"
+
+
+async def followed_in_background(proxy: Proxy, input: str) -> tuple[str, Follower]:
+    """A response in the background, whose follower has read its first event."""
+    body = {"model": "codex-5", "input": input, "background": True, "stream": True}
+    async with proxy.session.post(f"{proxy.url}/v1/responses", json=body) as reply:
+        begun = b""
+        while b"\n\n" not in begun:
+            begun += await reply.content.readany()
+    first = blocks_of(begun.decode().partition("\n\n")[0])[0]
+    id = first["response"]["id"]
+    return id, Follower(service_of(proxy), "local", id, first["sequence_number"])
+
+
+@pytest.mark.parametrize("max_unread", [1, 1 << 20])
+async def test_a_follower_that_falls_behind_gets_every_event_all_the_same(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_unread: int
+) -> None:
+    monkeypatch.setattr(follow, "MAX_UNREAD", max_unread)
+    monkeypatch.setattr(follow, "AT_ONCE", 3)
+    id, follower = await followed_in_background(proxy, HELD)
+    await follower.wait()
+    read = follower.take()
+    (tmp_path / "go").write_text("go")
+    await until(lambda: proxy.server.background.find("local", id) is None)
+    rest = read.decode() + await rest_of(follower)
+    whole = events_of((await proxy.send("GET", f"/v1/responses/{id}?stream=true")).text)
+    assert checked(events_of(rest)) == whole[1:]
+
+
+async def test_a_follower_of_a_response_that_is_deleted_comes_to_an_end(proxy: Proxy) -> None:
+    id, follower = await followed_in_background(proxy, HELD)
+    reading = asyncio.create_task(rest_of(follower))
+    await proxy.send("DELETE", f"/v1/responses/{id}")
+    text = await reading
+    assert "response.incomplete" not in text
+    assert "[DONE]" not in text
+
+
+async def test_a_response_that_waits_for_its_slot_can_be_cancelled_by_several_at_once(tmp_path: Path) -> None:
+    async with fake_proxy(
+        tmp_path, {"STREAM_RELEASE_FILE": str(tmp_path / "go")}, max_running_turns=1
+    ) as proxy:
+        await ask(proxy, HELD, background=True)
+        await until(lambda: proxy.server.manager.running == 1)
+        waits = (await ask(proxy, HELD, background=True)).body["id"]
+        response = proxy.server.background.find("local", waits)
+        assert response is not None
+        await asyncio.gather(response.end(), response.end())
+        assert (await proxy.send("GET", f"/v1/responses/{waits}")).body["status"] == "cancelled"
