@@ -85,7 +85,7 @@ def _attempt(turn: Turn, form: StrictForm | None, *, again: bool, wrong: str | N
     check = None
     schema = bytes(turn.output_schema) if turn.output_schema is not None else None
     if schema is not None:
-        fitted = form is not None and form.nulls
+        fitted = form is not None and form.to_undo
         check = OutputCheck(
             schema, second_try=again, as_it_comes=form is not None and not fitted, fitted=fitted
         )

@@ -13,15 +13,15 @@ class Check(msgspec.Struct, frozen=True):
     schema: bytes
     text: str
     fitted: bool = False
-    """It was said under the schema's strict form, with nulls for absent properties: they are taken out first."""
+    """It was said under the schema's strict form, which is undone first."""
 
 
 class StrictForm(msgspec.Struct, frozen=True):
     """A client's schema in the form that the provider takes."""
 
     schema: bytes
-    nulls: bool = False
-    """Null stands for properties that are absent, and has to be taken out of the answer again."""
+    to_undo: bool = False
+    """Something stands for properties that are absent, and has to be taken out of the answer again."""
 
 
 class Verdict(msgspec.Struct, frozen=True):

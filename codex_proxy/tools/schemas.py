@@ -19,7 +19,7 @@ from jsonschema_rs import Draft202012Validator, ValidationErrorKind, Validator
 
 from codex_proxy.tools.checks import Check, Verdict
 from codex_proxy.tools.schema_work import schema_work
-from codex_proxy.tools.strict_schemas import without_nulls
+from codex_proxy.tools.strict_answers import undo_strict_form
 
 MAX_VALUE = 200
 """Characters of an offending value that a message repeats: the model has to see what was wrong, not all of it."""
@@ -138,7 +138,7 @@ def verdict_on(check: Check) -> Verdict:
     """Makes a check in this process, and returns its verdict."""
     text = check.text
     if check.fitted and len(text) <= MAX_TEXT:
-        text = without_nulls(check.schema, text)
+        text = undo_strict_form(check.schema, text)
     return Verdict(violation(check.schema, text), rewritten=None if text == check.text else text)
 
 

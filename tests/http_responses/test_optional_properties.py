@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import openai
 import pytest
 from openai import AsyncOpenAI
+from pydantic import BaseModel
 
 from tests.http.serving import fake_proxy
 from tests.http_responses.asking import client_of
@@ -93,3 +95,41 @@ async def test_an_answer_that_breaks_the_clients_schema_is_no_answer(client: Asy
             model="codex-5", input="""[[fake:text say='{"name": 5, "age": null}']]""", text=TEXT
         )
     assert failed.value.code == "invalid_structured_output"
+
+
+class Person(BaseModel):
+    """What a program without the SDK's own strict schemas sends: defaults, and properties that may be null."""
+
+    name: str
+    nick: str | None = None
+    age: int = 5
+
+
+MAY_BE_NULL = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "nick": {"type": ["string", "null"]}},
+    "required": ["name"],
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "said", "shown"),
+    [
+        (
+            Person.model_json_schema(),
+            '{"name": "Ada", "nick": null, "age": null}',
+            '{"name":"Ada","nick":null}',
+        ),
+        (MAY_BE_NULL, '{"name": "Ada", "nick": null}', '{"name":"Ada"}'),
+        (MAY_BE_NULL, '{"name": "Ada", "nick": {"value_or_null": null}}', '{"name":"Ada","nick":null}'),
+        (MAY_BE_NULL, '{"name": "Ada", "nick": {"value_or_null": "A"}}', '{"name":"Ada","nick":"A"}'),
+    ],
+)
+async def test_defaults_and_properties_that_may_be_null_fit_and_are_undone_too(
+    client: AsyncOpenAI, schema: dict[str, Any], said: str, shown: str
+) -> None:
+    text: Any = {"format": {"type": "json_schema", "name": "person", "schema": schema}}
+    answer = await client.responses.create(model="codex-5", input=f"[[fake:text say='{said}']]", text=text)
+    assert answer.output_text == shown
+    made_up = await client.responses.create(model="codex-5", input="Hello.", text=text)
+    jsonschema.validate(json.loads(made_up.output_text), schema)

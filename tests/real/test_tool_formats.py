@@ -91,6 +91,30 @@ async def test_a_schema_with_optional_properties_is_made_strict_and_undone_in_th
     assert earlier == ('{"name": "Ada", "age": null}' if way == "kept" else '{"name":"Ada"}')
 
 
+async def test_a_schema_with_defaults_and_properties_that_may_be_null_goes_to_the_provider_too(
+    proxies: Proxies, model_server: ModelServer
+) -> None:
+    nullable = {"type": ["string", "null"]}
+    given = {
+        "type": "object",
+        "properties": {
+            "nick": nullable,
+            "zip": {**nullable, "default": None},
+            "age": {"default": 5, "type": "integer"},
+        },
+    }
+    async with loop_of(proxies, "kept", **ON) as loop:
+        loop.request |= {"response_format": schema(given), "tools": []}
+        loop.say(plan([say('{"nick": {"value_or_null": null}, "zip": null, "age": null}')]))
+        assert (await loop.ask()).choices[0].message.content == '{"nick":null,"zip":null}'
+    (call,) = model_server.calls
+    assert (format_of(call)["strict"], told(call)) == (True, "")
+    shown = format_of(call)["schema"]["properties"]
+    assert shown["nick"]["anyOf"][0]["properties"] == {"value_or_null": nullable}
+    assert shown["zip"] == {**nullable, "description": "Default: null"}
+    assert shown["age"] == {"type": ["integer", "null"], "description": "Default: 5"}
+
+
 @pytest.mark.parametrize("way", ["kept", "replayed"])
 async def test_a_chain_of_responses_goes_on_from_what_was_shown(
     proxies: Proxies, model_server: ModelServer, way: str

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field
 
 from codex_proxy.tools.checks import StrictForm
 from codex_proxy.tools.schemas import violation
-from codex_proxy.tools.strict_schemas import is_strict_schema, strict_form, without_nulls
+from codex_proxy.tools.strict_answers import WRAPPER, undo_strict_form
+from codex_proxy.tools.strict_schemas import is_strict_schema, strict_form
 from tests.cpu_time import assert_cpu_time_below
 
 DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
@@ -150,9 +153,12 @@ def test_a_schema_that_is_strict_stays_as_it_is() -> None:
         opened("a", a={"type": "object"}),
         opened("a", a={"oneOf": [STRING]}),
         opened(a={"not": STRING}),
-        opened(a={**STRING, "default": "x"}),
+        opened(a={**STRING, "minLength": 1}),
         opened(a=True),
         opened("a", a={**opened("b", b=STRING), "anyOf": [opened("b", b=STRING)]}),
+        opened("a", a={"allOf": [opened("b", b=STRING), opened("c", c=STRING)]}),
+        opened("a", a={"allOf": [STRING], "minLength": 1}),
+        opened("a", a={"$ref": "#/$defs/a", "minLength": 1}),
         opened(**{f"p{n}": STRING for n in range(5_001)}),
         {**opened(a={"$ref": "#/$defs/a"}), "$defs": {"a": {"$ref": "#/$defs/a"}}},
         {**opened(a={"$ref": "#/$defs/a"}), "$defs": {"a": {"$id": "x", "items": STRING, "type": "array"}}},
@@ -203,37 +209,152 @@ def test_an_optional_property_is_required_and_may_be_null(optional: Any, or_null
     assert fitted(given) == {**closed(a=STRING, b=or_null), "$defs": {"colour": COLOUR}}
     form = strict_form(raw(given))
     assert form is not None
-    assert form.nulls
+    assert form.to_undo
 
 
 def test_the_contracts_own_example_fits() -> None:
     given = {"type": "object", "properties": {"name": STRING, "age": {"type": "integer"}}}
     assert fitted(given) == closed(name={"type": ["string", "null"]}, age={"type": ["integer", "null"]})
-    assert without_nulls(raw(given), '{"name": "Ada", "age": null}') == '{"name":"Ada"}'
+    assert undo_strict_form(raw(given), '{"name": "Ada", "age": null}') == '{"name":"Ada"}'
 
 
 def test_only_a_form_with_optional_properties_has_to_be_undone() -> None:
     form = strict_form(raw(opened("a", a=STRING)))
     assert form is not None
-    assert not form.nulls
+    assert not form.to_undo
+
+
+NULLABLE = [
+    NULL,
+    {"type": ["string", "null"]},
+    {"anyOf": [STRING, NULL]},
+    {"enum": ["x", None]},
+    {"const": None},
+    {"$ref": "#/$defs/maybe"},
+    {"anyOf": [STRING, {"$ref": "#/$defs/maybe"}]},
+]
+MAYBE = {"$defs": {"maybe": {"type": ["string", "null"]}}}
+
+
+@pytest.mark.parametrize("nullable", NULLABLE)
+def test_where_null_is_a_value_of_an_optional_property_its_value_is_wrapped(nullable: Any) -> None:
+    given = {**opened("a", a=STRING, b=nullable), **MAYBE}
+    in_form = fitted(given)["properties"]["b"]
+    assert in_form["anyOf"] == [closed(**{WRAPPER: nullable}), NULL]
+    for said, undone in (
+        ({"a": "x", "b": None}, {"a": "x"}),
+        ({"a": "x", "b": {WRAPPER: None}}, {"a": "x", "b": None}),
+        ({"a": "x", "b": {WRAPPER: "x"}}, {"a": "x", "b": "x"}),
+    ):
+        assert json.loads(undo_strict_form(raw(given), json.dumps(said))) == undone
+
+
+@pytest.mark.parametrize("nullable", NULLABLE)
+def test_where_null_is_the_default_too_there_is_nothing_to_undo(nullable: Any) -> None:
+    """As pydantic has it: `name: str | None = None`."""
+    form = strict_form(raw({**opened("a", a=STRING, b={**nullable, "default": None}), **MAYBE}))
+    assert form is not None
+    assert not form.to_undo
+    shown = {"anyOf": [nullable]} if "$ref" in nullable else nullable
+    assert json.loads(form.schema)["properties"]["b"] == {**shown, "description": "Default: null"}
+
+
+def test_where_null_is_a_value_that_is_required_it_stays() -> None:
+    for nullable in NULLABLE:
+        given = {**opened("a", a=nullable), **MAYBE}
+        assert fitted(given)["properties"]["a"] == nullable
 
 
 @pytest.mark.parametrize(
-    "nullable",
+    ("annotated", "in_form"),
     [
-        NULL,
-        {"type": ["string", "null"]},
-        {"anyOf": [STRING, NULL]},
-        {"enum": ["x", None]},
-        {"const": None},
-        {"$ref": "#/$defs/maybe"},
-        {"anyOf": [STRING, {"$ref": "#/$defs/maybe"}]},
+        ({**STRING, "default": "x"}, {**STRING, "description": 'Default: "x"'}),
+        (
+            {**STRING, "description": "A name.", "examples": ["Ada"], "deprecated": True, "readOnly": True},
+            {**STRING, "description": 'A name.\nExamples: ["Ada"]'},
+        ),
+        (
+            {"$ref": "#/$defs/maybe", "description": "Who."},
+            {"anyOf": [{"$ref": "#/$defs/maybe"}], "description": "Who."},
+        ),
+        (
+            {"allOf": [{"$ref": "#/$defs/maybe"}], "default": "x"},
+            {"anyOf": [{"$ref": "#/$defs/maybe"}], "description": 'Default: "x"'},
+        ),
+        (
+            {"type": "array", "items": {**STRING, "default": ""}, "default": []},
+            {
+                "type": "array",
+                "items": {**STRING, "description": 'Default: ""'},
+                "description": "Default: []",
+            },
+        ),
     ],
 )
-def test_where_null_is_a_value_of_an_optional_property_there_is_no_strict_form(nullable: Any) -> None:
-    defs = {"$defs": {"maybe": {"type": ["string", "null"]}}}
-    assert strict_form(raw({**opened(a=nullable), **defs})) is None
-    assert strict_form(raw({**opened("a", a=nullable), **defs})) is not None
+def test_annotations_are_told_in_the_description(annotated: Any, in_form: Any) -> None:
+    given = {**opened("a", a=annotated), **MAYBE}
+    assert fitted(given)["properties"]["a"] == in_form
+    form = strict_form(raw(given))
+    assert form is not None
+    assert not form.to_undo
+
+
+def test_a_property_that_is_called_as_an_annotation_is_a_property() -> None:
+    given = opened("default", default=STRING, examples={"const": {"default": 1}})
+    assert fitted(given) == closed(default=STRING, examples={"anyOf": [{"const": {"default": 1}}, NULL]})
+
+
+def test_an_optional_property_with_a_default_is_left_out_by_null() -> None:
+    given = opened("a", a=STRING, n={"type": "integer", "default": 5}, x={**STRING, "default": None})
+    assert undo_strict_form(raw(given), '{"a":"x","n":null,"x":null}') == '{"a":"x"}'
+    assert undo_strict_form(raw(given), '{"a":"x","n":5,"x":"y"}') == '{"a":"x","n":5,"x":"y"}'
+
+
+def test_a_property_that_can_only_be_its_default_is_always_there() -> None:
+    """As pydantic has the literals that tell its models apart, and does not require."""
+    cat = opened("name", kind={"const": "cat", "default": "cat"}, name=STRING, age={"type": "integer"})
+    dog = opened("name", kind={"enum": ["dog"], "default": "dog"}, name={"enum": ["Rex"]}, age=STRING)
+    given = raw(opened("pets", pets={"type": "array", "items": {"anyOf": [cat, dog]}}))
+    assert strict_form(given) is not None
+    said = '{"pets":[{"kind":"cat","name":"a","age":null},{"kind":"dog","name":"Rex","age":null}]}'
+    assert undo_strict_form(given, said) == (
+        '{"pets":[{"kind":"cat","name":"a"},{"kind":"dog","name":"Rex"}]}'
+    )
+
+
+class _Colour(Enum):
+    RED = "red"
+
+
+class _Address(BaseModel):
+    street: str = Field(description="With the number.", examples=["Main St. 1"])
+    zip: str | None = None
+
+
+class _Person(BaseModel):
+    name: str
+    nick: str | None
+    age: int = 5
+    colour: _Colour = _Colour.RED
+    address: _Address = Field(default_factory=lambda: _Address(street="-"), description="Where.")
+    other: list[_Address] | None = None
+    tags: list[str] = []
+
+
+def test_a_model_of_pydantics_fits_as_it_is() -> None:
+    given = raw(_Person.model_json_schema())
+    form = strict_form(given)
+    assert form is not None
+    said = {
+        "name": "Ada", "nick": None, "age": None, "colour": None, "other": [{"street": "b", "zip": None}],
+        "address": {"street": "a", "zip": "1"}, "tags": None,
+    }  # fmt: skip
+    assert violation(form.schema, json.dumps(said)) is None
+    undone = undo_strict_form(given, json.dumps(said))
+    assert _Person.model_validate_json(undone) == _Person(
+        name="Ada", nick=None, address=_Address(street="a", zip="1"), other=[_Address(street="b")]
+    )
+    assert json.loads(undone).keys() == {"name", "nick", "address", "other"}
 
 
 def test_a_null_that_the_type_refuses_is_none_of_the_values() -> None:
@@ -266,18 +387,18 @@ def test_in_a_union_only_the_nulls_of_the_branch_that_was_taken_go() -> None:
     union = [opened("k", k=KIND_A, b=STRING), opened("k", "b", k=KIND_B, b={"type": ["string", "null"]})]
     given = raw(opened("u", u={"type": "array", "items": {"anyOf": union}}))
     said = '{"u":[{"k":"a","b":null},{"k":"b","b":null}]}'
-    assert without_nulls(given, said) == '{"u":[{"k":"a"},{"k":"b","b":null}]}'
+    assert undo_strict_form(given, said) == '{"u":[{"k":"a"},{"k":"b","b":null}]}'
 
 
 def test_a_schema_that_contains_itself_is_undone_on_every_level() -> None:
     given = raw({**opened("tree", tree={"$ref": "#/$defs/node"}), "$defs": {"node": TREE}})
     assert strict_form(given) is not None
     said = '{"tree":{"name":"a","next":{"name":"b","next":null}}}'
-    assert without_nulls(given, said) == '{"tree":{"name":"a","next":{"name":"b"}}}'
+    assert undo_strict_form(given, said) == '{"tree":{"name":"a","next":{"name":"b"}}}'
     root = raw(opened("name", name=STRING, next={"$ref": "#"}))
     assert strict_form(root) is not None
     assert (
-        without_nulls(root, '{"name":"a","next":{"name":"b","next":null}}')
+        undo_strict_form(root, '{"name":"a","next":{"name":"b","next":null}}')
         == '{"name":"a","next":{"name":"b"}}'
     )
 
@@ -290,7 +411,7 @@ PERSON = raw(
 
 def test_an_answer_without_such_nulls_stays_as_it_is() -> None:
     said = '{ "name": "Ada",\n "age": 1.50 }'
-    assert without_nulls(PERSON, said) == said
+    assert undo_strict_form(PERSON, said) == said
 
 
 @pytest.mark.parametrize(
@@ -299,7 +420,7 @@ def test_an_answer_without_such_nulls_stays_as_it_is() -> None:
 )
 def test_keys_numbers_and_texts_stay_as_the_model_gave_them(number: str) -> None:
     said = f'{{"z": null, "at": null, "name": "\\u00e9 \U0001f600", "age": {number}, "x": [1.0]}}'
-    assert without_nulls(PERSON, said) == f'{{"z":null,"name":"é \U0001f600","age":{number},"x":[1.0]}}'
+    assert undo_strict_form(PERSON, said) == f'{{"z":null,"name":"é \U0001f600","age":{number},"x":[1.0]}}'
 
 
 @pytest.mark.parametrize(
@@ -307,7 +428,7 @@ def test_keys_numbers_and_texts_stay_as_the_model_gave_them(number: str) -> None
              "[" * 100_000, '{"name":[{"at":null}]}', '{"name":null}', '{"age":{"at":null}}']
 )  # fmt: skip
 def test_a_text_that_is_no_answer_under_the_form_stays_as_it_is(text: str) -> None:
-    assert without_nulls(PERSON, text) == text
+    assert undo_strict_form(PERSON, text) == text
 
 
 def test_a_large_schema_is_made_to_fit_in_bounded_time() -> None:
@@ -322,7 +443,7 @@ def test_a_large_schema_is_made_to_fit_in_bounded_time() -> None:
 # --- any schema and any answer ---------------------------------------------------------------------
 
 Case = tuple[dict[str, Any], Any, Any]
-"""A schema, a value that is valid under it, and the same with null for what is absent."""
+"""A schema, a value that is valid under it, and the same as it is said under the strict form."""
 
 
 DEFS = {"$defs": {"word": {"type": "string", "enum": ["yes", "no"]}}}
@@ -337,6 +458,10 @@ LEAVES: list[tuple[dict[str, Any], list[Any]]] = [
 ]
 
 
+HOW = st.tuples(st.sampled_from(["required", "optional", "absent"]), st.booleans())
+"""What a property is, and whether it has a default."""
+
+
 @st.composite
 def leaves(draw: st.DrawFn) -> Case:
     schema, values = draw(st.sampled_from(LEAVES))
@@ -346,23 +471,29 @@ def leaves(draw: st.DrawFn) -> Case:
 
 @st.composite
 def objects(draw: st.DrawFn, inner: st.SearchStrategy[Case]) -> Case:
-    drawn = draw(st.dictionaries(st.sampled_from("abcd"), st.tuples(inner, st.integers(0, 2)), min_size=1))
-    members = {
-        name: (case, 0 if violation(raw({**case[0], **DEFS}), "null") is None else how)
-        for name, (case, how) in drawn.items()
-    }
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {n: case[0] for n, (case, _) in members.items()},
-    }
-    required = [name for name, (_, how) in members.items() if how == 0]
+    drawn = draw(st.dictionaries(st.sampled_from("abcd"), st.tuples(inner, HOW), min_size=1))
+    properties: dict[str, Any] = {}
+    value: dict[str, Any] = {}
+    embedded: dict[str, Any] = {}
+    for name, ((schema, inside, shown), (how, default)) in drawn.items():
+        nullable = violation(raw({**schema, **DEFS}), "null") is None
+        null_by_default = default and nullable
+        properties[name] = {**schema, "default": None if nullable else 7} if default else schema
+        if how == "absent" and null_by_default:
+            value[name] = embedded[name] = None  # which says the same
+        elif how == "absent":
+            embedded[name] = None
+        else:
+            value[name] = inside
+            wrapped = how == "optional" and nullable and not default
+            embedded[name] = {WRAPPER: shown} if wrapped else shown
+    schema = {"type": "object", "properties": properties}
+    required = [name for name, (_, (how, _)) in drawn.items() if how == "required"]
     says_required, says_closed = draw(st.tuples(st.booleans(), st.booleans()))
     if required or says_required:
         schema["required"] = required
     if says_closed:
         schema["additionalProperties"] = False
-    value = {name: case[1] for name, (case, how) in members.items() if how != 1}
-    embedded = {name: None if how == 1 else case[2] for name, (case, how) in members.items()}
     return schema, value, embedded
 
 
@@ -386,7 +517,7 @@ CASES = st.recursive(
 
 
 def undo(form: StrictForm, schema: Any, text: str) -> str:
-    return without_nulls(raw(schema), text) if form.nulls else text
+    return undo_strict_form(raw(schema), text) if form.to_undo else text
 
 
 @given(objects(CASES))

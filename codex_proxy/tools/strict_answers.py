@@ -1,0 +1,216 @@
+"""Undoes in an answer what `strict_schemas` has done to its schema: what stands for absent properties is taken out.
+
+In: the client's schema, and the text of an answer under its strict form. Out: the text under the client's schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.tools.schema_document import Absence, CannotFitError, SchemaDocument
+from codex_proxy.tools.strict_subset import DEFINITIONS
+
+WRAPPER: Final = "value_or_null"
+"""The property of an object that holds the value of an optional property which may itself be null."""
+
+_NESTED: Final = frozenset({"$ref", "anyOf", "properties", "items"})
+"""Keywords of schemas whose values may hold objects with optional properties."""
+
+
+def check_undoable(document: SchemaDocument) -> None:
+    """Raises `CannotFitError` where nobody could tell which property of an answer is meant."""
+    _Shapes(document)
+
+
+class _Object:
+    """The objects of one schema: their properties, which of them are optional, and their shapes."""
+
+    __slots__ = ("inner", "may_be_absent", "names", "words", "wrapped")
+
+    def __init__(self, schema: dict[str, Any], document: SchemaDocument) -> None:
+        properties: dict[str, Any] = schema["properties"]
+        required = frozenset(schema.get("required", ()))
+        self.names = frozenset(properties)
+        absences = {name: document.absence(properties[name]) for name in self.names - required}
+        self.wrapped = [name for name, absence in absences.items() if absence is Absence.WRAPPED]
+        self.may_be_absent = [name for name, absence in absences.items() if absence is not Absence.NOT_NEEDED]
+        """Those that are null where they are absent."""
+        always = self.names - set(self.may_be_absent)
+        words = {name: _words(properties[name]) for name in properties if name in always}
+        self.words = {name: texts for name, texts in words.items() if texts}
+        """By property that is always there, the texts that it may be: what tells the branches of a union apart."""
+        self.inner: dict[str, _Shape] = {}
+
+    def says(self, value: dict[str, Any]) -> bool:
+        return all(
+            isinstance(value[name], str) and value[name] in texts for name, texts in self.words.items()
+        )
+
+
+class _Shape:
+    """What values under one schema look like, as far as there may be something in them to be undone."""
+
+    __slots__ = ("branches", "items", "objects")
+
+    def __init__(self) -> None:
+        self.objects: list[_Object] = []
+        self.items: _Shape | None = None
+        self.branches: list[_Shape] = []
+        """Of `anyOf`."""
+
+    def object_of(self, value: dict[str, Any]) -> _Object | None:
+        """Which of the objects a value is; None where it is none of several."""
+        if len(self.objects) == 1:
+            return self.objects[0]
+        for each in self.objects:
+            if each.names == value.keys() and each.says(value):
+                return each
+        return None
+
+
+_PLAIN = _Shape()
+
+
+def _words(schema: Any) -> frozenset[str]:
+    """The strings that a schema allows by `enum` or `const`; empty where it allows other values."""
+    if not isinstance(schema, dict):
+        return frozenset()
+    values = schema.get("enum", [schema.get("const")])
+    texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
+    return frozenset(values) if texts else frozenset()
+
+
+class _Shapes:
+    """The shapes of a schema that has a strict form. Raises `CannotFitError` where a value may have two of them."""
+
+    def __init__(self, document: SchemaDocument) -> None:
+        self._document = document
+        self._referred: dict[str, _Shape] = {}
+        self._unions: list[_Shape] = []
+        self.root = self._of({"$ref": "#"})
+        for union in self._unions:
+            _join(union)
+
+    def _of(self, schema: Any) -> _Shape:
+        if not isinstance(schema, dict):
+            raise CannotFitError
+        if not schema.keys() & _NESTED:
+            return _PLAIN
+        branches = schema.get("anyOf")
+        if isinstance(branches, list) and len(branches) == 1:
+            return self._of(branches[0])
+        if "$ref" not in schema:
+            return self._fill(_Shape(), schema)
+        reference = str(schema["$ref"])
+        if reference not in self._referred:
+            target = self._document.target(reference)
+            if "$ref" in target:
+                raise CannotFitError  # a name for a name, which may be a circle
+            shape = self._referred[reference] = _Shape()
+            self._fill(shape, target)
+        return self._referred[reference]
+
+    def _fill(self, shape: _Shape, schema: dict[str, Any]) -> _Shape:
+        if schema is not self._document.root and schema.keys() & {"$id", *DEFINITIONS}:
+            raise CannotFitError  # references in it lead elsewhere
+        if schema.keys() & {"properties", "items"} and schema.keys() & {"enum", "const"}:
+            raise CannotFitError  # values that are spelt out do not have the nulls
+        if isinstance(schema.get("anyOf"), list):
+            self._unions.append(shape)
+            shape.branches = [self._of(each) for each in schema["anyOf"]]
+        if isinstance(schema.get("properties"), dict):
+            found = _Object(schema, self._document)
+            shape.objects.append(found)
+            for name, each in schema["properties"].items():
+                inner = self._of(each)
+                if inner is not _PLAIN:
+                    found.inner[name] = inner
+        if "items" in schema:
+            shape.items = self._of(schema["items"])
+        return shape
+
+
+def _join(union: _Shape) -> None:
+    """Joins the shapes of a union's branches. Raises `CannotFitError` where a value may be of several."""
+    if any(branch.branches for branch in union.branches):
+        raise CannotFitError  # a union in a union is rare
+    branches = list({id(branch): branch for branch in union.branches}.values())
+    union.objects = [each for branch in branches for each in branch.objects]
+    by_names: dict[frozenset[str], list[_Object]] = {}
+    for each in union.objects:
+        by_names.setdefault(each.names, []).append(each)
+    if not all(len(alike) == 1 or _told_apart(alike) for alike in by_names.values()):
+        raise CannotFitError
+    items = [branch.items for branch in branches if branch.items not in (None, _PLAIN)]
+    if len(items) > 1:
+        raise CannotFitError
+    union.items = items[0] if items else None
+
+
+def _told_apart(objects: list[_Object]) -> bool:
+    """Whether objects that have the same properties differ in what one of these says."""
+    for name in objects[0].words:
+        words = [each.words.get(name, frozenset[str]()) for each in objects]
+        if all(words) and len(frozenset().union(*words)) == sum(map(len, words)):
+            return True
+    return False
+
+
+@lru_cache(maxsize=16)
+def _shape_of(schema: bytes) -> _Shape:
+    return _Shapes(SchemaDocument(schema)).root
+
+
+def undo_strict_form(schema: bytes, text: str) -> str:
+    """An answer under the strict form of a schema as it is under the schema itself.
+
+    `schema` is the client's, and has a strict form. A text in which nothing is to be undone stays as it is, and so does
+    one that is no JSON. Another is encoded anew, compactly, with its keys and numbers as they are.
+    """
+    try:
+        value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_no_number)
+        return msgspec.json.encode(value).decode() if _undo(value, _shape_of(schema)) else text
+    except (ValueError, RecursionError):
+        return text
+
+
+def _number(text: str) -> msgspec.Raw:
+    """Keeps a number of JSON as it is written, of any size and precision."""
+    return msgspec.Raw(text.encode())
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _undo(value: Any, shape: _Shape) -> bool:
+    """Undoes it in a value, in place; whether there was anything to undo."""
+    if isinstance(value, list):
+        return shape.items is not None and _any(_undo(each, shape.items) for each in value)
+    if not isinstance(value, dict):
+        return False
+    found = shape.object_of(value)
+    if found is None:
+        return False
+    absent = [name for name in found.may_be_absent if name in value and value[name] is None]
+    for name in absent:
+        del value[name]
+    wrapped = [name for name in found.wrapped if _is_wrapped(value.get(name))]
+    for name in wrapped:
+        value[name] = value[name][WRAPPER]
+    inner = _any(_undo(value[name], each) for name, each in found.inner.items() if name in value)
+    return inner or bool(absent or wrapped)
+
+
+def _is_wrapped(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {WRAPPER}
+
+
+def _any(results: Iterable[bool]) -> bool:
+    """Whether any is true; unlike `any`, it takes every result."""
+    return any(list(results))
