@@ -44,7 +44,6 @@ from codex_proxy.http.server import Runner, application
 from codex_proxy.http.server_info import ENVIRONMENT, MADE_UP, STARTED
 from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots, TestEndpoints
 from codex_proxy.http.webhook_sender import WebhookSender
-from codex_proxy.keeping import Keeping, KeepingError, begin_keeping, step_memory_of
 from codex_proxy.keys_file import Keyring
 from codex_proxy.protected_paths import protected_paths, write_conflict
 from codex_proxy.responses.background_responses import BackgroundResponses
@@ -59,6 +58,7 @@ from codex_proxy.store.base import StoredResponse, StoreError
 from codex_proxy.store.usage import RamUsage
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.store.write_check import WriteCheck
+from codex_proxy.store_lifecycle import StoreLifecycle, StoreOpenError, open_store_lifecycle, step_memory_of
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
@@ -137,7 +137,7 @@ class Server:
         self.background = BackgroundResponses(settings.max_running_turns, self._owners)
         self.webhooks: WebhookSender | None = None
         self.server_tools: McpToolSource | None = None
-        self.keeping: Keeping | None = None
+        self.store_lifecycle: StoreLifecycle | None = None
         """The open store, from the start on; None where there is to be none."""
         self.runner: Runner | None = None
         self.host = settings.host
@@ -146,13 +146,13 @@ class Server:
     async def start(self) -> None:
         """Opens the store, starts the agent, then listens. Raises `Fault` or `StartError`."""
         try:
-            self.keeping = await begin_keeping(self.settings, self.clock)
-        except KeepingError as error:
+            self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
+        except StoreOpenError as error:
             raise StartError(str(error)) from error
-        self.manager.memory = step_memory_of(self.settings, self.clock, self.keeping)
+        self.manager.memory = step_memory_of(self.settings, self.clock, self.store_lifecycle)
         await self.agent.start()
         # A handler must end when its client leaves, or nobody tells the agent.
-        self.webhooks = webhooks_of(self.settings, self.clock, self.keeping)
+        self.webhooks = webhooks_of(self.settings, self.clock, self.store_lifecycle)
         self.server_tools = mcp_tools_of(self.settings, self.clock, self.manager.checks)
         self.app = self._application()
         self.runner = Runner(
@@ -203,7 +203,7 @@ class Server:
         )
         if self.pdfs is not None:
             app[PDF_READER] = self.pdfs
-        app[USAGE] = self.usage = usage_of(clock, self.keeping)
+        app[USAGE] = self.usage = usage_of(clock, self.store_lifecycle)
         app[RESPONSES] = self._responses(app)
         app[CHAT_OPTIONS] = ChatOptions(
             choices=settings.choices,
@@ -235,7 +235,7 @@ class Server:
         # Imported here, since most servers have no metrics.
         from codex_proxy.metrics import Metrics, State, known_models
 
-        store = self.settings.store_file if self.keeping and self.keeping.durable else None
+        store = self.settings.store_file if self.store_lifecycle and self.store_lifecycle.durable else None
         state = State(self.manager, app[STREAM_SLOTS], self.settings.sse_max_concurrency, store)
         key = self.settings.metrics_key
         meter = Metrics(state, known_models(app[CATALOG]))
@@ -252,14 +252,16 @@ class Server:
             clients=app[CLIENTS],
             admission=app[ADMISSION],
             usage=app[USAGE],
-            store=None if self.keeping is None else self.keeping.store,
+            store=None if self.store_lifecycle is None else self.store_lifecycle.store,
             profile=settings.responses_profile,
             heartbeat=settings.heartbeat_interval,
             conversation_wait=settings.queue_wait,
             turns=ConversationTurns(),
             background=self.background,
             background_recovery=settings.background_recovery,
-            write_check=None if self.keeping is None else WriteCheck(self.keeping.store, self.clock),
+            write_check=None
+            if self.store_lifecycle is None
+            else WriteCheck(self.store_lifecycle.store, self.clock),
             pdfs=self.pdfs,
             webhooks=self.webhooks,
         )
@@ -269,7 +271,7 @@ class Server:
         async with contextlib.AsyncExitStack() as last:
             # In reverse, and each whatever becomes of those before it.
             for part in (
-                self.keeping,
+                self.store_lifecycle,
                 self.webhooks,
                 self.usage,
                 self.images,
@@ -314,7 +316,9 @@ def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -
         raise StartError(str(error)) from error
 
 
-def webhooks_of(settings: Settings, clock: SystemClock, keeping: Keeping | None) -> WebhookSender | None:
+def webhooks_of(
+    settings: Settings, clock: SystemClock, lifecycle: StoreLifecycle | None
+) -> WebhookSender | None:
     """Who tells the configured targets of ends; None where there is no target, or no store. Raises `StartError`."""
     urls = split_list(settings.webhook_urls)
     if not urls:
@@ -326,15 +330,15 @@ def webhooks_of(settings: Settings, clock: SystemClock, keeping: Keeping | None)
         check_secret(secret)
     except ValueError as error:
         raise StartError(f"PROXY_WEBHOOK_SECRET is wrong: {error}") from error
-    if keeping is None:
+    if lifecycle is None:
         return None  # without a store there are no background responses
-    return WebhookSender(urls, secret, clock=clock, outbox=keeping.store)
+    return WebhookSender(urls, secret, clock=clock, outbox=lifecycle.store)
 
 
-def usage_of(clock: Clock, keeping: Keeping | None) -> UsageRecorder:
+def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
     """Who writes down what turns cost: into the store, or where there is none into RAM."""
-    if keeping is not None:
-        return UsageRecorder(keeping.store, clock, durable=keeping.durable)
+    if lifecycle is not None:
+        return UsageRecorder(lifecycle.store, clock, durable=lifecycle.durable)
     return UsageRecorder(RamUsage(), clock, durable=False)
 
 

@@ -241,11 +241,11 @@ def store_export(config_file: Path | None, output: Path, **flags: Any) -> None:
 
 def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
     """Runs it; a store that cannot be opened is told as a sentence."""
-    from codex_proxy.keeping import KeepingError
+    from codex_proxy.store_lifecycle import StoreOpenError
 
     try:
         return asyncio.run(work)
-    except KeepingError as error:
+    except StoreOpenError as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -59,6 +59,9 @@ RETIRED = {
     "Silence": "IdleTimer",
     "Observed": "TurnTimings",
     "tellers": "content_log",
+    "LiveRun": "BackgroundResponse",
+    "BackgroundRuns": "BackgroundResponses",
+    "Keeping": "StoreLifecycle",
     "spare_the_collector": "tune_gc",
     "MOST_SIZE": "MAX_TURN_CHARS",
 }

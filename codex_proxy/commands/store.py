@@ -1,7 +1,7 @@
 """`codex-proxy store`: what is in the store, what is too old in it, and all of it as lines of JSON.
 
 In: settings. Out: text, or lines to a file. It opens the file beside a server that runs: both write, one after the
-other. Raises `KeepingError` with what to do.
+other. Raises `StoreOpenError` with what to do.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 from codex_proxy.app import SystemClock
 from codex_proxy.config import Settings
 from codex_proxy.files.private import replacing
-from codex_proxy.keeping import KeepingError, open_store
 from codex_proxy.store.base import Store, StoreStats, StoreUnavailable
+from codex_proxy.store_lifecycle import StoreOpenError, open_store
 
 
 async def show_stats(settings: Settings, *, as_json: bool) -> str:
@@ -38,11 +38,11 @@ async def prune(settings: Settings) -> str:
 
 
 async def check(settings: Settings) -> str:
-    """Compares all that is stored with its checksums. Raises `KeepingError` with what is damaged."""
+    """Compares all that is stored with its checksums. Raises `StoreOpenError` with what is damaged."""
     async with existing_store(settings) as store:
         found = await store.check()
     if found.damaged:
-        raise KeepingError(
+        raise StoreOpenError(
             f"{len(found.damaged)} of {found.rows} rows in {settings.store_file} are damaged: clients are not shown "
             f"them. Delete what they belong to, or put a copy of the file in its place:\n"
             + "\n".join(found.damaged)
@@ -57,26 +57,28 @@ async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
 
 
 async def export_to(settings: Settings, output: Path) -> int:
-    """The same into a file, which is there when all of it is. Raises `KeepingError` also where it cannot be written."""
+    """Exports into a file, which appears when it is complete. Raises `StoreOpenError`, also for the file."""
     try:
         with replacing(output) as file:
             return await export(settings, file.write)
     except OSError as error:
-        raise KeepingError(f"{output} cannot be written: {error.strerror}") from error
+        raise StoreOpenError(f"{output} cannot be written: {error.strerror}") from error
 
 
 @asynccontextmanager
 async def existing_store(settings: Settings) -> AsyncIterator[Store]:
-    """The store of these settings, which a server has made. Raises `KeepingError`."""
+    """The store of these settings, which a server has made. Raises `StoreOpenError`."""
     if settings.store == "memory":
-        raise KeepingError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
+        raise StoreOpenError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
     if not settings.store_file.is_file():
-        raise KeepingError(f"there is no store at {settings.store_file}: a server makes it (PROXY_STATE_DIR)")
+        raise StoreOpenError(
+            f"there is no store at {settings.store_file}: a server makes it (PROXY_STATE_DIR)"
+        )
     store = await open_store(settings, SystemClock())
     try:
         yield store
     except StoreUnavailable as error:
-        raise KeepingError(str(error)) from error
+        raise StoreOpenError(str(error)) from error
     finally:
         await store.close()
 

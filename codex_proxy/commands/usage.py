@@ -22,8 +22,8 @@ from codex_proxy.commands.chat.conversation import ChatError, Conversation
 from codex_proxy.commands.store import existing_store
 from codex_proxy.config import Settings
 from codex_proxy.core.shown_text import escaped, escaped_json, escaped_lines
-from codex_proxy.keeping import KeepingError
 from codex_proxy.store.usage import HOUR, Figures, UsageQuery
+from codex_proxy.store_lifecycle import StoreOpenError
 from codex_proxy.surfaces.models import DEFAULT_NAME
 
 DAY = 24 * HOUR
@@ -36,9 +36,9 @@ _FIGURES = (
 
 
 async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
-    """The rows of every key, out of the store's file, beside a server that runs. Raises `KeepingError`."""
+    """The rows of every key, out of the store's file, beside a server that runs. Raises `StoreOpenError`."""
     if settings.store != "sqlite":
-        raise KeepingError(
+        raise StoreOpenError(
             f"with PROXY_STORE={settings.store} usage is kept by the server only: each key may ask it"
         )
     clock = SystemClock()

@@ -1,8 +1,8 @@
 """Step memory: what is kept of a turn that ended with tool calls, for the request that brings their outputs.
 
-`StepMemory` is the interface; `RamStepMemory` is here, and the store is the other implementation. `keeping` chooses one
-by the settings. What an entry says is made and read by `tools.replay`. An entry that is lost costs the model its own
-reasoning of that step, and nothing else.
+`StepMemory` is the interface; `RamStepMemory` is here, and the store is the other implementation. The settings choose
+which. What an entry says is made and read by `tools.replay`. An entry that is lost costs the model its own reasoning
+of that step, and nothing else.
 """
 
 from __future__ import annotations

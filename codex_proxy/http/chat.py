@@ -37,7 +37,7 @@ FUNCTIONS_FIELDS = msgspec.structs.replace(FIELDS, tool_schema="functions[{}].pa
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator decided about chat."""
+    """The operator's settings of Chat Completions."""
 
     choices: Literal["broadcast", "sample"]
     """Whether several choices are one turn told several times, or several turns."""
@@ -154,7 +154,7 @@ def _no_keepalive(request: web.Request) -> bool:
 
 
 def _ending(renderer: ChatRenderer, timings: TurnTimings) -> dict[str, object]:
-    """What the log tells of an answer: how it ended and who said so, what it cost and who counted."""
+    """The fields of the log line of an answer: how it ended, and its tokens."""
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if renderer.failure is not None:
         notes["error"] = renderer.failure.kind.value

@@ -20,12 +20,12 @@ class Reader(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Everything was taken, and nothing will follow."""
+        """Whether everything was taken and nothing will follow."""
         ...
 
     @property
     def refusal(self) -> Failure | None:
-        """The failure that the answer ended with, where nothing was shown before it: it can be a plain status."""
+        """The failure of an answer that failed before anything was sent: it can be an HTTP status. Else None."""
         ...
 
     def wait(self) -> Awaitable[None]:
@@ -33,11 +33,11 @@ class Reader(Protocol):
         ...
 
     def take(self) -> bytes:
-        """What is new, as bytes of a stream; empty where the answer is given whole."""
+        """Returns what is new as bytes of the stream; empty where the answer is given whole."""
         ...
 
     def open(self) -> bytes:
-        """The first bytes of the stream, where they have not been taken: they go out with a first keepalive."""
+        """Returns the first bytes of the stream, if they were not taken yet: they go out with the first keepalive."""
         ...
 
     def break_off(self, failure: Failure) -> bytes:

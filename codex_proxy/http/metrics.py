@@ -27,7 +27,7 @@ REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that is over."""
+    """What the metrics count of a request that is over."""
 
     route: str
     """The template of its path (`/v1/models/{id}`), or `unknown`."""
@@ -55,7 +55,7 @@ class Meter(Protocol):
     def count(self, record: RequestRecord) -> None: ...
 
     def exposition(self) -> tuple[bytes, str]:
-        """Everything that was counted, and the type of this text."""
+        """All metrics as text, and its media type."""
         ...
 
 

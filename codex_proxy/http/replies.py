@@ -23,12 +23,12 @@ CHALLENGE: Final = 'Bearer realm="codex-proxy"'
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
-    """The value as JSON."""
+    """A response with the value as its JSON body."""
     return web.Response(body=msgspec.json.encode(value), content_type="application/json", status=status)
 
 
 def log_unforeseen(error: BaseException) -> None:
-    """Logs where a fault of ours happened. Its text is left out, since it may hold a piece of the request."""
+    """Logs where an unexpected error happened, without its message, which may hold a part of the request."""
     log.error("internal_error", **trace_of(error))
 
 

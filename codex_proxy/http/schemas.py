@@ -16,17 +16,17 @@ TRUE: Final[Schema] = {"const": True}
 
 
 def ref(name: str) -> Schema:
-    """The component of this name."""
+    """A reference to the component of this name."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def kind(word: str) -> Schema:
-    """The one word that a field always has."""
+    """The schema of a field that always has this value."""
     return {"type": "string", "const": word}
 
 
 def one_of(*words: str) -> Schema:
-    """One of these words."""
+    """The schema of a field that has one of these values."""
     return {"type": "string", "enum": list(words)}
 
 

@@ -94,7 +94,7 @@ def _sockets_of(site: BaseSite) -> Sequence[socket.socket]:
 
 
 def _accepted(listening: socket.socket) -> list[socket.socket]:
-    """The connections in the system's queue."""
+    """Accepts and returns the connections that wait in the system's queue."""
     found = []
     # An error says that there is no further one, or no descriptor for it.
     with socket.socket(fileno=os.dup(listening.fileno())) as own, contextlib.suppress(OSError):
@@ -132,7 +132,7 @@ class _Server(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """One connection of a client's."""
+    """One client's connection."""
 
     __slots__ = ("_app",)
 
@@ -141,7 +141,7 @@ class _Connection(web.RequestHandler):
         self._app = app
 
     def closes_if_idle(self) -> bool:
-        """Closes it where no request is under way and none has come. Whether it is closed."""
+        """Closes the connection if no request is under way and none has come. Returns whether it is closed."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
@@ -162,7 +162,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What cannot be read, and what went wrong outside of the middlewares. The connection is closed."""
+        """Answers what cannot be parsed, and errors outside of the middlewares; closes the connection."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun: there can be no other")
         if status >= 500:

@@ -23,7 +23,7 @@ class Source(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Everything was taken, and nothing will follow."""
+        """Whether everything was taken and nothing will follow."""
         ...
 
     def wait(self) -> Awaitable[None]:
@@ -31,7 +31,7 @@ class Source(Protocol):
         ...
 
     def take(self) -> list[Event]:
-        """What is new, without waiting."""
+        """Returns the new events, without waiting."""
         ...
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ class Source(Protocol):
 
 
 class OneRun:
-    """The log of one run, as it is."""
+    """The events of one run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -49,7 +49,7 @@ class EventStream:
 
     @property
     def begun(self) -> bool:
-        """Whether the headers have gone out."""
+        """Whether the headers were sent."""
         return self._timer is not None
 
     async def write(self, data: bytes) -> None:
@@ -64,7 +64,7 @@ class EventStream:
         self._writing_since = None
 
     async def close(self) -> web.StreamResponse:
-        """Ends the response, which is returned for the handler to return it."""
+        """Ends the response, and returns it."""
         self._writing_since = self._loop.time()
         await self.response.write_eof()
         self.stop()

@@ -115,7 +115,7 @@ class StreamSlots:
 
 
 class StreamSlot:
-    """The slot of one stream."""
+    """The slot of one stream, until `release`."""
 
     def __init__(self, slots: StreamSlots, request_id: str, owner: str, count: StreamCount) -> None:
         self.count = count
@@ -167,7 +167,7 @@ def _acquired(request: web.Request) -> StreamSlot:
 
 
 class TestEndpoints(msgspec.Struct, frozen=True):
-    """Present in an application that serves the test endpoints."""
+    """The settings of the test endpoints, in an application that serves them."""
 
     release_file: str | None
     """The file that held turns of the fake agent wait for."""

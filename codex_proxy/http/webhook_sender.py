@@ -70,7 +70,7 @@ class WebhookSender:
         return [PendingWebhook(event_id, url, body) for url in self._urls]
 
     def wake(self) -> None:
-        """There may be more in the outbox. Until the first call nothing is delivered."""
+        """Has the outbox read, since there may be something new. Until the first call nothing is delivered."""
         self._may_have_more.set()
         if self._reader is None:
             self._reader = asyncio.get_running_loop().create_task(self._read_outbox())
@@ -143,7 +143,7 @@ class WebhookSender:
             log.warning("webhook_not_dropped", event_id=pending.event_id, reason=str(error))
 
     async def _post(self, url: str, event_id: str, body: bytes) -> str | None:
-        """One try; what was the matter, if anything was. A redirect is not followed: it would take the body along."""
+        """Tries one delivery. Returns what went wrong, or None. Redirects are not followed: they would get the body."""
         hook = signed(body, event_id=event_id, timestamp=int(self._clock.epoch()), secret=self._secret)
         try:
             async with self._opened().post(
@@ -160,7 +160,7 @@ class WebhookSender:
         return self._session
 
     async def close(self) -> None:
-        """Ends what is under way; it stays in the store."""
+        """Ends deliveries under way; they stay in the store."""
         tasks = [*self._deliveries.values(), *([self._reader] if self._reader else [])]
         for task in tasks:
             task.cancel()

@@ -83,7 +83,7 @@ def _spoken(request: web.Request) -> list[str]:
 
 
 class _Remembered(msgspec.Struct, frozen=True):
-    """The newest response: all that its continuation goes on from."""
+    """The newest response of the connection, for a request that continues it."""
 
     id: str
     items: tuple[ContextItem, ...]
@@ -91,7 +91,7 @@ class _Remembered(msgspec.Struct, frozen=True):
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """A request whose context is in the connection's memory."""
+    """A request that continues a response in the connection's memory."""
 
     input_items: tuple[ItemDict, ...]
     previous_response_id: str | None = None
@@ -99,7 +99,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class _Connection:
-    """One client, one turn at a time."""
+    """One WebSocket: runs one turn at a time."""
 
     def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:
         self._request = request
@@ -114,7 +114,7 @@ class _Connection:
         self._last: _Remembered | None = None
 
     async def serve(self) -> None:
-        """Until the client closes; then a turn that runs ends too."""
+        """Serves until the client closes the connection; a turn under way ends then."""
         answering = asyncio.ensure_future(self._answer())
         leaving = asyncio.ensure_future(self._leave_when_the_server_stops())
         try:
@@ -173,7 +173,7 @@ class _Connection:
                 del frame  # not while the next one is waited for
 
     async def _answered(self, frame: str | bytes) -> bool:
-        """Answers one frame; False where the connection is over with it."""
+        """Answers one frame. Returns False where the connection ends with it."""
         log_content(self._request, "request", frame.encode() if isinstance(frame, str) else frame)
         try:
             self._look_at_key()

@@ -38,16 +38,16 @@ class DeadlineWatch:
         self._arm()
 
     def alive(self, *, visible: bool) -> None:
-        """The agent gave a sign of life; `visible`: the client has something of it."""
+        """Notes that the agent did something; `visible`: the client sees something of it."""
         self._last = self._scheduler.time()
         self._visible = self._visible or visible
 
     def hold(self) -> None:
-        """The agent is made to wait: its silence is not its fault. The other deadlines go on."""
+        """Stops the idle deadline while the agent waits for this server. The other deadlines go on."""
         self.held = True
 
     def go_on(self) -> None:
-        """The agent may speak again, and has as long for it as after any sign of life."""
+        """Starts the idle deadline anew."""
         self.held = False
         self._last = self._scheduler.time()
         if self._timer is not None:
@@ -55,7 +55,7 @@ class DeadlineWatch:
             self._arm()
 
     def stop(self) -> None:
-        """Nothing expires any more, and who was to be told is let go."""
+        """Stops all deadlines, and drops the reference to `expired`."""
         self._expired = None
         if self._timer is not None:
             self._timer.cancel()

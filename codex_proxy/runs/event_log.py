@@ -109,7 +109,7 @@ class EventLog:
 
 
 class Cursor:
-    """One reader's place in a log."""
+    """A reader's position in a log."""
 
     def __init__(self, log: EventLog, position: int, seen: int) -> None:
         self.position = position
@@ -158,9 +158,9 @@ class Cursor:
 
     @property
     def finished(self) -> bool:
-        """Everything was taken, and nothing will follow."""
+        """Whether everything was taken and nothing will follow."""
         return self._log.ended and self.position == self._log.end
 
     def detach(self) -> None:
-        """This reader wants no more."""
+        """Stops reading: the log no longer keeps batches for this cursor."""
         self._log.detach(self)

@@ -63,7 +63,7 @@ class ReusedSession(msgspec.Struct, frozen=True):
 
 
 def thread_key(owner: str, turn: Turn) -> bytes:
-    """What must be the same for a thread to serve another turn.
+    """A digest of what must be the same for a session to serve another turn.
 
     What is fixed when it starts, and what the agent keeps for later turns that do not say it anew (effort,
     summary, tier); a pending turn's output schema cannot be changed either.
@@ -113,7 +113,7 @@ class IdleSessions:
             self._drop(next(iter(self._kept.values())).session)
 
     def take(self, key: bytes, history: Sequence[HistoryItem]) -> ReusedSession | None:
-        """The thread that this history goes on with. It is then no longer kept."""
+        """Returns the session whose thread has seen the beginning of this history, or None. It is no longer kept."""
         printed: tuple[Prints, tuple[int, ...]] | None = None
         for kept in reversed(self._kept.values()):
             if kept.key != key or not kept.session.can_resume:

@@ -28,7 +28,7 @@ _KINDS: dict[str, Kind] = {
 
 
 class ModelItem(msgspec.Struct, frozen=True):
-    """One item as the model gave it, or as it was answered for the client."""
+    """A raw item of the model, or an output that this server gave to the model."""
 
     model: str
     """Model and provider: another one cannot read its reasoning."""
@@ -44,7 +44,7 @@ class _TextPart(msgspec.Struct, frozen=True):
 
 
 class ItemHead(msgspec.Struct, frozen=True):
-    """What tells one item from another."""
+    """The fields by which items are told apart: type, id, call id, role."""
 
     type: str
     id: str | None = None

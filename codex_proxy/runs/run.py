@@ -65,7 +65,7 @@ TOO_SLOW = Failure(
 
 
 class RunOwner(Protocol):
-    """Who started the run, and does for it what takes time."""
+    """What a run asks of its scheduler: everything that takes time."""
 
     def reopen(self, run: Run, attempt: Attempt) -> None:
         """Opens another session for another try, and hands it to `run.begin_session`."""
@@ -76,7 +76,7 @@ class RunOwner(Protocol):
         ...
 
     def check(self, run: Run, attempt: Attempt, checks: Sequence[Check]) -> Coroutine[Any, Any, None]:
-        """Work that has texts checked under their schemas, and hands the verdicts to `run.checked`."""
+        """A coroutine that checks texts under their schemas, and calls `run.verdicts_received`."""
         ...
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
@@ -85,20 +85,20 @@ class RunOwner(Protocol):
         ...
 
     def limits_reported(self, json: bytes) -> None:
-        """The agent has told what its account may still use."""
+        """Takes the limits of the account that the agent reported (JSON)."""
         ...
 
     def with_details(self, run: Run, failure: Failure) -> Failure:
-        """The failure of a turn with what is known of it beside the agent's words."""
+        """Adds to a failure what is known beside the agent's words: the context window, the time of a reset."""
         ...
 
     def run_ended(self, run: Run) -> None:
-        """The log has ended."""
+        """Called once, when the log has ended."""
         ...
 
 
 class Run:
-    """One turn under way. `most`: how much it may say, in letters."""
+    """One turn under way. `most`: how much it may say, in characters."""
 
     def __init__(
         self,
@@ -153,14 +153,14 @@ class Run:
         self._append(self._repair.feed(events), 0)
 
     def add_events(self, events: Sequence[Event]) -> None:
-        """What the server has to tell of its own in this turn."""
+        """Adds events of this server's own, such as those of tool calls that it runs."""
         if not self._repair.ended:
             self._log_events(list(events), 0)
             if self._repair.ended:  # it was all that the turn may say
                 self._leave()
 
     def begin_after(self, work: Coroutine[Any, Any, None]) -> None:
-        """What has to be done before the turn can have a session. The agent is not late meanwhile."""
+        """Runs work that must be over before the turn gets a session. The agent's deadline is stopped meanwhile."""
         self._acted = True
         self._watch.hold()
         self._calls.begin_work(work)
@@ -193,11 +193,11 @@ class Run:
             self._watch.go_on()
 
     def interrupt(self) -> None:
-        """Nobody wants the rest: the agent is stopped, and the log ends."""
+        """Stops the agent and ends the log: the client wants no more."""
         self._end(TurnEnded(Stop.INTERRUPTED))
 
     def fail(self, failure: Failure) -> None:
-        """Something outside of the agent ends the turn."""
+        """Ends the turn with a failure that is not the agent's."""
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     # --- what the session calls ---------------------------------------------------------------------
@@ -213,14 +213,14 @@ class Run:
         self._take(self.attempt.feed(events), session, size)
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> None:
-        """A call that this server runs has its output."""
+        """Takes the output of a call that this server has run."""
         self._calls_running -= 1
         self._wait_for_agent()
         if self._session is not None and not self._repair.ended:
             self._take(self.attempt.tool_finished(ask_id, output), self._session, 0)
 
     def verdicts_received(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
-        """What came of the checks of this attempt, which may be over by now."""
+        """Takes the verdicts on the checks of an attempt, which may be over by now."""
         session = self._session
         if attempt is not self.attempt or self._repair.ended or session is None:
             return
@@ -273,7 +273,7 @@ class Run:
         self._append(events, size)
 
     def _take_ours(self, events: list[Event]) -> None:
-        """What is for the run itself to remember, to change or to answer."""
+        """Keeps raw items, adds up usage, declines what the agent asks, passes account limits on."""
         for index, event in enumerate(events):
             kind = type(event)
             if kind is RawItem:
@@ -320,22 +320,22 @@ class Run:
         self._owner.run_ended(self)
 
     def _summed(self, seen: UsageReported) -> UsageReported:
-        """Usage with that of a try that was thrown away: it was made for this request too."""
+        """Adds the usage of a first try that was thrown away: the request has cost that too."""
         self._spent = seen.usage
         return UsageReported(self._spent_before + seen.usage, seen.trigger)
 
     def _decline(self, ask: ApprovalRequested | InputRequested) -> None:
-        """The policy `never`: the agent is told no at once, and its turn goes on."""
+        """Declines an approval or a question at once; the agent goes on with its turn."""
         if self._session is not None:
             self._session.answer(ask.ask_id, NO)
 
     def _replay(self) -> None:
-        """The process is gone, and nobody has seen anything of the turn: once, it goes to another one."""
+        """Moves the turn to another process, once: its own is gone, and the client has seen nothing of it."""
         self._replayed = True
         self._begin_again(first_attempt(self.turn, self.attempt.form))
 
     def _begin_again(self, attempt: Attempt) -> None:
-        """What came is thrown away, but for what it cost; the agent is asked once more, on a new thread."""
+        """Throws away what came, but for its usage, and has the agent asked again on a new session."""
         self._spent_before += self._spent
         self._spent = Usage()
         self._replayable = ""
@@ -364,7 +364,7 @@ class Run:
         self._leave()
 
     def _leave(self) -> None:
-        """The turn is over for us; an agent that does not know it yet is told, unless its thread is kept."""
+        """Keeps the session for the next request if it can resume; else closes it, which stops the agent."""
         self._watch.stop()
         self._calls.cancel()
         session, self._session = self._session, None
@@ -396,6 +396,6 @@ class Run:
         session.resume_reading()
 
     def _wait_for_agent(self) -> None:
-        """The agent may be late again, unless it still waits for something of ours."""
+        """Starts the agent's deadline anew, unless it waits for this server."""
         if not (self._calls_running or self._checking or self._paused):
             self._watch.go_on()

@@ -54,7 +54,7 @@ class RunLimits(msgspec.Struct, frozen=True):
 
 
 class _Started(msgspec.Struct, frozen=True):
-    """What the manager knows of a run."""
+    """What the scheduler keeps for a run."""
 
     slot: Slot
     durable: bool
@@ -104,7 +104,7 @@ class RunScheduler:
 
     @property
     def running(self) -> int:
-        """Slots that are taken."""
+        """How many slots are taken."""
         return self._slots.running
 
     @property
@@ -113,7 +113,7 @@ class RunScheduler:
 
     @property
     def draining(self) -> bool:
-        """No new turn is taken: the server stops."""
+        """Whether the server stops, so that no new turn is taken."""
         return self._drain_begun.is_set()
 
     async def until_draining(self) -> None:
@@ -175,7 +175,7 @@ class RunScheduler:
             self._begin_session(run, plan.opened)
 
     async def _begun_with_approved(self, run: Run, calls: ServerCalls) -> None:
-        """The turn begins when what its client approved has run."""
+        """Runs the calls that the client approved, then begins the turn."""
         run.turn = await calls.approved(run, run.turn)
         if run.ended:
             return
@@ -188,7 +188,7 @@ class RunScheduler:
         self._begin(run, plan)
 
     async def _or_failed(self, run: Run, work: Callable[[], Awaitable[None]]) -> None:
-        """Whatever goes wrong in a task that a run waits for, the run does not stay open."""
+        """Runs work that a run waits for, and fails the run where it raises."""
         try:
             await work()
         except Fault as fault:
@@ -219,7 +219,7 @@ class RunScheduler:
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def identity(self, turn: Turn) -> str:
-        """Who reads the reasoning of this turn's model: nobody else can."""
+        """Names agent and model: encrypted reasoning can be read by the same ones only."""
         return f"{self.agent.name}/{turn.model}"
 
     # --- what runs ask of their owner -----------------------------------------------------------

@@ -37,7 +37,7 @@ class ToolRunner(Protocol):
 
 
 class Caller(Protocol):
-    """The run that wants the outputs."""
+    """The run whose calls are run."""
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> None: ...
     def add_events(self, events: Sequence[Event]) -> None: ...
@@ -55,16 +55,16 @@ class ServerCalls:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, caller: Caller, calls: Iterable[ServerCall]) -> None:
-        """Runs calls beside each other; each output goes to `caller.ran`."""
+        """Runs calls concurrently; each output goes to `caller.tool_finished`."""
         for call in calls:
             self._keep(self._spawn(self._one(caller, call)))
 
     def begin_work(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work that ends with the run, as calls do."""
+        """Starts work that is cancelled when the run ends, as calls are."""
         self._keep(self._spawn(work))
 
     def cancel(self) -> None:
-        """Nobody wants the outputs any more."""
+        """Cancels calls and work under way."""
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()

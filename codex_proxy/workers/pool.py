@@ -123,7 +123,7 @@ class WorkerPool(Generic[Q, A]):
         return self._answers.decode(body)
 
     def _take_idle(self) -> _Worker | None:
-        """A worker that waits; one that was killed from outside meanwhile is none."""
+        """Takes an idle worker that still lives; None for none."""
         while self._idle:
             worker = self._idle.pop()
             if worker.runs:
@@ -138,7 +138,7 @@ class WorkerPool(Generic[Q, A]):
 
 
 class _Worker:
-    """One process."""
+    """One worker process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -176,7 +176,7 @@ class _Worker:
         return await stdout.readexactly(length)
 
     def end_later(self, end: Callable[[_Worker], None]) -> None:
-        """Has it ended when nobody has asked for a while."""
+        """Calls `end` when nothing was asked for a while."""
         self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, end, self)
 
     def cancel_idle_end(self) -> None:
@@ -185,7 +185,7 @@ class _Worker:
             self._timer = None
 
     def end(self) -> None:
-        """It ends with its input."""
+        """Ends the worker by closing its stdin."""
         self.cancel_idle_end()
         assert self._process.stdin is not None
         self._process.stdin.close()

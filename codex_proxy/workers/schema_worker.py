@@ -26,7 +26,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def answer(question: Question) -> Verdict:
-    """What the question has for an answer."""
+    """Answers one question."""
     from codex_proxy.tools.schemas import (  # not in the server's process
         NotASchemaError,
         check_schema,

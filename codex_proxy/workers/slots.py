@@ -10,7 +10,7 @@ from codex_proxy.core.faults import Fault
 
 
 class Slot:
-    """One share. Given back once, however often that is told."""
+    """One slot. `give_back` works once; further calls do nothing."""
 
     __slots__ = ("_owner", "_slots")
 
@@ -25,7 +25,7 @@ class Slot:
 
 
 class Slots:
-    """`limit` in all; `owners` tells how many owners there are."""
+    """Hands out `limit` slots to owners in turn. `owners()` returns how many owners there are."""
 
     def __init__(self, limit: int, owners: Callable[[], int]) -> None:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(limit, owners)
@@ -75,7 +75,7 @@ class Slots:
         return Slot(self, owner)
 
     def left(self, owner: str) -> None:
-        """A slot of this owner's is free again."""
+        """Frees a slot of this owner, and gives it to the next waiter."""
         free = [owner]
         while free:
             for next_owner, comes in self._queue.leave(free.pop()):
@@ -87,7 +87,7 @@ class Slots:
             self._idle.set()
 
     def stop(self, fault: Fault) -> None:
-        """Nobody who waits gets a slot any more."""
+        """Fails all waiters with `fault`."""
         for comes in self._queue.clear():
             if not comes.done():
                 comes.set_exception(fault)

@@ -23,7 +23,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def frame(value: Any) -> bytes:
-    """The value as it goes through the pipe."""
+    """Encodes a value for the pipe: its length, then its bytes."""
     body = msgspec.msgpack.encode(value)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 

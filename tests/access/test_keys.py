@@ -394,7 +394,7 @@ async def test_a_key_that_goes_while_its_turn_waits_in_the_background_is_not_run
         write_keys(tmp_path, two={})
         look_now(proxy.server)
         (tmp_path / "go").write_text("go")
-        store = proxy.server.keeping.store  # type: ignore[union-attr]
+        store = proxy.server.store_lifecycle.store  # type: ignore[union-attr]
 
         async def failed() -> bytes:
             found = await store.response("one", waits.body["id"])
@@ -414,7 +414,7 @@ async def test_what_a_restart_cut_off_is_not_run_again_for_a_key_that_is_gone(tm
         await until(lambda: proxy.server.manager.running == 2)
     (tmp_path / "go").write_text("go")
     async with keyed_proxy(tmp_path, {"two": {}}, environment, **again) as proxy:
-        store = proxy.server.keeping.store  # type: ignore[union-attr]
+        store = proxy.server.store_lifecycle.store  # type: ignore[union-attr]
         await until(lambda: not proxy.server.background._live)
         found = [await store.response(name, id) for name, id in zip(("one", "two"), left, strict=True)]
         assert [response.status for response in found if response] == ["failed", "completed"]

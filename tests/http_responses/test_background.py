@@ -203,8 +203,8 @@ async def test_what_is_wrong_is_said_before_anything_is_queued(proxy: Proxy) -> 
     for fields in ({"previous_response_id": "resp_nobody"}, {"store": False}):
         answer = await ask(proxy, background=True, **fields)
         assert answer.status == 400
-    assert proxy.server.keeping is not None
-    assert (await proxy.server.keeping.store.stats()).responses == 0
+    assert proxy.server.store_lifecycle is not None
+    assert (await proxy.server.store_lifecycle.store.stats()).responses == 0
 
 
 async def test_without_a_store_there_is_no_background(tmp_path: Path) -> None:
@@ -263,8 +263,8 @@ async def left_by_a_killed_server(folder: Path, **fields: Any) -> str:
             model="codex-5", input=HELD, background=True, instructions="Be brief.", **fields
         )
         await until(lambda: proxy.server.manager.running == 1)
-        assert proxy.server.keeping is not None
-        found = await proxy.server.keeping.store.response("local", created.id)
+        assert proxy.server.store_lifecycle is not None
+        found = await proxy.server.store_lifecycle.store.response("local", created.id)
         assert isinstance(found, StoredResponse)
         assert found.status in ("queued", "in_progress")
     return str(created.id)
@@ -304,8 +304,8 @@ async def test_a_response_that_a_kill_cut_off_is_failed_with_the_reason(tmp_path
 
 async def test_a_stream_that_a_kill_cut_off_still_ends(tmp_path: Path) -> None:
     async with holding(tmp_path) as (proxy, _, _):
-        assert proxy.server.keeping is not None
-        store = proxy.server.keeping.store
+        assert proxy.server.store_lifecycle is not None
+        store = proxy.server.store_lifecycle.store
         answer = await ask(proxy, said("one two"), background=True, stream=True)
         events = events_of(answer.text)
         id = events[0]["response"]["id"]

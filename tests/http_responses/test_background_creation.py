@@ -63,8 +63,8 @@ async def test_a_client_that_leaves_at_any_moment_of_the_creation_leaves_nothing
 async def test_a_creation_whose_write_is_too_slow_for_its_client_leaves_nothing_queued(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert proxy.server.keeping is not None
-    store: Any = proxy.server.keeping.store
+    assert proxy.server.store_lifecycle is not None
+    store: Any = proxy.server.store_lifecycle.store
     write = store.add_response
 
     async def too_slow(*given: Any, **more: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from codex_proxy.commands.store import existing_store
-from codex_proxy.keeping import MAX_BYTES_IN_RAM, KeepingError, retention_of
+from codex_proxy.store_lifecycle import MAX_BYTES_IN_RAM, StoreOpenError, retention_of
 from tests.http.serving import fake_proxy, settings_of
 from tests.http_responses.asking import ask, said, serving
 from tests.http_responses.test_background import ended
@@ -57,7 +57,7 @@ async def test_usage_in_memory_is_not_called_kept(tmp_path: Path) -> None:
 
 
 async def test_the_commands_say_that_there_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(KeepingError, match="PROXY_STORE=memory"):
+    with pytest.raises(StoreOpenError, match="PROXY_STORE=memory"):
         async with existing_store(settings_of(tmp_path, **MEMORY)):
             raise AssertionError("it was opened")
 

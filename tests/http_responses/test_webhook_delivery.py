@@ -88,8 +88,8 @@ async def test_what_was_not_taken_when_the_server_stopped_is_told_after_its_next
             await target.deliveries(1)
         async with serving(tmp_path, **settings) as (proxy, _):
             ((first, headers), (second, again)) = await target.deliveries(2)
-            assert proxy.server.keeping is not None
-            await until_none_is_left(proxy.server.keeping.store)
+            assert proxy.server.store_lifecycle is not None
+            await until_none_is_left(proxy.server.store_lifecycle.store)
         async with serving(tmp_path, **settings):
             pass
     assert (first, headers["webhook-id"]) == (second, again["webhook-id"])
@@ -103,8 +103,8 @@ async def test_what_was_to_be_told_to_a_target_that_is_none_any_more_is_dropped(
             await ask(proxy, background=True)
             await gone.deliveries(1)
         async with serving(tmp_path, webhook_urls=target.url, **settings) as (proxy, _):
-            assert proxy.server.keeping is not None
-            await until_none_is_left(proxy.server.keeping.store)
+            assert proxy.server.store_lifecycle is not None
+            await until_none_is_left(proxy.server.store_lifecycle.store)
     assert (len(gone.got), target.got) == (1, [])
 
 

@@ -106,7 +106,7 @@ async def after_kills(
         for commit in commits:
             await one_life(folder, target, chance, commit)
         async with serving(folder, webhook_urls=target.url, webhook_secret=SECRET) as (proxy, _):
-            keeping = proxy.server.keeping
+            keeping = proxy.server.store_lifecycle
             assert keeping is not None
             await polled(partial(_all_told, keeping.store))
             await until(lambda: proxy.server.manager.running == 0)

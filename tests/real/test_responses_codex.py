@@ -32,8 +32,8 @@ async def test_codex_is_answered_through_the_proxy_and_nothing_is_stored(tmp_pat
     (tmp_path / "server").mkdir()
     async with fake_proxy(tmp_path / "server", {"FAKE_CODEX_MODELS": "any"}) as proxy:
         answer = await codex_says(proxy, tmp_path / "client", '[[fake:text say="Hi there."]]')
-        assert proxy.server.keeping is not None
-        stats = await proxy.server.keeping.store.stats()
+        assert proxy.server.store_lifecycle is not None
+        stats = await proxy.server.store_lifecycle.store.stats()
     assert "Hi there." in answer
     assert (stats.responses, stats.items, stats.steps) == (0, 0, 0)
 

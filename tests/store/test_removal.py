@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.config import Settings
-from codex_proxy.keeping import begin_keeping
 from codex_proxy.store.base import Append, ContextLimits, Frame, ItemReference, NotStored, Retention, Store
 from codex_proxy.store.sqlite import SqliteStore, removal
+from codex_proxy.store_lifecycle import open_store_lifecycle
 from tests.store.conftest import Make, Opened
 from tests.store.stored import OWNER, Hands, context_ids, conversation, item, items, response, turn
 from tests.waiting import PATIENCE
@@ -107,12 +107,12 @@ async def test_a_server_removes_at_its_start_what_the_last_one_has_left(
     await filled(store, "conv_1", 1000)
     await store.delete_conversation(OWNER, "conv_1")
     await store.close()
-    keeping = await begin_keeping(Settings(store_path=path), clock)
-    assert keeping is not None
+    lifecycle = await open_store_lifecycle(Settings(store_path=path), clock)
+    assert lifecycle is not None
     async with asyncio.timeout(PATIENCE):
-        while (await keeping.store.stats()).items:
+        while (await lifecycle.store.stats()).items:
             pass
-    await keeping.close()
+    await lifecycle.close()
 
 
 async def test_retention_removes_large_objects_in_pieces_too(

@@ -1,7 +1,7 @@
 """What the server keeps: the store as it is configured, kept small while it is open, and where steps are remembered.
 
-In: settings and a clock. Out: a `Keeping`, or `KeepingError` with what to do. It is opened once and closed after the
-last turn has ended, since the end of a turn writes.
+In: settings and a clock. Out: a `StoreLifecycle`, or `StoreOpenError` with what to do. It is opened once and
+closed after the last turn has ended, since the end of a turn writes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MAX_BYTES_IN_RAM = 512 << 20
 """What a store in RAM keeps at most, whatever PROXY_STORE_MAX_BYTES allows beyond that."""
 
 
-class KeepingError(Exception):
+class StoreOpenError(Exception):
     """The store cannot be opened. The text says what to do."""
 
 
-class Keeping:
+class StoreLifecycle:
     """An open store and the task that keeps it small."""
 
     def __init__(self, store: Store, hold: StoreHold | None, prune_seconds: float) -> None:
@@ -96,15 +96,15 @@ def _step_memory_settings(settings: Settings) -> StepMemorySettings:
     return StepMemorySettings(kind=settings.tool_memory, max_entries=settings.max_conversation_history)
 
 
-def step_memory_of(settings: Settings, clock: Clock, keeping: Keeping | None) -> StepMemory:
+def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle | None) -> StepMemory:
     """Where tool steps are remembered: the store, or RAM where there is none. Both heed PROXY_TOOL_MEMORY."""
-    if keeping is not None:
-        return keeping.store
+    if lifecycle is not None:
+        return lifecycle.store
     return RamStepMemory(_step_memory_settings(settings), clock.epoch)
 
 
 async def open_store(settings: Settings, clock: Clock) -> Store:
-    """The store of these settings, whoever else has its file open; one in RAM is new. Raises `KeepingError`."""
+    """The store of these settings, whoever else has its file open; one in RAM is new. Raises `StoreOpenError`."""
     # Imported here, since a command line that only shows its help needs no database.
     from codex_proxy.store.sqlite import SqliteStore
 
@@ -122,22 +122,22 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
         raise _not_opened(error) from error
 
 
-async def begin_keeping(settings: Settings, clock: Clock) -> Keeping | None:
-    """The open store, held by this server alone; None where the operator wants none. Raises `KeepingError`."""
+async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecycle | None:
+    """The open store, held by this server alone; None where the operator wants none. Raises `StoreOpenError`."""
     if settings.store == "off":
         return None
     if settings.store == "memory":
-        return Keeping(await open_store(settings, clock), None, settings.store_prune_seconds)
+        return StoreLifecycle(await open_store(settings, clock), None, settings.store_prune_seconds)
     try:
         hold = await StoreHold.take(settings.store_file)
     except StoreRefused as error:
         raise _not_opened(error) from error
     try:
-        return Keeping(await open_store(settings, clock), hold, settings.store_prune_seconds)
+        return StoreLifecycle(await open_store(settings, clock), hold, settings.store_prune_seconds)
     except BaseException:
         hold.release()
         raise
 
 
-def _not_opened(error: Exception) -> KeepingError:
-    return KeepingError(f"{error} (PROXY_STORE=off serves without one)")
+def _not_opened(error: Exception) -> StoreOpenError:
+    return StoreOpenError(f"{error} (PROXY_STORE=off serves without one)")
