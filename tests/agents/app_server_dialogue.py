@@ -26,7 +26,7 @@ def output(n: int, text: str = "sunny") -> HistoryOutput:
     return HistoryOutput(f"call_{n}", (TextPart(text),))
 
 
-def said(id: int, text: str = "sunny", *, success: bool = True) -> dict[str, Any]:
+def tool_output_line(id: int, text: str = "sunny", *, success: bool = True) -> dict[str, Any]:
     """The line with which an output goes to the agent."""
     content = [{"type": "inputText", "text": text}]
     return {"id": id, "result": {"contentItems": content, "success": success}}
@@ -35,9 +35,9 @@ def said(id: int, text: str = "sunny", *, success: bool = True) -> dict[str, Any
 class Dialogue:
     """A turn of ours, and the agent played by the test. Requests of ours are kept by method."""
 
-    def __init__(self, *, kept: bool = False, **turn: Any) -> None:
+    def __init__(self, *, keeps_thread: bool = False, **turn: Any) -> None:
         self.turn = AppServerTurn(1)
-        self.kept = kept
+        self.keeps_thread = keeps_thread
         """Our side keeps the thread when its turn is over; else it wants no more, as soon as it is."""
         self.asked: list[str] = []
         self.sent: list[dict[str, Any]] = []
@@ -55,72 +55,74 @@ class Dialogue:
                 self.asked.append(message["method"])
                 self.ids[message["method"]] = message["id"]
         self.events += step.events
-        if any(isinstance(event, TurnEnded) for event in step.events) and not self.kept:
+        if any(isinstance(event, TurnEnded) for event in step.events) and not self.keeps_thread:
             self.take(self.turn.interrupt())
         return step.events
 
-    def says(self, *messages: dict[str, Any]) -> list[Event]:
+    def agent_sends(self, *messages: dict[str, Any]) -> list[Event]:
         decoded = [decode(json.dumps(message).encode()) for message in messages]
         return self.take(self.turn.receive([each for each in decoded if each is not None]))
 
-    def answers(self, method: str, result: Any = None) -> list[Event]:
-        return self.says({"id": self.ids[method], "result": {} if result is None else result})
+    def agent_answers(self, method: str, result: Any = None) -> list[Event]:
+        return self.agent_sends({"id": self.ids[method], "result": {} if result is None else result})
 
-    def refuses(self, method: str, message: str, code: int = -32600) -> list[Event]:
-        return self.says({"id": self.ids[method], "error": {"code": code, "message": message}})
+    def agent_refuses(self, method: str, message: str, code: int = -32600) -> list[Event]:
+        return self.agent_sends({"id": self.ids[method], "error": {"code": code, "message": message}})
 
-    def tells(self, method: str, **params: Any) -> list[Event]:
-        return self.says({"method": method, "params": {"threadId": THREAD, "turnId": TURN} | params})
+    def agent_notifies(self, method: str, **params: Any) -> list[Event]:
+        return self.agent_sends({"method": method, "params": {"threadId": THREAD, "turnId": TURN} | params})
 
-    def asks(self, id: int, method: str, **params: Any) -> list[Event]:
-        return self.says(
+    def agent_requests(self, id: int, method: str, **params: Any) -> list[Event]:
+        return self.agent_sends(
             {"id": id, "method": method, "params": {"threadId": THREAD, "turnId": TURN} | params}
         )
 
-    def replies(self, ask_id: str, reply: Reply) -> Any:
+    def client_replies(self, ask_id: str, reply: Reply) -> Any:
         """The line with which a reply goes out; None where it has to wait, or nobody wants it."""
         step = self.turn.answer(ask_id, reply)
         self.take(step)
         return json.loads(step.writes) if step.writes else None
 
-    def proceeds(self, *fresh: HistoryItem, **turn: Any) -> list[Event]:
-        """The client's next turn on the same thread, with `fresh` behind its history."""
-        given = {"history": (*self.wanted.history, *fresh)} | turn
+    def client_resumes(self, *new_items: HistoryItem, **turn: Any) -> list[Event]:
+        """The client's next turn on the same thread, with `new_items` behind its history."""
+        given = {"history": (*self.wanted.history, *new_items)} | turn
         self.wanted = msgspec.structs.replace(self.wanted, **given)
-        return self.take(self.turn.resume(self.wanted, fresh))
+        return self.take(self.turn.resume(self.wanted, new_items))
 
     def wants_output(self, n: int, *, id: int | None = None, **params: Any) -> list[Event]:
         """The agent asks for the output of call `n`."""
         given = {"callId": f"call_{n}", "tool": "get_weather", "arguments": {}} | params
-        return self.asks(n if id is None else id, "item/tool/call", **given)
+        return self.agent_requests(n if id is None else id, "item/tool/call", **given)
 
     def start_thread(self) -> None:
-        self.answers("thread/start", {"thread": {"id": THREAD, "status": {"type": "idle"}}, "model": "m-1"})
+        self.agent_answers(
+            "thread/start", {"thread": {"id": THREAD, "status": {"type": "idle"}}, "model": "m-1"}
+        )
 
     def start(self) -> Dialogue:
         self.start_thread()
-        self.answers("thread/inject_items")
-        self.answers("turn/start", {"turn": {"id": TURN, "status": "inProgress"}})
+        self.agent_answers("thread/inject_items")
+        self.agent_answers("turn/start", {"turn": {"id": TURN, "status": "inProgress"}})
         return self
 
-    def started_anew(self, turn: str) -> None:
+    def agent_starts_turn(self, turn: str) -> None:
         """The agent has begun another turn on the thread."""
         if self.asked[-2] == "thread/inject_items":
-            self.answers("thread/inject_items")
-        self.answers("turn/start", {"turn": {"id": turn, "status": "inProgress"}})
+            self.agent_answers("thread/inject_items")
+        self.agent_answers("turn/start", {"turn": {"id": turn, "status": "inProgress"}})
 
     def calls(self, n: int, arguments: str = "{}", *, turn: str = TURN, **item: Any) -> list[Event]:
         call = {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": "get_weather"}
-        return self.tells(
+        return self.agent_notifies(
             "rawResponseItem/completed", turnId=turn, item=call | {"arguments": arguments} | item
         )
 
     def completes(self, *, turn: str = TURN) -> list[Event]:
         usage = {"inputTokens": 10, "cachedInputTokens": 4, "outputTokens": 2, "reasoningOutputTokens": 1}
-        return self.tells("rawResponse/completed", turnId=turn, usage=usage)
+        return self.agent_notifies("rawResponse/completed", turnId=turn, usage=usage)
 
     def ends(self, status: str = "completed", **turn: Any) -> list[Event]:
-        return self.tells("turn/completed", turn={"id": TURN, "status": status} | turn)
+        return self.agent_notifies("turn/completed", turn={"id": TURN, "status": status} | turn)
 
     def step(self, *calls: int) -> list[Event]:
         """A whole response of the model with these calls; what our side asks for."""
@@ -141,18 +143,18 @@ class Dialogue:
 
 def idle(mode: str = "model") -> Dialogue:
     """A thread whose first turn has ended well."""
-    talk = Dialogue(kept=True, mode=mode).start()
-    talk.completes()
-    talk.ends()
-    assert talk.turn.can_resume
-    return talk
+    dialogue = Dialogue(keeps_thread=True, mode=mode).start()
+    dialogue.completes()
+    dialogue.ends()
+    assert dialogue.turn.can_resume
+    return dialogue
 
 
-def parked(*, requested: bool = True, mode: str = "model") -> Dialogue:
+def waiting_for_output(*, requested: bool = True, mode: str = "model") -> Dialogue:
     """A thread whose agent waits for the output of one call."""
-    talk = Dialogue(kept=True, mode=mode).start()
-    talk.step(1)
+    dialogue = Dialogue(keeps_thread=True, mode=mode).start()
+    dialogue.step(1)
     if requested:
-        talk.wants_output(1)
-    assert talk.turn.can_resume
-    return talk
+        dialogue.wants_output(1)
+    assert dialogue.turn.can_resume
+    return dialogue

@@ -72,15 +72,15 @@ class Played:
 
     connection: Connection
     turn: AppServerTurn
-    broker: ToolPolicy
-    asks_for: Turn
-    comes_back: bool = False
+    policy: ToolPolicy
+    request: Turn
+    resumes: bool = False
     """The client brings the outputs of its calls while the agent still waits for them."""
     limits: bytes = b""
     """What was told last of the account's limits."""
     earlier: list[list[Event]] = field(default_factory=list)
     """The logs of the turns before the last one, where it does."""
-    rules: TurnRepair = field(default_factory=TurnRepair)
+    repair: TurnRepair = field(default_factory=TurnRepair)
     closed: bool = False
     """The turn is over and not kept: our side has said that it wants no more."""
     events: list[Event] = field(default_factory=list)
@@ -90,43 +90,43 @@ class Played:
     waiting: list[tuple[str, str]] = field(default_factory=list)
     """Our requests without an answer: method and id."""
 
-    def written(self, writes: bytes) -> None:
+    def take_writes(self, writes: bytes) -> None:
         for line in writes.splitlines():
             message = json.loads(line)
             self.asked.append(message)
             if "method" in message and "id" in message:
                 self.waiting.append((message["method"], message["id"]))
 
-    def stepped(self, step: Step) -> None:
+    def take_step(self, step: Step) -> None:
         self.events += step.events
-        self.log += self.rules.feed(self.broker.feed(step.events).events)
-        self.written(self.connection.send(1, step.writes))
+        self.log += self.repair.feed(self.policy.feed(step.events).events)
+        self.take_writes(self.connection.send(1, step.writes))
         for event in step.events:
             if isinstance(event, ApprovalRequested | InputRequested):
-                self.stepped(self.turn.answer(event.ask_id, Decision()))
-        if not self.rules.ended or self.closed:
+                self.take_step(self.turn.answer(event.ask_id, Decision()))
+        if not self.repair.ended or self.closed:
             return
-        if self.comes_back and self.turn.can_resume and self.broker.visible:
-            self.proceeds()
+        if self.resumes and self.turn.can_resume and self.policy.visible:
+            self.client_resumes()
         else:
             self.closed = True
-            self.stepped(self.turn.interrupt())
+            self.take_step(self.turn.interrupt())
 
-    def proceeds(self) -> None:
+    def client_resumes(self) -> None:
         """The client's next turn: the outputs that the agent waits for."""
-        outputs = tuple(HistoryOutput(ask.call_id, (TextPart("sunny"),)) for ask in self.broker.visible)
-        self.asks_for = msgspec.structs.replace(self.asks_for, history=self.asks_for.history + outputs)
+        outputs = tuple(HistoryOutput(ask.call_id, (TextPart("sunny"),)) for ask in self.policy.visible)
+        self.request = msgspec.structs.replace(self.request, history=self.request.history + outputs)
         self.earlier.append(self.log)
-        self.log, self.rules, self.broker = [], TurnRepair(), ToolPolicy(self.asks_for)
-        self.stepped(self.turn.resume(self.asks_for, outputs))
+        self.log, self.repair, self.policy = [], TurnRepair(), ToolPolicy(self.request)
+        self.take_step(self.turn.resume(self.request, outputs))
 
-    def hears(self, data: bytes) -> None:
-        heard = self.connection.receive([data])
-        self.limits = heard.limits or self.limits
-        self.written(heard.writes)
-        for lane, messages in heard.lanes:
-            if lane == 1:
-                self.stepped(self.turn.receive(messages))
+    def agent_sends(self, data: bytes) -> None:
+        received = self.connection.receive([data])
+        self.limits = received.limits or self.limits
+        self.take_writes(received.writes)
+        for channel, messages in received.messages_by_channel:
+            if channel == 1:
+                self.take_step(self.turn.receive(messages))
 
     def answers(self, method: str, answer: dict[str, Any]) -> bool:
         """Answers our oldest request of this method; False if there is none."""
@@ -134,7 +134,7 @@ class Played:
         if found is None:
             return False
         self.waiting.remove(found)
-        self.hears(json.dumps(answer | {"id": found[1]}).encode())
+        self.agent_sends(json.dumps(answer | {"id": found[1]}).encode())
         return True
 
     @property
@@ -151,19 +151,19 @@ class Played:
         return last
 
 
-def begun(turn: Turn, *, comes_back: bool = False) -> Played:
+def begun(turn: Turn, *, resumes: bool = False) -> Played:
     """Our side, with the connection open and the turn begun."""
     connection = Connection("test", "0")
-    lane = connection.open_lane()
-    played = Played(connection, AppServerTurn(lane), ToolPolicy(turn), turn, comes_back)
-    played.written(connection.open())
-    played.stepped(played.turn.begin(turn))
+    channel = connection.open_channel()
+    played = Played(connection, AppServerTurn(channel), ToolPolicy(turn), turn, resumes)
+    played.take_writes(connection.open())
+    played.take_step(played.turn.begin(turn))
     return played
 
 
-def play(lines: Iterable[Line], turn: Turn, nth: int = 0, *, comes_back: bool = False) -> Played:
+def play(lines: Iterable[Line], turn: Turn, nth: int = 0, *, resumes: bool = False) -> Played:
     """Plays the recording's `nth` thread, and what came before any thread."""
-    played = begun(turn, comes_back=comes_back)
+    played = begun(turn, resumes=resumes)
     methods: dict[Any, str] = {}
     threads = -1
     for line in lines:
@@ -174,7 +174,7 @@ def play(lines: Iterable[Line], turn: Turn, nth: int = 0, *, comes_back: bool = 
                 methods[str(message["id"])] = method
             threads += method == "thread/start"
             if method == "turn/interrupt" and threads == nth:
-                played.stepped(played.turn.interrupt())
+                played.take_step(played.turn.interrupt())
         elif method is None and "id" in message and str(message["id"]) in methods:
             asked = methods[str(message["id"])]
             if asked in ("thread/start", "thread/inject_items", "turn/start") and threads != nth:
@@ -183,7 +183,7 @@ def play(lines: Iterable[Line], turn: Turn, nth: int = 0, *, comes_back: bool = 
                 played.answers("thread/inject_items", {"result": {}})
             played.answers(asked, message)
         else:
-            played.hears(line.data)
+            played.agent_sends(line.data)
     return played
 
 

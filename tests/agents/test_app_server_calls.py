@@ -12,7 +12,7 @@ from codex_proxy.agents.codex_app_server.client_tools import agent_name
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event
 from codex_proxy.core.items import ImagePart, TextPart, Tool
-from tests.agents.app_server_dialogue import ASK_1, SUNNY, THREAD, TURN, Dialogue, output, said
+from tests.agents.app_server_dialogue import ASK_1, SUNNY, THREAD, TURN, Dialogue, output, tool_output_line
 
 
 def asks(events: list[Event]) -> list[str]:
@@ -24,12 +24,12 @@ def asks(events: list[Event]) -> list[str]:
 
 
 def test_the_calls_of_a_response_are_asked_for_together_when_it_is_over() -> None:
-    talk = Dialogue().start()
+    dialogue = Dialogue().start()
     exact = '{"city":  "Paris", "n": 1e3}'
-    assert talk.calls(1, exact) == []
-    assert talk.wants_output(1, arguments={"city": "Paris", "n": 1000.0}) == []
-    assert talk.calls(2) == []
-    events = talk.completes()
+    assert dialogue.calls(1, exact) == []
+    assert dialogue.wants_output(1, arguments={"city": "Paris", "n": 1000.0}) == []
+    assert dialogue.calls(2) == []
+    events = dialogue.completes()
     assert [event.type for event in events if isinstance(event, ev.RawItem)] == ["function_call"] * 2
     assert [event for event in events if not isinstance(event, ev.RawItem)] == [
         ev.UsageReported(ev.Usage(10, 4, 2, 1), "provider"),
@@ -37,33 +37,36 @@ def test_the_calls_of_a_response_are_asked_for_together_when_it_is_over() -> Non
         ev.ToolCallRequested("call_2", "call_2", "get_weather", "{}", "fc_2"),
         ev.StepCompleted(ev.Usage(10, 4, 2, 1)),
     ]
-    assert talk.asked[3:] == [], "the agent waits; it is not stopped"
-    assert not talk.turn.finished
+    assert dialogue.asked[3:] == [], "the agent waits; it is not stopped"
+    assert not dialogue.turn.finished
 
 
-def test_the_calls_of_a_response_that_is_tried_again_are_forgotten() -> None:
-    talk = Dialogue().start()
-    talk.calls(1)
-    talk.wants_output(1)
-    talk.tells("error", error={"message": "Reconnecting... 1/5"}, willRetry=True)
-    talk.calls(2)
-    assert asks(talk.completes()) == ["call_2"]
+def test_the_calls_of_a_response_that_is_retried_are_discarded() -> None:
+    dialogue = Dialogue().start()
+    dialogue.calls(1)
+    dialogue.wants_output(1)
+    dialogue.agent_notifies("error", error={"message": "Reconnecting... 1/5"}, willRetry=True)
+    dialogue.calls(2)
+    assert asks(dialogue.completes()) == ["call_2"]
 
 
 def test_a_call_that_comes_twice_in_a_response_is_asked_for_once() -> None:
-    talk = Dialogue().start()
-    talk.calls(1)
-    talk.calls(1)
-    assert asks(talk.completes()) == ["call_1"]
+    dialogue = Dialogue().start()
+    dialogue.calls(1)
+    dialogue.calls(1)
+    assert asks(dialogue.completes()) == ["call_1"]
 
 
 def test_two_requests_for_one_call_get_the_same_answer() -> None:
-    talk = Dialogue().start()
-    talk.step(1)
-    talk.wants_output(1, id=7)
-    talk.wants_output(1, id=8)
-    step = talk.turn.answer("call_1", SUNNY)
-    assert [json.loads(line) for line in step.writes.splitlines()] == [said(7), said(8)]
+    dialogue = Dialogue().start()
+    dialogue.step(1)
+    dialogue.wants_output(1, id=7)
+    dialogue.wants_output(1, id=8)
+    step = dialogue.turn.answer("call_1", SUNNY)
+    assert [json.loads(line) for line in step.writes.splitlines()] == [
+        tool_output_line(7),
+        tool_output_line(8),
+    ]
 
 
 def test_calls_are_asked_for_before_the_end_of_the_step() -> None:
@@ -73,12 +76,12 @@ def test_calls_are_asked_for_before_the_end_of_the_step() -> None:
 
 
 def test_outputs_of_the_step_before_stay_when_a_response_is_tried_again() -> None:
-    talk = Dialogue().start()
+    dialogue = Dialogue().start()
     for item in ({"type": "function_call_output", "call_id": "c"}, {"type": "reasoning", "id": "rs_1"}):
-        talk.tells("rawResponseItem/completed", item=item)
-    talk.tells("error", error={"message": "Reconnecting... 1/5"}, willRetry=True)
-    kept = [event.type for event in talk.completes() if isinstance(event, ev.RawItem)]
-    assert kept == ["function_call_output"]
+        dialogue.agent_notifies("rawResponseItem/completed", item=item)
+    dialogue.agent_notifies("error", error={"message": "Reconnecting... 1/5"}, willRetry=True)
+    keeps_thread = [event.type for event in dialogue.completes() if isinstance(event, ev.RawItem)]
+    assert keeps_thread == ["function_call_output"]
 
 
 def test_a_retry_says_why_and_with_which_status() -> None:
@@ -88,7 +91,7 @@ def test_a_retry_says_why_and_with_which_status() -> None:
         "codexErrorInfo": info,
         "additionalDetails": "last status: 429",
     }
-    [retry] = Dialogue().start().tells("error", error=error, willRetry=True)
+    [retry] = Dialogue().start().agent_notifies("error", error=error, willRetry=True)
     assert isinstance(retry, ev.Retrying)
     assert retry.http_status == 429
 
@@ -104,23 +107,26 @@ def test_a_retry_says_why_and_with_which_status() -> None:
     ids=["injected", "compacted", "not offered", "bad JSON"],
 )
 def test_calls_that_the_agent_answers_itself_are_not_the_clients(call: dict[str, Any]) -> None:
-    talk = Dialogue().start()
-    talk.calls(1, **call)
-    assert asks(talk.completes()) == []
-    assert not talk.turn.can_resume
+    dialogue = Dialogue().start()
+    dialogue.calls(1, **call)
+    assert asks(dialogue.completes()) == []
+    assert not dialogue.turn.can_resume
 
 
 def test_a_response_of_another_turn_is_not_the_end_of_ours() -> None:
-    talk = Dialogue().start()
-    talk.calls(1)
-    assert talk.tells("rawResponse/completed", turnId="to-compact-0", usage=None) == []
+    dialogue = Dialogue().start()
+    dialogue.calls(1)
+    assert dialogue.agent_notifies("rawResponse/completed", turnId="to-compact-0", usage=None) == []
 
 
 @pytest.mark.parametrize("usage", [None, {"inputTokens": None}, "nonsense"])
 def test_calls_are_asked_for_though_nobody_counted_tokens(usage: Any) -> None:
-    talk = Dialogue().start()
-    talk.calls(1)
-    assert talk.tells("rawResponse/completed", usage=usage)[-2:] == [ASK_1, ev.StepCompleted(None)]
+    dialogue = Dialogue().start()
+    dialogue.calls(1)
+    assert dialogue.agent_notifies("rawResponse/completed", usage=usage)[-2:] == [
+        ASK_1,
+        ev.StepCompleted(None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -133,39 +139,41 @@ def test_calls_are_asked_for_though_nobody_counted_tokens(usage: Any) -> None:
 def test_a_call_that_the_agent_answers_itself_is_noticed_with_its_response(
     call: dict[str, Any], noticed: ev.Notice
 ) -> None:
-    talk = Dialogue().start()
-    assert talk.calls(1, **call) == []
-    assert noticed in talk.completes()
+    dialogue = Dialogue().start()
+    assert dialogue.calls(1, **call) == []
+    assert noticed in dialogue.completes()
 
 
 def test_an_agent_that_works_may_call_its_own_tools_without_notice() -> None:
-    talk = Dialogue(mode="agent").start()
-    talk.calls(1, name="exec_command")
-    assert not [event for event in talk.completes() if isinstance(event, ev.Notice | ev.ToolCallRequested)]
+    dialogue = Dialogue(mode="agent").start()
+    dialogue.calls(1, name="exec_command")
+    assert not [
+        event for event in dialogue.completes() if isinstance(event, ev.Notice | ev.ToolCallRequested)
+    ]
 
 
 @pytest.mark.parametrize(
     "arguments", ["", " ", "[]", '{"n": 1e999}', '{"n": 123456789012345678901234567890}']
 )
 def test_arguments_that_the_agent_reads_are_asked_for_as_they_are(arguments: str) -> None:
-    talk = Dialogue().start()
-    talk.calls(1, arguments)
-    [ask] = [event for event in talk.completes() if isinstance(event, ev.ToolCallRequested)]
+    dialogue = Dialogue().start()
+    dialogue.calls(1, arguments)
+    [ask] = [event for event in dialogue.completes() if isinstance(event, ev.ToolCallRequested)]
     assert ask.arguments == arguments
 
 
 def test_a_custom_tool_is_called_with_its_own_text() -> None:
-    talk = Dialogue(tools=(Tool("patch", kind="custom"),)).start()
-    talk.calls(1, '{"input": "*** Begin"}', name="patch")
-    [ask] = [event for event in talk.completes() if isinstance(event, ev.ToolCallRequested)]
+    dialogue = Dialogue(tools=(Tool("patch", kind="custom"),)).start()
+    dialogue.calls(1, '{"input": "*** Begin"}', name="patch")
+    [ask] = [event for event in dialogue.completes() if isinstance(event, ev.ToolCallRequested)]
     assert (ask.name, ask.kind, ask.arguments) == ("patch", "custom", "*** Begin")
 
 
 @pytest.mark.parametrize("arguments", ["{}", '{"input": 5}', "[1]", '"x"'])
 def test_a_custom_call_without_its_string_keeps_what_the_model_wrote(arguments: str) -> None:
-    talk = Dialogue(tools=(Tool("patch", kind="custom"),)).start()
-    talk.calls(1, arguments, name="patch")
-    [ask] = [event for event in talk.completes() if isinstance(event, ev.ToolCallRequested)]
+    dialogue = Dialogue(tools=(Tool("patch", kind="custom"),)).start()
+    dialogue.calls(1, arguments, name="patch")
+    [ask] = [event for event in dialogue.completes() if isinstance(event, ev.ToolCallRequested)]
     assert ask.arguments == arguments
 
 
@@ -173,20 +181,22 @@ def test_a_custom_call_without_its_string_keeps_what_the_model_wrote(arguments: 
 def test_a_name_that_the_agent_does_not_take_is_another_one_to_it_and_the_clients_own_to_the_client(
     name: str,
 ) -> None:
-    talk = Dialogue(tools=(Tool(name),))
-    offered = talk.sent[0]["params"]["dynamicTools"][0]["name"]
+    dialogue = Dialogue(tools=(Tool(name),))
+    offered = dialogue.sent[0]["params"]["dynamicTools"][0]["name"]
     assert offered == agent_name(name) != name
-    talk.start()
-    talk.calls(1, name=offered)
-    [ask] = [event for event in talk.completes() if isinstance(event, ev.ToolCallRequested)]
+    dialogue.start()
+    dialogue.calls(1, name=offered)
+    [ask] = [event for event in dialogue.completes() if isinstance(event, ev.ToolCallRequested)]
     assert ask.name == name
 
 
 def test_a_raw_item_of_which_a_field_is_null_is_kept() -> None:
-    talk = Dialogue(mode="agent").start()
+    dialogue = Dialogue(mode="agent").start()
     shell = {"type": "local_shell_call", "id": "sh_1", "call_id": None, "name": None}
-    talk.tells("rawResponseItem/completed", item=shell)
-    assert [event.type for event in talk.completes() if isinstance(event, ev.RawItem)] == ["local_shell_call"]
+    dialogue.agent_notifies("rawResponseItem/completed", item=shell)
+    assert [event.type for event in dialogue.completes() if isinstance(event, ev.RawItem)] == [
+        "local_shell_call"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -203,112 +213,119 @@ def test_a_raw_item_of_which_a_field_is_null_is_kept() -> None:
 def test_a_raw_item_that_nobody_could_read_again_is_noticed_and_not_kept(
     type: str, field: dict[str, Any]
 ) -> None:
-    talk = Dialogue(mode="agent").start()
+    dialogue = Dialogue(mode="agent").start()
     item = {"type": type, "id": "x_1", "role": "assistant", "call_id": "c", **field}
-    assert talk.tells("rawResponseItem/completed", item=item) == [
+    assert dialogue.agent_notifies("rawResponseItem/completed", item=item) == [
         ev.Notice("unreadable_message", "rawResponseItem/completed")
     ]
-    assert not [event for event in talk.completes() if isinstance(event, ev.RawItem)]
+    assert not [event for event in dialogue.completes() if isinstance(event, ev.RawItem)]
 
 
 def test_a_call_without_an_id_cannot_be_asked_for_and_is_noticed() -> None:
-    talk = Dialogue().start()
-    assert talk.calls(1, call_id=None) == [ev.Notice("unreadable_message", "rawResponseItem/completed")]
-    assert asks(talk.completes()) == []
+    dialogue = Dialogue().start()
+    assert dialogue.calls(1, call_id=None) == [ev.Notice("unreadable_message", "rawResponseItem/completed")]
+    assert asks(dialogue.completes()) == []
 
 
 # --- calls that no raw item tells of --------------------------------------------------------------
 
 
 def test_a_call_out_of_a_program_of_the_models_is_asked_for_when_the_agent_wants_its_output() -> None:
-    talk = Dialogue(mode="agent").start()
-    talk.calls(0, type="custom_tool_call", call_id="call_0", name="exec", input="await tools.get_weather()")
-    talk.completes()
-    events = talk.wants_output(1, id=4, callId="exec-1", arguments={"city": "Paris"})
+    dialogue = Dialogue(mode="agent").start()
+    dialogue.calls(
+        0, type="custom_tool_call", call_id="call_0", name="exec", input="await tools.get_weather()"
+    )
+    dialogue.completes()
+    events = dialogue.wants_output(1, id=4, callId="exec-1", arguments={"city": "Paris"})
     ask = ev.ToolCallRequested("exec-1", "exec-1", "get_weather", '{"city": "Paris"}', "exec-1")
     assert events == [ask, ev.StepCompleted(None)]
-    assert talk.turn.can_resume
-    assert talk.replies("exec-1", SUNNY) == said(4)
+    assert dialogue.turn.can_resume
+    assert dialogue.client_replies("exec-1", SUNNY) == tool_output_line(4)
 
 
 def test_a_call_whose_raw_item_got_lost_comes_with_the_others_of_its_response() -> None:
-    talk = Dialogue().start()
-    talk.calls(1)
-    assert talk.wants_output(2) == []
-    assert asks(talk.completes()) == ["call_1", "call_2"]
+    dialogue = Dialogue().start()
+    dialogue.calls(1)
+    assert dialogue.wants_output(2) == []
+    assert asks(dialogue.completes()) == ["call_1", "call_2"]
 
 
 def test_several_calls_of_a_program_are_asked_for_one_after_the_other() -> None:
-    talk = Dialogue(mode="agent").start()
-    assert asks(talk.wants_output(1)) == ["call_1"]
-    assert talk.wants_output(2) == [], "the client's turn may have ended with the first"
-    assert asks(talk.proceeds(output(1))) == ["call_2"]
-    assert talk.sent[-1] == said(1)
-    assert talk.turn.can_resume
+    dialogue = Dialogue(mode="agent").start()
+    assert asks(dialogue.wants_output(1)) == ["call_1"]
+    assert dialogue.wants_output(2) == [], "the client's turn may have ended with the first"
+    assert asks(dialogue.client_resumes(output(1))) == ["call_2"]
+    assert dialogue.sent[-1] == tool_output_line(1)
+    assert dialogue.turn.can_resume
 
 
 def test_several_calls_of_a_program_that_come_in_one_read_are_asked_for_together() -> None:
-    talk = Dialogue(mode="agent").start()
+    dialogue = Dialogue(mode="agent").start()
     call = {"threadId": THREAD, "turnId": TURN, "tool": "get_weather", "arguments": {}}
     requests = [
         {"id": n, "method": "item/tool/call", "params": call | {"callId": f"exec-{n}"}} for n in (1, 2)
     ]
-    events = talk.says(*requests)
+    events = dialogue.agent_sends(*requests)
     assert [type(event) for event in events] == [ev.ToolCallRequested, ev.ToolCallRequested, ev.StepCompleted]
 
 
 @pytest.mark.parametrize("params", [{"tool": "another"}, {"tool": None}, {"callId": None}, {"callId": ""}])
 def test_a_call_of_nothing_that_was_offered_is_refused_at_once(params: dict[str, Any]) -> None:
-    talk = Dialogue().start()
-    assert talk.wants_output(1, **params) == [ev.Notice("unknown_request", "item/tool/call")]
-    assert talk.sent[-1] == {"id": 1, "error": {"code": -32601, "message": "unsupported"}}
+    dialogue = Dialogue().start()
+    assert dialogue.wants_output(1, **params) == [ev.Notice("unknown_request", "item/tool/call")]
+    assert dialogue.sent[-1] == {"id": 1, "error": {"code": -32601, "message": "unsupported"}}
 
 
 # --- answers --------------------------------------------------------------------------------------
 
 
 def test_the_output_of_a_tool_goes_back_in_the_agents_parts() -> None:
-    talk = Dialogue().start()
-    talk.step(1)
-    talk.wants_output(1, id=0)
+    dialogue = Dialogue().start()
+    dialogue.step(1)
+    dialogue.wants_output(1, id=0)
     reply = ToolReply((TextPart("a"), ImagePart("data:image/png;base64,x")), success=False)
     content = [
         {"type": "inputText", "text": "a"},
         {"type": "inputImage", "imageUrl": "data:image/png;base64,x"},
     ]
-    assert talk.replies("call_1", reply) == {"id": 0, "result": {"contentItems": content, "success": False}}
-    assert talk.replies("call_1", reply) is None, "only once"
+    assert dialogue.client_replies("call_1", reply) == {
+        "id": 0,
+        "result": {"contentItems": content, "success": False},
+    }
+    assert dialogue.client_replies("call_1", reply) is None, "only once"
 
 
 def test_an_answer_waits_for_the_agents_request() -> None:
-    talk = Dialogue().start()
-    talk.step(1)
-    assert talk.replies("call_1", SUNNY) is None
-    assert talk.wants_output(1, id=5) == []
-    assert talk.sent[-1] == said(5)
+    dialogue = Dialogue().start()
+    dialogue.step(1)
+    assert dialogue.client_replies("call_1", SUNNY) is None
+    assert dialogue.wants_output(1, id=5) == []
+    assert dialogue.sent[-1] == tool_output_line(5)
 
 
 def test_an_agent_that_asks_for_one_output_after_the_other_gets_each_when_it_asks() -> None:
-    talk = Dialogue().start()
-    talk.calls(1)
-    talk.wants_output(1)
-    talk.calls(2)
-    talk.calls(3)
-    assert asks(talk.completes()) == ["call_1", "call_2", "call_3"]
-    assert talk.replies("call_3", ToolReply((TextPart("three"),))) is None
-    assert talk.replies("call_1", ToolReply((TextPart("one"),))) == said(1, "one")
-    talk.wants_output(2)
-    assert talk.replies("call_2", ToolReply((TextPart("two"),))) == said(2, "two")
-    talk.wants_output(3)
-    assert talk.sent[-1] == said(3, "three")
+    dialogue = Dialogue().start()
+    dialogue.calls(1)
+    dialogue.wants_output(1)
+    dialogue.calls(2)
+    dialogue.calls(3)
+    assert asks(dialogue.completes()) == ["call_1", "call_2", "call_3"]
+    assert dialogue.client_replies("call_3", ToolReply((TextPart("three"),))) is None
+    assert dialogue.client_replies("call_1", ToolReply((TextPart("one"),))) == tool_output_line(1, "one")
+    dialogue.wants_output(2)
+    assert dialogue.client_replies("call_2", ToolReply((TextPart("two"),))) == tool_output_line(2, "two")
+    dialogue.wants_output(3)
+    assert dialogue.sent[-1] == tool_output_line(3, "three")
 
 
 def test_an_answer_that_the_agent_never_asked_for_is_not_the_answer_to_a_later_call_of_that_id() -> None:
-    talk = Dialogue().start()
-    talk.step(1)
-    talk.replies("call_1", ToolReply((TextPart("old"),)))
-    talk.tells("rawResponseItem/completed", item={"type": "function_call_output", "call_id": "call_1"})
-    talk.calls(1)
-    talk.wants_output(1, id=6)
-    assert asks(talk.completes()) == ["call_1"]
-    assert talk.replies("call_1", ToolReply((TextPart("new"),))) == said(6, "new")
+    dialogue = Dialogue().start()
+    dialogue.step(1)
+    dialogue.client_replies("call_1", ToolReply((TextPart("old"),)))
+    dialogue.agent_notifies(
+        "rawResponseItem/completed", item={"type": "function_call_output", "call_id": "call_1"}
+    )
+    dialogue.calls(1)
+    dialogue.wants_output(1, id=6)
+    assert asks(dialogue.completes()) == ["call_1"]
+    assert dialogue.client_replies("call_1", ToolReply((TextPart("new"),))) == tool_output_line(6, "new")

@@ -31,14 +31,14 @@ RECORDINGS = st.sampled_from([(name, False) for name in NAMES] + [(name, True) f
 """And whether the client brings the outputs of its calls."""
 
 
-def survives(name: str, lines: list[Line], *, comes_back: bool = False) -> Played:
-    """Plays damaged lines, then the child dies: what a run would see. `comes_back`: as `Played` has it."""
-    played = play(lines, recorded_turn(recording(name), 0), comes_back=comes_back)
-    over = played.rules.ended
-    played.stepped(played.turn.eof(GONE))
+def survives(name: str, lines: list[Line], *, resumes: bool = False) -> Played:
+    """Plays damaged lines, then the child dies: what a run would see. `resumes`: as `Played` has it."""
+    played = play(lines, recorded_turn(recording(name), 0), resumes=resumes)
+    over = played.repair.ended
+    played.take_step(played.turn.eof(GONE))
     for log in (*played.earlier, played.log):
         assert violations(log) == []
-        can_be_remembered([event.json for event in log if isinstance(event, RawItem)], played.broker)
+        can_be_remembered([event.json for event in log if isinstance(event, RawItem)], played.policy)
     ends = [event for event in played.events if isinstance(event, TurnEnded)]
     assert len(ends) == 1, "the dialect itself ends exactly once"
     assert played.events[-1] is ends[0], "and says nothing after its end"
@@ -51,9 +51,9 @@ def survives(name: str, lines: list[Line], *, comes_back: bool = False) -> Playe
     return played
 
 
-def can_be_remembered(raw: list[bytes], broker: ToolPolicy) -> None:
+def can_be_remembered(raw: list[bytes], policy: ToolPolicy) -> None:
     """What is read of raw items once the turn is over: for the tool loop, for kept threads, for the store."""
-    entries_of(raw, broker, "agent/model")
+    entries_of(raw, policy, "agent/model")
     said_by(raw)
     for item in raw:
         head = ModelItem("agent/model", msgspec.Raw(item)).head
@@ -72,20 +72,20 @@ def test_a_child_that_dies_after_any_line_or_in_it_ends_the_turn_once(name: str)
     lines = list(recording(name))
     for n, line in enumerate(lines):
         half = Line(line.dir, line.data[: len(line.data) // 2])
-        for comes_back in (False, True):
-            survives(name, lines[:n], comes_back=comes_back)
-            survives(name, [*lines[:n], half], comes_back=comes_back)
+        for resumes in (False, True):
+            survives(name, lines[:n], resumes=resumes)
+            survives(name, [*lines[:n], half], resumes=resumes)
 
 
 @given(RECORDINGS, st.integers(0, 10**6))
 def test_any_recording_may_be_cut_at_any_byte(which: tuple[str, bool], place: int) -> None:
-    name, comes_back = which
+    name, resumes = which
     lines = list(recording(name))
     place %= sum(len(line.data) for line in lines)
     whole: list[Line] = []
     for line in lines:
         if place < len(line.data):
-            survives(name, [*whole, Line(line.dir, line.data[:place])], comes_back=comes_back)
+            survives(name, [*whole, Line(line.dir, line.data[:place])], resumes=resumes)
             return
         place -= len(line.data)
         whole.append(line)
@@ -93,61 +93,61 @@ def test_any_recording_may_be_cut_at_any_byte(which: tuple[str, bool], place: in
 
 @given(RECORDINGS, SEEDS, st.integers(1, 4))
 def test_any_line_may_come_again(which: tuple[str, bool], seed: int, times: int) -> None:
-    name, comes_back = which
+    name, resumes = which
     chance = random.Random(seed)
     lines = list(recording(name))
     for _ in range(times):
         line = chance.choice(lines)
         lines.insert(chance.randrange(len(lines) + 1), line)
-    survives(name, lines, comes_back=comes_back)
+    survives(name, lines, resumes=resumes)
 
 
 @given(RECORDINGS, SEEDS)
 def test_the_lines_may_come_in_any_order(which: tuple[str, bool], seed: int) -> None:
-    name, comes_back = which
+    name, resumes = which
     lines = list(recording(name))
     random.Random(seed).shuffle(lines)
-    survives(name, lines, comes_back=comes_back)
+    survives(name, lines, resumes=resumes)
 
 
 @given(RECORDINGS, SEEDS)
 def test_neighbouring_lines_may_change_places(which: tuple[str, bool], seed: int) -> None:
-    name, comes_back = which
+    name, resumes = which
     chance = random.Random(seed)
     lines = list(recording(name))
     for n in range(len(lines) - 1):
         if chance.random() < 0.3:
             lines[n], lines[n + 1] = lines[n + 1], lines[n]
-    survives(name, lines, comes_back=comes_back)
+    survives(name, lines, resumes=resumes)
 
 
 @given(RECORDINGS, SEEDS, st.sampled_from([0.002, 0.01, 0.05, 0.3]))
 def test_any_value_in_any_line_may_be_something_else(which: tuple[str, bool], seed: int, rate: float) -> None:
-    name, comes_back = which
+    name, resumes = which
     chance = random.Random(seed)
     lines = [
         Line("out", changed_line(line.data, chance, rate)) if line.dir == "out" else line
         for line in recording(name)
     ]
-    survives(name, lines, comes_back=comes_back)
+    survives(name, lines, resumes=resumes)
 
 
 @example(("code_mode_dynamic_tool", False), 17859)  # a letter is broken in a raw item, where nobody looked
 @given(RECORDINGS, SEEDS)
 def test_any_bytes_may_be_broken(which: tuple[str, bool], seed: int) -> None:
-    name, comes_back = which
+    name, resumes = which
     chance = random.Random(seed)
     lines = [
         Line(line.dir, broken(line.data, chance)) if line.dir == "out" else line for line in recording(name)
     ]
-    survives(name, lines, comes_back=comes_back)
+    survives(name, lines, resumes=resumes)
 
 
 @given(RECORDINGS, st.data())
 def test_the_client_may_leave_after_any_line(which: tuple[str, bool], data: st.DataObject) -> None:
-    name, comes_back = which
+    name, resumes = which
     lines = list(recording(name))
     place = data.draw(st.integers(0, len(lines)))
     left = Line("in", b'{"id": 999, "method": "turn/interrupt", "params": {}}')
-    played = survives(name, [*lines[:place], left, *lines[place:]], comes_back=comes_back)
+    played = survives(name, [*lines[:place], left, *lines[place:]], resumes=resumes)
     assert played.end.stop in set(Stop)

@@ -45,7 +45,7 @@ def test_a_recording_comes_out_as_what_happened_in_it(name: str, nth: int) -> No
 
 
 @pytest.mark.parametrize(("name", "nth"), OUTCOMES)
-def test_after_a_recording_the_agent_has_forgotten_the_turn(name: str, nth: int) -> None:
+def test_after_a_recording_the_agent_has_dropped_the_turn(name: str, nth: int) -> None:
     played = replay(name, nth)
     finish(played)
     assert played.turn.finished
@@ -54,13 +54,13 @@ def test_after_a_recording_the_agent_has_forgotten_the_turn(name: str, nth: int)
 
 
 @pytest.mark.parametrize(("name", "nth"), OUTCOMES)
-def test_a_recording_says_nothing_that_the_dialect_could_not_read(name: str, nth: int) -> None:
+def test_a_recording_has_nothing_that_the_dialect_cannot_read(name: str, nth: int) -> None:
     noted = {event.code for event in replay(name, nth).log if isinstance(event, ev.Notice)}
     assert noted <= {"agent_retry", "history_compacted"}
 
 
 @pytest.mark.parametrize("name", ["interrupt_mid_text", "interrupt_shell_running"])
-def test_an_interrupted_agent_turn_ends_its_commands_before_it_is_forgotten(name: str) -> None:
+def test_an_interrupted_agent_turn_ends_its_commands_before_it_is_unsubscribed(name: str) -> None:
     played = replay(name)
     finish(played)
     assert played.methods == [
@@ -74,7 +74,7 @@ def test_a_client_that_brings_the_outputs_of_its_calls_gets_the_rest_of_the_same
     name: str,
 ) -> None:
     lines = recording(name)
-    played = play(lines, recorded_turn(lines, 0), comes_back=True)
+    played = play(lines, recorded_turn(lines, 0), resumes=True)
     assert tuple(tuple(arguments(log).values()) for log in played.earlier) == COMES_BACK[name]
     assert [violations(log) for log in (*played.earlier, played.log)] == [[]] * (len(played.earlier) + 1)
     assert (played.end.stop, list(texts(played.log).values())) == ("stop", [TOOLS])
@@ -103,7 +103,7 @@ def test_reasoning_comes_in_its_parts() -> None:
     }
 
 
-def test_a_refusal_that_the_agent_swallows_is_said_in_our_words() -> None:
+def test_a_refusal_that_the_agent_swallows_gets_the_proxys_words() -> None:
     refusals = [event.text for event in replay("refusal").log if isinstance(event, ev.RefusalDelta)]
     assert refusals == ["The model refused to answer. The agent does not pass its words on."]
 
@@ -145,7 +145,7 @@ def test_activity_ends_as_the_agent_says_it_did(name: str, status: str) -> None:
         ("shell_yield", "t2\nt3\n"),  # it outlives its turn: what was heard of it
     ],
 )
-def test_what_a_command_prints_is_passed_on_whole(name: str, output: str) -> None:
+def test_what_a_command_prints_is_passed_on_completely(name: str, output: str) -> None:
     printed = [event for event in replay(name).log if isinstance(event, ev.OutputDelta)]
     assert printed[0].text == output
     assert len({event.id for event in printed}) == len(printed)
@@ -170,14 +170,14 @@ def test_the_models_own_items_are_kept_for_the_next_step_and_no_others() -> None
     ]
     assert raw_items("stateless_flow_0.169.0", 1) == ["message"]
     lines = recording("code_mode_dynamic_tool")
-    played = play(lines, recorded_turn(lines, 0), comes_back=True)
+    played = play(lines, recorded_turn(lines, 0), resumes=True)
     logs = [[event.type for event in log if isinstance(event, ev.RawItem)] for log in played.earlier]
     assert logs == [["custom_tool_call"], []]
     last = [event.type for event in played.log if isinstance(event, ev.RawItem)]
     assert last == ["custom_tool_call_output", "message"]
 
 
-def test_what_a_retry_made_anew_is_remembered_once() -> None:
+def test_an_item_that_a_retry_repeated_is_kept_once() -> None:
     kept = [event.json for event in replay("err_drop_at_end_once").log if isinstance(event, ev.RawItem)]
     assert [json.loads(each)["id"] for each in kept] == ["msg_389_0"]
 

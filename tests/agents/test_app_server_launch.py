@@ -201,7 +201,7 @@ class TestParams:
         assert (params["cwd"], params["sandbox"]) == ("/work", "workspace-write")
         assert not {"model", "environments", "baseInstructions", "dynamicTools"} & params.keys()
 
-    def test_initialize_asks_for_the_experimental_api_and_for_silence(self) -> None:
+    def test_initialize_asks_for_the_experimental_api_and_no_unused_notifications(self) -> None:
         params = launch.initialize_params("codex-proxy", "0.1.0")
         assert params["clientInfo"]["name"] == "codex-proxy"
         assert params["capabilities"]["experimentalApi"] is True
@@ -231,7 +231,7 @@ class TestParams:
             "configWarning",
         ],
     )
-    def test_what_a_turn_needs_is_never_silenced(self, method: str) -> None:
+    def test_what_a_turn_needs_is_never_switched_off(self, method: str) -> None:
         assert method not in launch.OPT_OUT_NOTIFICATIONS
 
 

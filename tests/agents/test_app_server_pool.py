@@ -18,7 +18,7 @@ from tests.runs.virtual import settled, virtual
 NO_START = Failure(kind=FaultKind.SPAWN_FAILED, message="It will not start.")
 
 
-class PaperChild:
+class ChildStub:
     """A child that exists on paper."""
 
     pid = 1 << 30
@@ -41,12 +41,12 @@ class FakeProcess(AppServerProcess):
         self.ends = 0
         self.killed = False
         self.orphans = False
-        self.held = 0
-        self.weighed = 0
-        self.looks = 0
+        self.memory_held = 0
+        self.memory_reads = 0
+        self.orphan_checks = 0
 
     def run(self) -> None:
-        self._child = PaperChild(self)  # type: ignore[assignment]
+        self._child = ChildStub(self)  # type: ignore[assignment]
 
     def die(self) -> None:
         if self.exit is None and self._child is not None:
@@ -54,13 +54,13 @@ class FakeProcess(AppServerProcess):
 
     @property
     def has_orphans(self) -> bool:
-        self.looks += 1
+        self.orphan_checks += 1
         return self.orphans
 
     @property
     def memory(self) -> int:
-        self.weighed += 1
-        return self.held
+        self.memory_reads += 1
+        return self.memory_held
 
     async def end(self) -> None:
         self.ends += 1
@@ -84,13 +84,13 @@ class Clock:
         return 0.0
 
 
-class Yard:
+class PoolHarness:
     """A pool with processes that start when they are told to, or as `outcomes` says."""
 
     def __init__(self, **limits: float) -> None:
         self.processes: list[FakeProcess] = []
         self.starting: dict[FakeProcess, asyncio.Future[None]] = {}
-        self.by_hand = False
+        self.starts_manually = False
         self.fault: Exception | None = None
         given = PoolLimits(**{"max_processes": 2, "max_age": 1e9, "max_turns_served": 10**9, **limits})  # type: ignore[arg-type]
         self.pool = Pool(self._new, self._start, given, Clock())
@@ -101,7 +101,7 @@ class Yard:
 
     async def _start(self, process: AppServerProcess) -> None:
         assert isinstance(process, FakeProcess)
-        if self.by_hand:
+        if self.starts_manually:
             self.starting[process] = asyncio.get_running_loop().create_future()
             process.run()
             try:
@@ -117,8 +117,8 @@ class Yard:
             raise self.fault
         process.run()
 
-    async def asked(self) -> asyncio.Task[ThreadTransport]:
-        task = asyncio.create_task(self.pool.transport())
+    async def acquire_later(self) -> asyncio.Task[ThreadTransport]:
+        task = asyncio.create_task(self.pool.acquire())
         await settled()
         return task
 
@@ -137,78 +137,76 @@ async def fault_of(asking: asyncio.Task[ThreadTransport]) -> Failure:
 
 
 @virtual
-async def test_a_turn_waits_for_the_first_process_and_gets_a_lane_on_it() -> None:
-    yard = Yard()
-    lane = await yard.pool.transport()
-    assert [lane.process] == yard.pool.processes == yard.processes
-    assert lane.process.turns == 1, "counted from its opening, not from its first reader"
-    await yard.pool.release(lane, finished=True)
-    assert lane.process.turns == 0
-    await yard.close()
+async def test_a_turn_waits_for_the_first_process_and_gets_a_channel_on_it() -> None:
+    harness = PoolHarness()
+    transport = await harness.pool.acquire()
+    assert [transport.process] == harness.pool.processes == harness.processes
+    assert transport.process.turns_running == 1, "counted from its opening, not from its first reader"
+    await harness.pool.release(transport, finished=True)
+    assert transport.process.turns_running == 0
+    await harness.close()
 
 
 @virtual
 async def test_a_failed_start_fails_everybody_who_waits_with_its_reason() -> None:
-    yard = Yard(max_processes=1)
-    yard.fault = Fault(NO_START)
-    first, second = await yard.asked(), await yard.asked()
+    harness = PoolHarness(max_processes=1)
+    harness.fault = Fault(NO_START)
+    first, second = await harness.acquire_later(), await harness.acquire_later()
     assert await fault_of(first) == await fault_of(second) == NO_START
-    assert yard.pool.last_failure == yard.pool.trouble() == NO_START
-    yard.fault = None
+    assert harness.pool.last_failure == harness.pool.readiness_failure() == NO_START
+    harness.fault = None
     await asyncio.sleep(1.1)
-    assert yard.pool.trouble() is None
-    lane = await yard.pool.transport()
-    assert yard.pool.last_failure is None
-    await yard.pool.release(lane, finished=True)
-    await yard.close()
+    assert harness.pool.readiness_failure() is None
+    transport = await harness.pool.acquire()
+    assert harness.pool.last_failure is None
+    await harness.pool.release(transport, finished=True)
+    await harness.close()
 
 
 @virtual
-async def test_a_fault_of_ours_in_a_start_leaves_nobody_waiting() -> None:
-    yard = Yard(max_processes=1)
-    yard.fault = ZeroDivisionError("ours")
-    asking = await yard.asked()
+async def test_a_fault_of_the_proxys_in_a_start_leaves_nobody_waiting() -> None:
+    harness = PoolHarness(max_processes=1)
+    harness.fault = ZeroDivisionError("ours")
+    asking = await harness.acquire_later()
     await asyncio.sleep(1)
     assert (await fault_of(asking)).kind is FaultKind.INTERNAL
-    assert yard.processes[0].killed
-    await yard.close()
+    assert harness.processes[0].killed
+    await harness.close()
 
 
 @virtual
 async def test_who_waits_is_not_failed_while_another_process_is_starting() -> None:
-    yard = Yard(max_processes=2, busy_from=1)
-    yard.by_hand = True
-    first, second = await yard.asked(), await yard.asked()
-    assert len(yard.starting) == 2
-    bad, good = yard.processes
-    yard.starting[bad].set_exception(Fault(NO_START))
+    harness = PoolHarness(max_processes=2, busy_from=1)
+    harness.starts_manually = True
+    first, second = await harness.acquire_later(), await harness.acquire_later()
+    assert len(harness.starting) == 2
+    bad, good = harness.processes
+    harness.starting[bad].set_exception(Fault(NO_START))
     await asyncio.sleep(1)
     assert not first.done()
-    yard.starting[good].set_result(None)
+    harness.starting[good].set_result(None)
     for asking in (first, second):
         assert (await asking).process is good
-    await yard.close()
+    await harness.close()
 
 
 @virtual
-async def test_a_process_that_dies_is_replaced_and_who_waits_is_placed_on_the_next() -> None:
-    yard = Yard(max_processes=1, max_turns_running=1)
-    lane = await yard.pool.transport()
-    waiting = await yard.asked()
+async def test_a_process_that_dies_is_replaced_and_who_waits_is_assigned_to_the_next() -> None:
+    harness = PoolHarness(max_processes=1, max_turns_running=1)
+    transport = await harness.pool.acquire()
+    waiting = await harness.acquire_later()
     assert not waiting.done()
-    assert isinstance(lane.process, FakeProcess)
-    lane.process.die()
+    assert isinstance(transport.process, FakeProcess)
+    transport.process.die()
     successor = (await waiting).process
-    assert successor is not lane.process
-    assert yard.pool.restarts == 1
-    await yard.pool.release(lane, finished=True)
-    await yard.close()
+    assert successor is not transport.process
+    assert harness.pool.restarts == 1
+    await harness.pool.release(transport, finished=True)
+    await harness.close()
 
 
 @virtual
-async def test_a_process_that_dies_between_the_opening_of_a_lane_and_its_first_reader_tells_that_reader() -> (
-    None
-):
+async def test_a_process_that_dies_before_the_first_reader_of_a_channel_is_reported_to_that_reader() -> None:
     class Reader:
         ended_with: Ended | None = None
 
@@ -221,101 +219,101 @@ async def test_a_process_that_dies_between_the_opening_of_a_lane_and_its_first_r
         def fail(self, failure: Failure) -> None:
             raise AssertionError
 
-    yard, reader = Yard(), Reader()
-    lane = await yard.pool.transport()
-    assert isinstance(lane.process, FakeProcess)
-    lane.process.die()
-    lane.attach(reader)
-    lane.send(b"")
+    harness, reader = PoolHarness(), Reader()
+    transport = await harness.pool.acquire()
+    assert isinstance(transport.process, FakeProcess)
+    transport.process.die()
+    transport.attach(reader)
+    transport.send(b"")
     assert reader.ended_with is None, "not in the middle of its beginning"
     await settled()
     assert reader.ended_with == Ended(None, 9, "")
-    await yard.pool.release(lane, finished=True)
-    await yard.close()
+    await harness.pool.release(transport, finished=True)
+    await harness.close()
 
 
 @virtual
 @pytest.mark.parametrize("why", ["not settled", "orphans"])
-async def test_a_suspect_process_takes_no_turn_and_goes_when_it_is_idle(why: str) -> None:
-    yard = Yard()
-    lane, other = await yard.pool.transport(), await yard.pool.transport()
-    process = lane.process
+async def test_an_unhealthy_process_takes_no_turn_and_goes_when_it_is_idle(why: str) -> None:
+    harness = PoolHarness()
+    transport, other = await harness.pool.acquire(), await harness.pool.acquire()
+    process = transport.process
     assert isinstance(process, FakeProcess)
     assert other.process is process
     process.orphans = why == "orphans"
-    await yard.pool.release(lane, finished=why != "not settled")
+    await harness.pool.release(transport, finished=why != "not settled")
     if why == "orphans":
         await asyncio.sleep(ORPHAN_SECONDS)
-    next_lane = await yard.pool.transport()
+    next_lane = await harness.pool.acquire()
     assert next_lane.process is not process
     assert process.alive, "a turn is still running there"
-    await yard.pool.release(other, finished=True)
+    await harness.pool.release(other, finished=True)
     await asyncio.sleep(1)
     assert not process.alive
     assert process.ends == 1
-    await yard.pool.release(next_lane, finished=True)
-    await yard.close()
+    await harness.pool.release(next_lane, finished=True)
+    await harness.close()
 
 
 @virtual
-async def test_what_is_left_behind_only_after_the_turn_is_found_by_itself() -> None:
-    yard = Yard()
-    lane = await yard.pool.transport()
-    process = lane.process
+async def test_an_orphan_that_appears_only_after_the_turn_is_found() -> None:
+    harness = PoolHarness()
+    transport = await harness.pool.acquire()
+    process = transport.process
     assert isinstance(process, FakeProcess)
-    await yard.pool.release(lane, finished=True)
+    await harness.pool.release(transport, finished=True)
     process.orphans = True
     await asyncio.sleep(1.5)
     assert not process.alive
-    assert len(yard.pool.processes) == 1, "the next one is warm already"
-    await yard.close()
+    assert len(harness.pool.processes) == 1, "the next one is warm already"
+    await harness.close()
 
 
 @virtual
-async def test_what_is_left_behind_is_looked_for_once_a_second_however_many_turns_end() -> None:
-    yard = Yard()
+async def test_orphans_are_looked_for_once_a_second_however_many_turns_end() -> None:
+    harness = PoolHarness()
     for _ in range(40):  # two seconds of them
-        await yard.pool.release(await yard.pool.transport(), finished=True)
+        await harness.pool.release(await harness.pool.acquire(), finished=True)
         await asyncio.sleep(0.05)
-    [process] = yard.processes
-    assert 1 <= process.looks <= 3
-    await yard.close()
+    [process] = harness.processes
+    assert 1 <= process.orphan_checks <= 3
+    await harness.close()
 
 
 @virtual
-async def test_the_turn_that_ended_just_before_a_look_gets_one_of_its_own() -> None:
-    yard = Yard()
-    first, second = await yard.pool.transport(), await yard.pool.transport()
-    await yard.pool.release(first, finished=True)
+async def test_the_turn_that_ended_just_before_a_check_for_orphans_gets_another() -> None:
+    harness = PoolHarness()
+    first, second = await harness.pool.acquire(), await harness.pool.acquire()
+    await harness.pool.release(first, finished=True)
     await asyncio.sleep(0.9 * ORPHAN_SECONDS)
-    await yard.pool.release(second, finished=True)
+    await harness.pool.release(second, finished=True)
     await asyncio.sleep(0.5 * ORPHAN_SECONDS)
-    [process] = yard.processes
-    assert process.looks == 1
+    [process] = harness.processes
+    assert process.orphan_checks == 1
     process.orphans = True  # the agent took so long to fail to end it
     await asyncio.sleep(ORPHAN_SECONDS)
     assert not process.alive
-    await yard.close()
+    await harness.close()
 
 
 @virtual
-async def test_an_ending_process_is_ended_once_however_often_the_pool_looks() -> None:
-    yard = Yard()
-    lane = await yard.pool.transport()
-    process = lane.process
+async def test_a_process_is_ended_once_however_often_the_pool_maintains_itself() -> None:
+    harness = PoolHarness()
+    transport = await harness.pool.acquire()
+    process = transport.process
     assert isinstance(process, FakeProcess)
-    yard.pool.retire(process)
-    await yard.pool.release(lane, finished=True)
+    harness.pool.retire(process)
+    await harness.pool.release(transport, finished=True)
     for _ in range(5):
-        other = await yard.pool.transport()
-        await yard.pool.release(other, finished=True)
+        other = await harness.pool.acquire()
+        await harness.pool.release(other, finished=True)
     await asyncio.sleep(1)
     assert process.ends == 1
-    await yard.close()
+    await harness.close()
 
 
 @virtual
-async def test_a_thread_that_rests_is_told_when_its_process_takes_no_more_turns() -> None:
+async def test_an_idle_thread_is_ended_when_its_process_takes_no_more_turns() -> None:
     told: list[Ended] = []
 
     class Reader:
@@ -328,99 +326,99 @@ async def test_a_thread_that_rests_is_told_when_its_process_takes_no_more_turns(
         def fail(self, failure: Failure) -> None:
             raise AssertionError
 
-    yard = Yard()
-    resting, busy = await yard.pool.transport(), await yard.pool.transport()
+    harness = PoolHarness()
+    resting, busy = await harness.pool.acquire(), await harness.pool.acquire()
     resting.attach(Reader())
     resting.set_idle(True)
-    assert resting.process.turns == 1
-    yard.pool.retire(resting.process)
+    assert resting.process.turns_running == 1
+    harness.pool.retire(resting.process)
     assert len(told) == 1
-    for lane in (resting, busy):
-        await yard.pool.release(lane, finished=True)
-    await yard.close()
+    for transport in (resting, busy):
+        await harness.pool.release(transport, finished=True)
+    await harness.close()
 
 
 @virtual
-async def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
-    yard = Yard(max_processes=1)
-    yard.by_hand = True
-    leaving, staying = await yard.asked(), await yard.asked()
+async def test_a_client_that_leaves_while_it_waits_is_dropped() -> None:
+    harness = PoolHarness(max_processes=1)
+    harness.starts_manually = True
+    leaving, staying = await harness.acquire_later(), await harness.acquire_later()
     leaving.cancel()
     await settled()
-    yard.starting[yard.processes[0]].set_result(None)
-    lane = await staying
-    assert lane.process.turns == 1
-    await yard.close()
+    harness.starting[harness.processes[0]].set_result(None)
+    transport = await staying
+    assert transport.process.turns_running == 1
+    await harness.close()
 
 
 @virtual
-async def test_a_client_that_leaves_in_the_moment_of_its_placing_gives_the_lane_back() -> None:
-    yard = Yard(max_processes=1)
-    yard.by_hand = True
-    leaving = await yard.asked()
-    yard.starting[yard.processes[0]].set_result(None)
-    while not yard.pool.processes:
+async def test_a_client_that_leaves_at_the_moment_of_its_assignment_gives_the_channel_back() -> None:
+    harness = PoolHarness(max_processes=1)
+    harness.starts_manually = True
+    leaving = await harness.acquire_later()
+    harness.starting[harness.processes[0]].set_result(None)
+    while not harness.pool.processes:
         await asyncio.sleep(0)
-    assert yard.pool.processes[0].turns == 1
+    assert harness.pool.processes[0].turns_running == 1
     leaving.cancel()
     await settled()
     assert leaving.cancelled()
-    assert yard.pool.processes[0].turns == 0
-    await yard.close()
+    assert harness.pool.processes[0].turns_running == 0
+    await harness.close()
 
 
 @virtual
 @pytest.mark.parametrize("moment", [lambda: None, settled], ids=["before its first step", "in the middle"])
-async def test_a_close_while_a_process_starts_leaves_none_and_tells_who_waits(
+async def test_a_close_while_a_process_starts_leaves_none_and_fails_who_waits(
     moment: Callable[[], object],
 ) -> None:
-    yard = Yard()
-    yard.by_hand = True
-    asking = asyncio.create_task(yard.pool.transport())
+    harness = PoolHarness()
+    harness.starts_manually = True
+    asking = asyncio.create_task(harness.pool.acquire())
     await asyncio.sleep(0)
     if moment is settled:
         await settled()
-        assert yard.starting
-    await yard.close()
+        assert harness.starting
+    await harness.close()
     assert (await fault_of(asking)).kind is FaultKind.STOPPING
     with pytest.raises(Fault):
-        await yard.pool.transport()
-    assert yard.pool.last_failure is None, "a start that was broken off is no failure"
+        await harness.pool.acquire()
+    assert harness.pool.last_failure is None, "a start that was broken off is no failure"
 
 
 @virtual
 async def test_a_close_while_a_process_ends_waits_for_it() -> None:
-    yard = Yard()
-    lane = await yard.pool.transport()
-    yard.pool.retire(lane.process)
-    await yard.pool.release(lane, finished=True)
-    await yard.close()
-    await yard.pool.close()
+    harness = PoolHarness()
+    transport = await harness.pool.acquire()
+    harness.pool.retire(transport.process)
+    await harness.pool.release(transport, finished=True)
+    await harness.close()
+    await harness.pool.close()
 
 
 @virtual
 async def test_more_turns_than_one_process_should_have_start_another_ahead() -> None:
-    yard = Yard(busy_from=2)
-    lanes = [await yard.pool.transport() for _ in range(3)]
+    harness = PoolHarness(busy_from=2)
+    transports = [await harness.pool.acquire() for _ in range(3)]
     await settled()
-    assert len(yard.pool.processes) == 2
-    lanes.append(await yard.pool.transport())
-    assert sorted(process.turns for process in yard.pool.processes) == [1, 3]
-    for lane in lanes:
-        await yard.pool.release(lane, finished=True)
-    await yard.close()
+    assert len(harness.pool.processes) == 2
+    transports.append(await harness.pool.acquire())
+    assert sorted(process.turns_running for process in harness.pool.processes) == [1, 3]
+    for transport in transports:
+        await harness.pool.release(transport, finished=True)
+    await harness.close()
 
 
 @virtual
 async def test_many_that_wait_are_spread_over_what_there_is() -> None:
     """Each is counted before the next is placed."""
-    yard = Yard(max_processes=2, max_turns_running=2, busy_from=1)
-    yard.by_hand = True
-    asking = [await yard.asked() for _ in range(4)]
-    for process in list(yard.starting):
-        yard.starting[process].set_result(None)
+    harness = PoolHarness(max_processes=2, max_turns_running=2, busy_from=1)
+    harness.starts_manually = True
+    asking = [await harness.acquire_later() for _ in range(4)]
+    for process in list(harness.starting):
+        harness.starting[process].set_result(None)
     await settled()
     for task in asking:
         await task
-    assert [process.turns for process in yard.pool.processes] == [2, 2]
-    await yard.close()
+    assert [process.turns_running for process in harness.pool.processes] == [2, 2]
+    await harness.close()

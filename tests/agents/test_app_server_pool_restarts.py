@@ -7,31 +7,36 @@ import asyncio
 import pytest
 import structlog
 
-from codex_proxy.agents.codex_app_server.plan import FIRST_PAUSE, LOOP, MAX_PAUSE, STEADY_SECONDS
+from codex_proxy.agents.codex_app_server.plan import (
+    FIRST_PAUSE_SECONDS,
+    LOOP_FAILURES,
+    MAX_PAUSE_SECONDS,
+    STABLE_SECONDS,
+)
 from codex_proxy.agents.codex_app_server.pool import MEMORY_SECONDS
 from codex_proxy.agents.codex_app_server.process import ThreadTransport
 from codex_proxy.core.faults import Fault, FaultKind
-from tests.agents.test_app_server_pool import NO_START, FakeProcess, Yard
+from tests.agents.test_app_server_pool import NO_START, FakeProcess, PoolHarness
 from tests.runs.virtual import settled, virtual
 
 
-def paper(lane: ThreadTransport) -> FakeProcess:
-    assert isinstance(lane.process, FakeProcess)
-    return lane.process
+def fake_process_of(transport: ThreadTransport) -> FakeProcess:
+    assert isinstance(transport.process, FakeProcess)
+    return transport.process
 
 
-async def warm(**limits: float) -> Yard:
-    yard = Yard(**limits)
-    await yard.pool.warm()
-    return yard
+async def warm(**limits: float) -> PoolHarness:
+    harness = PoolHarness(**limits)
+    await harness.pool.warm()
+    return harness
 
 
-async def crash(yard: Yard, times: int = 1) -> None:
+async def crash(harness: PoolHarness, times: int = 1) -> None:
     """Ends the newest process, as soon as it is there."""
     for _ in range(times):
-        while not yard.pool.processes:
+        while not harness.pool.processes:
             await asyncio.sleep(0.1)
-        process = yard.pool.processes[-1]
+        process = harness.pool.processes[-1]
         assert isinstance(process, FakeProcess)
         process.die()
         await settled()
@@ -39,250 +44,254 @@ async def crash(yard: Yard, times: int = 1) -> None:
 
 @virtual
 async def test_a_process_that_ends_is_replaced_at_once_and_nobody_has_to_ask_for_it() -> None:
-    yard = await warm()
-    await crash(yard)
-    assert [process.alive for process in yard.pool.processes] == [True]
-    assert yard.pool.trouble() is None
-    await yard.close()
+    harness = await warm()
+    await crash(harness)
+    assert [process.alive for process in harness.pool.processes] == [True]
+    assert harness.pool.readiness_failure() is None
+    await harness.close()
 
 
 @virtual
 async def test_a_process_takes_only_its_own_turns_along() -> None:
-    yard = await warm(busy_from=1)
-    lane = await yard.pool.transport()
+    harness = await warm(busy_from=1)
+    transport = await harness.pool.acquire()
     await settled()
-    other = await yard.pool.transport()
-    assert other.process is not lane.process
-    paper(lane).die()
+    other = await harness.pool.acquire()
+    assert other.process is not transport.process
+    fake_process_of(transport).die()
     await settled()
     assert other.process.alive
-    assert other.process.turns == 1
-    for each in (lane, other):
-        await yard.pool.release(each, finished=True)
-    await yard.close()
+    assert other.process.turns_running == 1
+    for each in (transport, other):
+        await harness.pool.release(each, finished=True)
+    await harness.close()
 
 
 @virtual
 async def test_processes_that_keep_ending_are_started_after_pauses_that_grow_up_to_a_limit() -> None:
-    yard = await warm()
+    harness = await warm()
     loop = asyncio.get_running_loop()
     pauses: list[float] = []
     for _ in range(9):
         began = loop.time()
-        await crash(yard)
-        while not yard.pool.processes:
+        await crash(harness)
+        while not harness.pool.processes:
             await asyncio.sleep(0.1)
         pauses.append(round(loop.time() - began, 1))
-    assert pauses == pytest.approx([0, 1, 2, 4, 8, 16, MAX_PAUSE, MAX_PAUSE, MAX_PAUSE], abs=0.3)
-    assert yard.pool.restarts == 9
-    await yard.close()
+    assert pauses == pytest.approx(
+        [0, 1, 2, 4, 8, 16, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS], abs=0.3
+    )
+    assert harness.pool.restarts == 9
+    await harness.close()
 
 
 @virtual
-async def test_who_comes_in_a_pause_is_told_why_and_when_to_come_back() -> None:
-    yard = await warm()
-    await crash(yard, 3)
+async def test_who_comes_in_a_pause_gets_the_reason_and_when_to_come_back() -> None:
+    harness = await warm()
+    await crash(harness, 3)
     with pytest.raises(Fault, match=r"keeps ending by itself.*\(signal 9\)") as caught:
-        await yard.pool.transport()
+        await harness.pool.acquire()
     failure = caught.value.failure
     assert failure.kind is FaultKind.UNAVAILABLE
     assert failure.retry_after == pytest.approx(2.0, abs=0.2)
-    assert yard.pool.trouble() is not None, "a turn would not work just now"
+    assert harness.pool.readiness_failure() is not None, "a turn would not work just now"
     await asyncio.sleep(failure.retry_after or 0)
-    lane = await yard.pool.transport()
-    await yard.pool.release(lane, finished=True)
-    await yard.close()
+    transport = await harness.pool.acquire()
+    await harness.pool.release(transport, finished=True)
+    await harness.close()
 
 
 @virtual
-async def test_who_waits_when_the_pause_begins_is_told_too() -> None:
-    yard = await warm(max_processes=1, max_turns_running=1)
-    await crash(yard, 2)
+async def test_who_waits_when_the_pause_begins_gets_the_reason_too() -> None:
+    harness = await warm(max_processes=1, max_turns_running=1)
+    await crash(harness, 2)
     await asyncio.sleep(1.1)
-    lane = await yard.pool.transport()
-    waiting = await yard.asked()
-    paper(lane).die()
+    transport = await harness.pool.acquire()
+    waiting = await harness.acquire_later()
+    fake_process_of(transport).die()
     with pytest.raises(Fault, match="keeps ending"):
         await waiting
-    await yard.pool.release(lane, finished=True)
-    await yard.close()
+    await harness.pool.release(transport, finished=True)
+    await harness.close()
 
 
 @virtual
 async def test_a_pause_of_the_pool_does_not_stop_a_process_that_serves() -> None:
-    yard = await warm(busy_from=1)
-    first = await yard.pool.transport()
+    harness = await warm(busy_from=1)
+    first = await harness.pool.acquire()
     await settled()
     for _ in range(3):
-        flapping = yard.pool.processes[-1]
+        flapping = harness.pool.processes[-1]
         assert flapping is not first.process
         assert isinstance(flapping, FakeProcess)
         flapping.die()
-        while len(yard.pool.processes) < 2:
+        while len(harness.pool.processes) < 2:
             await asyncio.sleep(0.1)
-    await crash(yard)
-    second = await yard.pool.transport()
+    await crash(harness)
+    second = await harness.pool.acquire()
     assert second.process is first.process
     for each in (first, second):
-        await yard.pool.release(each, finished=True)
-    await yard.close()
+        await harness.pool.release(each, finished=True)
+    await harness.close()
 
 
 @virtual
-async def test_a_loop_of_crashes_is_trouble_until_a_process_has_been_steady() -> None:
-    yard = await warm()
-    await crash(yard, LOOP)
-    while not yard.pool.processes:
+async def test_a_loop_of_crashes_is_trouble_until_a_process_has_been_stable() -> None:
+    harness = await warm()
+    await crash(harness, LOOP_FAILURES)
+    while not harness.pool.processes:
         await asyncio.sleep(0.1)
-    trouble = yard.pool.trouble()
+    trouble = harness.pool.readiness_failure()
     assert trouble is not None, "it is up, but so were those before it"
     assert "keeps ending" in trouble.message
-    await asyncio.sleep(STEADY_SECONDS)
-    assert yard.pool.trouble() is None
-    await crash(yard)
-    assert yard.pool.processes, "the first failure again: the next is started at once"
-    await yard.close()
+    await asyncio.sleep(STABLE_SECONDS)
+    assert harness.pool.readiness_failure() is None
+    await crash(harness)
+    assert harness.pool.processes, "the first failure again: the next is started at once"
+    await harness.close()
 
 
 @virtual
 async def test_a_turn_that_ends_well_ends_the_loop() -> None:
-    yard = await warm()
-    await crash(yard, LOOP)
-    while not yard.pool.processes:
+    harness = await warm()
+    await crash(harness, LOOP_FAILURES)
+    while not harness.pool.processes:
         await asyncio.sleep(0.1)
-    lane = await yard.pool.transport()
-    lane.used = True
-    await yard.pool.release(lane, finished=True)
-    assert yard.pool.trouble() is None
-    await yard.close()
+    transport = await harness.pool.acquire()
+    transport.has_begun = True
+    await harness.pool.release(transport, finished=True)
+    assert harness.pool.readiness_failure() is None
+    await harness.close()
 
 
 @virtual
 @pytest.mark.parametrize("how", ["unused", "unsettled", "dead"])
-async def test_a_place_that_was_not_put_to_use_ends_no_loop(how: str) -> None:
-    yard = await warm()
-    await crash(yard, LOOP)
-    while not yard.pool.processes:
+async def test_a_channel_that_was_not_used_ends_no_loop(how: str) -> None:
+    harness = await warm()
+    await crash(harness, LOOP_FAILURES)
+    while not harness.pool.processes:
         await asyncio.sleep(0.1)
-    lane = await yard.pool.transport()
-    lane.used = how != "unused"
+    transport = await harness.pool.acquire()
+    transport.has_begun = how != "unused"
     if how == "dead":
-        paper(lane).die()
-    await yard.pool.release(lane, finished=how != "unsettled")
-    assert yard.pool.trouble() is not None
-    await yard.close()
+        fake_process_of(transport).die()
+    await harness.pool.release(transport, finished=how != "unsettled")
+    assert harness.pool.readiness_failure() is not None
+    await harness.close()
 
 
 @virtual
 async def test_starts_that_fail_are_tried_again_without_being_asked_for() -> None:
-    yard = Yard()
-    yard.fault = Fault(NO_START)
+    harness = PoolHarness()
+    harness.fault = Fault(NO_START)
     with pytest.raises(Fault):
-        await yard.pool.transport()
+        await harness.pool.acquire()
     await settled()
-    tried = len(yard.processes)
+    tried = len(harness.processes)
     assert tried == 2, "the second at once"
     await asyncio.sleep(60)
-    assert 4 < len(yard.processes) < 10
+    assert 4 < len(harness.processes) < 10
     with pytest.raises(Fault, match="will not start") as caught:
-        await yard.pool.transport()
+        await harness.pool.acquire()
     assert caught.value.failure.kind is FaultKind.SPAWN_FAILED
     assert (caught.value.failure.retry_after or 0) > 0
-    yard.fault = None
-    await asyncio.sleep(MAX_PAUSE)
-    assert yard.pool.trouble() is None
-    await yard.close()
+    harness.fault = None
+    await asyncio.sleep(MAX_PAUSE_SECONDS)
+    assert harness.pool.readiness_failure() is None
+    await harness.close()
 
 
 @virtual
 async def test_a_process_that_has_grown_too_large_gets_a_successor_before_it_goes() -> None:
-    yard = await warm(max_memory=1000)
-    lane = await yard.pool.transport()
-    old = paper(lane)
-    old.held = 1000
-    yard.by_hand = True
+    harness = await warm(max_memory=1000)
+    transport = await harness.pool.acquire()
+    old = fake_process_of(transport)
+    old.memory_held = 1000
+    harness.starts_manually = True
     await asyncio.sleep(MEMORY_SECONDS + 1)
     await settled()
-    assert yard.pool.processes == [old], "it serves until the next one is ready"
-    yard.starting[yard.processes[-1]].set_result(None)
+    assert harness.pool.processes == [old], "it serves until the next one is ready"
+    harness.starting[harness.processes[-1]].set_result(None)
     await settled()
-    successor = await yard.pool.transport()
-    assert successor.process is yard.processes[-1]
+    successor = await harness.pool.acquire()
+    assert successor.process is harness.processes[-1]
     assert old.alive, "its turn goes on"
-    await yard.pool.release(lane, finished=True)
+    await harness.pool.release(transport, finished=True)
     await asyncio.sleep(1)
     assert not old.alive
-    assert yard.pool.restarts == 0, "it was asked to"
-    await yard.pool.release(successor, finished=True)
-    await yard.close()
+    assert harness.pool.restarts == 0, "it was asked to"
+    await harness.pool.release(successor, finished=True)
+    await harness.close()
 
 
 @virtual
-async def test_memory_is_looked_at_seldom_however_many_turns_there_are() -> None:
-    yard = await warm()
+async def test_memory_is_measured_seldom_however_many_turns_there_are() -> None:
+    harness = await warm()
     for _ in range(200):
-        lane = await yard.pool.transport()
-        await yard.pool.release(lane, finished=True)
+        transport = await harness.pool.acquire()
+        await harness.pool.release(transport, finished=True)
         await asyncio.sleep(0.5)
-    assert yard.processes[0].weighed <= 100 / MEMORY_SECONDS + 1
-    await yard.close()
+    assert harness.processes[0].memory_reads <= 100 / MEMORY_SECONDS + 1
+    await harness.close()
 
 
 @virtual
 async def test_a_thread_that_is_kept_after_its_turn_has_ended_well_too() -> None:
-    yard = await warm()
-    await crash(yard, LOOP)
-    while not yard.pool.processes:
+    harness = await warm()
+    await crash(harness, LOOP_FAILURES)
+    while not harness.pool.processes:
         await asyncio.sleep(0.1)
-    lane = await yard.pool.transport()
-    lane.attach(Nobody())
-    lane.set_idle(True)
-    assert yard.pool.trouble() is None
-    await yard.pool.release(lane, finished=True)
-    await yard.close()
+    transport = await harness.pool.acquire()
+    transport.attach(Nobody())
+    transport.set_idle(True)
+    assert harness.pool.readiness_failure() is None
+    await harness.pool.release(transport, finished=True)
+    await harness.close()
 
 
 @virtual
 async def test_a_process_that_is_ended_on_purpose_is_no_failure() -> None:
-    yard = await warm()
-    for _ in range(LOOP):
-        yard.pool.retire(yard.pool.processes[-1])
+    harness = await warm()
+    for _ in range(LOOP_FAILURES):
+        harness.pool.retire(harness.pool.processes[-1])
         await asyncio.sleep(0.1)
-    assert len(yard.processes) == LOOP + 1, "each of them was replaced at once"
-    assert yard.pool.trouble() is None
-    await yard.close()
+    assert len(harness.processes) == LOOP_FAILURES + 1, "each of them was replaced at once"
+    assert harness.pool.readiness_failure() is None
+    await harness.close()
 
 
 @virtual
-async def test_a_process_that_may_never_answer_again_gives_up_the_turns_that_it_has_said_nothing_on() -> None:
-    yard = await warm()
-    lanes = [await yard.pool.transport() for _ in range(4)]
-    readers = [Nobody() for _ in lanes]
-    for lane, reader in zip(lanes[:3], readers, strict=False):
-        lane.attach(reader)
-    heard, unheard, stuck, late = lanes
-    process = paper(heard)
-    process.received(b'{"id":"%d.1","result":{}}\n' % heard.number)
-    await yard.pool.release(stuck, finished=False)
+async def test_a_process_that_may_never_answer_again_gives_up_the_turns_on_which_it_has_sent_nothing() -> (
+    None
+):
+    harness = await warm()
+    transports = [await harness.pool.acquire() for _ in range(4)]
+    readers = [Nobody() for _ in transports]
+    for transport, reader in zip(transports[:3], readers, strict=False):
+        transport.attach(reader)
+    heard, unheard, stuck, late = transports
+    process = fake_process_of(heard)
+    process.received(b'{"id":"%d.1","result":{}}\n' % heard.channel)
+    await harness.pool.release(stuck, finished=False)
     assert [reader.ends for reader in readers] == [0, 1, 0, 0]
     late.attach(readers[3])
     await settled()
     assert [reader.ends for reader in readers] == [0, 1, 0, 1]
     assert process.alive, "it ends when the turn is over that it has begun"
-    successor = await yard.pool.transport()
+    successor = await harness.pool.acquire()
     assert successor.process is not process
-    for lane in (heard, unheard, late, successor):
-        await yard.pool.release(lane, finished=True)
-    await yard.close()
+    for transport in (heard, unheard, late, successor):
+        await harness.pool.release(transport, finished=True)
+    await harness.close()
 
 
 @virtual
 async def test_processes_that_end_with_the_pool_have_not_failed() -> None:
-    yard = await warm()
+    harness = await warm()
     with structlog.testing.capture_logs() as logged:
-        await yard.close()
+        await harness.close()
     assert logged == []
-    assert yard.pool.restarts == 0
+    assert harness.pool.restarts == 0
 
 
 class Nobody:
@@ -299,12 +308,12 @@ class Nobody:
     def fail(self, failure: object) -> None: ...
 
 
-async def lane_after_pauses(yard: Yard) -> tuple[ThreadTransport, list[float]]:
+async def lane_after_pauses(harness: PoolHarness) -> tuple[ThreadTransport, list[float]]:
     """A lane, as soon as there is one, and the pauses that were told before."""
     pauses: list[float] = []
     while True:
         try:
-            return await yard.pool.transport(), pauses
+            return await harness.pool.acquire(), pauses
         except Fault as fault:
             pauses.append(fault.failure.retry_after or 0.0)
         await asyncio.sleep(pauses[-1])
@@ -312,15 +321,15 @@ async def lane_after_pauses(yard: Yard) -> tuple[ThreadTransport, list[float]]:
 
 @virtual
 async def test_one_clients_turns_that_end_processes_stop_nobody_else_for_longer_than_a_second() -> None:
-    yard = await warm()
+    harness = await warm()
     told: list[float] = []
     for _ in range(7):
-        lane, pauses = await lane_after_pauses(yard)
+        transport, pauses = await lane_after_pauses(harness)
         told += pauses
-        paper(lane).die()
-        await yard.pool.release(lane, finished=True)
+        fake_process_of(transport).die()
+        await harness.pool.release(transport, finished=True)
         await settled()
-    other, pauses = await lane_after_pauses(yard)
-    assert max(told + pauses) <= FIRST_PAUSE
-    await yard.pool.release(other, finished=True)
-    await yard.close()
+    other, pauses = await lane_after_pauses(harness)
+    assert max(told + pauses) <= FIRST_PAUSE_SECONDS
+    await harness.pool.release(other, finished=True)
+    await harness.close()

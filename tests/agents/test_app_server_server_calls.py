@@ -11,12 +11,12 @@ USAGE = {"inputTokens": 1, "outputTokens": 1}
 
 
 def started(**turn: Any) -> Dialogue:
-    talk = Dialogue(kept=True, **turn)
-    talk.start()
-    return talk
+    dialogue = Dialogue(keeps_thread=True, **turn)
+    dialogue.start()
+    return dialogue
 
 
-def own_call(talk: Dialogue, id: str = "own") -> list[Event]:
+def own_call(dialogue: Dialogue, id: str = "own") -> list[Event]:
     item = {
         "type": "function_call",
         "id": f"fc_{id}",
@@ -24,15 +24,15 @@ def own_call(talk: Dialogue, id: str = "own") -> list[Event]:
         "name": "exec_command",
         "arguments": "{}",
     }
-    return talk.tells("rawResponseItem/completed", item=item)
+    return dialogue.agent_notifies("rawResponseItem/completed", item=item)
 
 
-def own_output(talk: Dialogue, id: str = "own") -> list[Event]:
+def own_output(dialogue: Dialogue, id: str = "own") -> list[Event]:
     item = {"type": "function_call_output", "call_id": id, "output": "made"}
-    return talk.tells("rawResponseItem/completed", item=item)
+    return dialogue.agent_notifies("rawResponseItem/completed", item=item)
 
 
-def client_call(talk: Dialogue) -> list[Event]:
+def client_call(dialogue: Dialogue) -> list[Event]:
     item = {
         "type": "function_call",
         "id": "fc_1",
@@ -40,16 +40,16 @@ def client_call(talk: Dialogue) -> list[Event]:
         "name": "get_weather",
         "arguments": "{}",
     }
-    return talk.tells("rawResponseItem/completed", item=item)
+    return dialogue.agent_notifies("rawResponseItem/completed", item=item)
 
 
-def over(talk: Dialogue) -> list[Event]:
-    return talk.tells("rawResponse/completed", usage=USAGE)
+def over(dialogue: Dialogue) -> list[Event]:
+    return dialogue.agent_notifies("rawResponse/completed", usage=USAGE)
 
 
-def command(talk: Dialogue, method: str, id: str = "own") -> list[Event]:
+def command(dialogue: Dialogue, method: str, id: str = "own") -> list[Event]:
     item = {"type": "commandExecution", "id": id, "command": "make", "status": "inProgress"}
-    return talk.tells(method, item=item)
+    return dialogue.agent_notifies(method, item=item)
 
 
 def kinds(events: list[Event]) -> list[type]:
@@ -57,69 +57,69 @@ def kinds(events: list[Event]) -> list[type]:
 
 
 def test_the_calls_come_when_the_agent_has_answered_its_own() -> None:
-    talk = started(mode="agent")
-    own_call(talk)
-    client_call(talk)
-    assert not {ToolCallRequested, StepCompleted} & set(kinds(over(talk)))
-    found = own_output(talk)
+    dialogue = started(mode="agent")
+    own_call(dialogue)
+    client_call(dialogue)
+    assert not {ToolCallRequested, StepCompleted} & set(kinds(over(dialogue)))
+    found = own_output(dialogue)
     assert kinds(found) == [RawItem, RawItem, RawItem, ToolCallRequested, StepCompleted]
     assert found[3] == ASK_1
-    assert talk.turn.can_resume
+    assert dialogue.turn.can_resume
 
 
 def test_outputs_that_are_there_before_the_end_of_the_response_are_not_waited_for() -> None:
-    talk = started(mode="agent")
-    own_call(talk)
-    own_output(talk)
-    client_call(talk)
-    assert kinds(over(talk))[-2:] == [ToolCallRequested, StepCompleted]
+    dialogue = started(mode="agent")
+    own_call(dialogue)
+    own_output(dialogue)
+    client_call(dialogue)
+    assert kinds(over(dialogue))[-2:] == [ToolCallRequested, StepCompleted]
 
 
-def test_a_call_behind_the_client_s_is_not_waited_for() -> None:
-    talk = started(mode="agent")
-    client_call(talk)
-    own_call(talk)
-    assert kinds(over(talk))[-2:] == [ToolCallRequested, StepCompleted]
+def test_a_call_behind_the_clients_is_not_waited_for() -> None:
+    dialogue = started(mode="agent")
+    client_call(dialogue)
+    own_call(dialogue)
+    assert kinds(over(dialogue))[-2:] == [ToolCallRequested, StepCompleted]
 
 
-def test_a_step_without_a_call_of_the_client_s_waits_for_nothing() -> None:
-    talk = started(mode="agent")
-    own_call(talk)
-    assert kinds(over(talk))[-1] is StepCompleted
+def test_a_step_without_a_call_of_the_clients_waits_for_nothing() -> None:
+    dialogue = started(mode="agent")
+    own_call(dialogue)
+    assert kinds(over(dialogue))[-1] is StepCompleted
 
 
-def test_a_call_that_the_agent_has_not_begun_when_it_asks_for_the_client_s_output_waits_for_that() -> None:
-    talk = started(mode="agent")
-    own_call(talk)
-    client_call(talk)
-    over(talk)
-    assert kinds(talk.wants_output(1))[-2:] == [ToolCallRequested, StepCompleted]
+def test_a_call_that_the_agent_has_not_begun_when_it_asks_for_the_clients_output_waits_for_that() -> None:
+    dialogue = started(mode="agent")
+    own_call(dialogue)
+    client_call(dialogue)
+    over(dialogue)
+    assert kinds(dialogue.wants_output(1))[-2:] == [ToolCallRequested, StepCompleted]
 
 
-def test_a_command_that_runs_is_waited_for_also_when_the_agent_asks_for_the_client_s_output() -> None:
-    talk = started(mode="agent")
-    own_call(talk)
-    client_call(talk)
-    over(talk)
-    command(talk, "item/started")
-    assert StepCompleted not in kinds(talk.wants_output(1))
-    assert kinds(own_output(talk))[-2:] == [ToolCallRequested, StepCompleted]
+def test_a_command_that_runs_is_waited_for_also_when_the_agent_asks_for_the_clients_output() -> None:
+    dialogue = started(mode="agent")
+    own_call(dialogue)
+    client_call(dialogue)
+    over(dialogue)
+    command(dialogue, "item/started")
+    assert StepCompleted not in kinds(dialogue.wants_output(1))
+    assert kinds(own_output(dialogue))[-2:] == [ToolCallRequested, StepCompleted]
 
 
 def test_of_several_calls_every_one_is_waited_for() -> None:
-    talk = started(mode="agent")
-    own_call(talk, "one")
-    own_call(talk, "two")
-    client_call(talk)
-    over(talk)
-    assert own_output(talk, "one") == []
-    assert kinds(own_output(talk, "two"))[-1] is StepCompleted
+    dialogue = started(mode="agent")
+    own_call(dialogue, "one")
+    own_call(dialogue, "two")
+    client_call(dialogue)
+    over(dialogue)
+    assert own_output(dialogue, "one") == []
+    assert kinds(own_output(dialogue, "two"))[-1] is StepCompleted
 
 
-def test_a_retry_forgets_what_was_waited_for() -> None:
-    talk = started(mode="agent")
-    own_call(talk)
-    talk.tells("error", error={"message": "cut", "codexErrorInfo": "other"}, willRetry=True)
-    assert Retrying in kinds(talk.events)
-    client_call(talk)
-    assert kinds(over(talk))[-2:] == [ToolCallRequested, StepCompleted]
+def test_a_retry_ends_the_wait() -> None:
+    dialogue = started(mode="agent")
+    own_call(dialogue)
+    dialogue.agent_notifies("error", error={"message": "cut", "codexErrorInfo": "other"}, willRetry=True)
+    assert Retrying in kinds(dialogue.events)
+    client_call(dialogue)
+    assert kinds(over(dialogue))[-2:] == [ToolCallRequested, StepCompleted]

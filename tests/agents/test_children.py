@@ -73,35 +73,39 @@ async def process() -> AsyncIterator[AppServerProcess]:
     assert made.pid is None or gone([made.pid])
 
 
-async def refused(process: AppServerProcess, command: Command, within: float = PATIENCE) -> str:
+async def refused(process: AppServerProcess, command: Command, timeout_seconds: float = PATIENCE) -> str:
     with pytest.raises(Fault) as caught:
-        await process.start(command, within=within)
+        await process.start(command, timeout_seconds=timeout_seconds)
     assert caught.value.failure.kind is FaultKind.SPAWN_FAILED
     return caught.value.failure.message
 
 
-async def test_a_hub_is_ready_when_its_agent_has_greeted(process: AppServerProcess) -> None:
-    await process.start(fake("app-server"), within=PATIENCE)
+async def test_a_process_is_ready_when_its_agent_has_answered_initialize(process: AppServerProcess) -> None:
+    await process.start(fake("app-server"), timeout_seconds=PATIENCE)
     assert process.alive
     assert process.connection.ready
     assert process.connection.signed_in
     assert not process.has_orphans
 
 
-async def test_an_agent_nobody_has_signed_in_to_says_so_in_its_greeting(process: AppServerProcess) -> None:
-    await process.start(fake("app-server", FAKE_CODEX_ACCOUNT="none"), within=PATIENCE)
+async def test_an_agent_nobody_has_signed_in_to_says_so_at_its_start(process: AppServerProcess) -> None:
+    await process.start(fake("app-server", FAKE_CODEX_ACCOUNT="none"), timeout_seconds=PATIENCE)
     assert not process.connection.signed_in
 
 
-async def test_an_agent_that_never_greets_is_ended_in_time(process: AppServerProcess) -> None:
+async def test_an_agent_that_never_answers_initialize_is_ended_in_time(process: AppServerProcess) -> None:
     began = time.monotonic()
-    message = await refused(process, fake("app-server", FAKE_CODEX_MISBEHAVE="hang_start"), within=0.5)
+    message = await refused(
+        process, fake("app-server", FAKE_CODEX_MISBEHAVE="hang_start"), timeout_seconds=0.5
+    )
     assert "0.5 s" in message
     assert time.monotonic() - began < PATIENCE
     assert not process.alive
 
 
-async def test_an_agent_that_dies_in_its_start_tells_its_last_words(process: AppServerProcess) -> None:
+async def test_an_agent_that_dies_in_its_start_reports_its_last_line_of_stderr(
+    process: AppServerProcess,
+) -> None:
     assert "no such flag" in await refused(process, shell("echo no such flag >&2; exit 2"))
     assert process.exit is not None
     assert process.exit.code == 2
@@ -113,7 +117,7 @@ async def test_an_agent_that_cannot_be_started_is_named(process: AppServerProces
 
 async def test_a_start_that_is_broken_off_leaves_no_process(process: AppServerProcess) -> None:
     starting = asyncio.create_task(
-        process.start(fake("app-server", FAKE_CODEX_MISBEHAVE="hang_start"), within=PATIENCE)
+        process.start(fake("app-server", FAKE_CODEX_MISBEHAVE="hang_start"), timeout_seconds=PATIENCE)
     )
     await eventually(lambda: process.pid is not None)
     assert process.pid is not None
@@ -124,13 +128,13 @@ async def test_a_start_that_is_broken_off_leaves_no_process(process: AppServerPr
     assert gone(pids)
 
 
-async def test_every_lane_hears_of_the_end_of_its_process_once(process: AppServerProcess) -> None:
-    await process.start(fake("app-server"), within=PATIENCE)
+async def test_every_channel_is_informed_of_the_end_of_its_process_once(process: AppServerProcess) -> None:
+    await process.start(fake("app-server"), timeout_seconds=PATIENCE)
     readers = [Reader(), Reader()]
     changes: list[bool] = []
     process.on_change = lambda: changes.append(process.alive)
     for reader in readers:
-        process.open_lane().attach(reader)
+        process.open_channel().attach(reader)
     assert process.pid is not None
     [agent] = psutil.Process(process.pid).children()
     agent.send_signal(signal.SIGKILL)
@@ -143,12 +147,12 @@ async def test_every_lane_hears_of_the_end_of_its_process_once(process: AppServe
 async def test_a_line_without_an_end_fails_every_turn_and_the_process_is_not_used_again(
     process: AppServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await process.start(fake("app-server"), within=PATIENCE)
+    await process.start(fake("app-server"), timeout_seconds=PATIENCE)
     process._framer = LineFramer(100)
     changes: list[bool] = []
     process.on_change = lambda: changes.append(process.unhealthy)
     reader = Reader()
-    process.open_lane().attach(reader)
+    process.open_channel().attach(reader)
     process.received(b"x" * 1000)
     assert [failure.kind for failure in reader.failures] == [FaultKind.AGENT_PROTOCOL]
     assert changes == [True]
@@ -156,7 +160,7 @@ async def test_a_line_without_an_end_fails_every_turn_and_the_process_is_not_use
     assert lines.MAX_LINE_BYTES > 12 << 20
 
 
-async def test_a_childs_lines_arrive_whole_and_an_unfinished_last_one_too() -> None:
+async def test_a_childs_lines_arrive_complete_and_an_unfinished_last_one_too() -> None:
     reader = await reading(shell("printf 'one\\ntw'; sleep 0.1; printf 'o\\nthree'; exit 3"))
     await reader.end()
     assert reader.messages == [b"one", b"two", b"three"]
@@ -165,13 +169,13 @@ async def test_a_childs_lines_arrive_whole_and_an_unfinished_last_one_too() -> N
 
 
 async def reading(command: Command) -> Reader:
-    lane, reader = ChildTransport(), Reader()
-    await lane.start(command)
-    lane.attach(reader)
+    transport, reader = ChildTransport(), Reader()
+    await transport.start(command)
+    transport.attach(reader)
     return reader
 
 
-async def test_a_child_that_is_gone_before_its_first_word_is_heard_of() -> None:
+async def test_a_child_that_is_gone_before_its_first_word_is_reported() -> None:
     reader = await reading(shell("echo sorry >&2; exit 4"))
     await reader.end()
     assert reader.messages == []
@@ -181,112 +185,112 @@ async def test_a_child_that_is_gone_before_its_first_word_is_heard_of() -> None:
 
 
 async def test_a_child_that_reads_to_the_end_of_stdin_gets_that_end() -> None:
-    lane, reader = ChildTransport(), Reader()
-    await lane.start(shell("cat"))
-    lane.attach(reader)
-    lane.send(b"x" * 300_000 + b"\n")  # more than the pipe takes at once
-    lane.send(b"the end\n")
-    lane.close_stdin()
+    transport, reader = ChildTransport(), Reader()
+    await transport.start(shell("cat"))
+    transport.attach(reader)
+    transport.send(b"x" * 300_000 + b"\n")  # more than the pipe takes at once
+    transport.send(b"the end\n")
+    transport.close_stdin()
     await reader.end()
     assert [len(message) for message in reader.messages] == [300_000, len("the end")]
     assert [ended.code for ended in reader.ends] == [0]
 
 
 async def test_a_childs_text_comes_as_it_is_where_it_is_not_read_by_lines() -> None:
-    lane, reader = ChildTransport(Chunks()), Reader()
-    await lane.start(shell("printf 'one\n\n'; printf two"))
-    lane.attach(reader)
+    transport, reader = ChildTransport(Chunks()), Reader()
+    await transport.start(shell("printf 'one\n\n'; printf two"))
+    transport.attach(reader)
     await reader.end()
     assert b"".join(reader.messages) == b"one\n\ntwo"
 
 
 async def test_a_process_that_serves_several_turns_keeps_its_stdin_open(process: AppServerProcess) -> None:
-    await process.start(fake("app-server"), within=PATIENCE)
+    await process.start(fake("app-server"), timeout_seconds=PATIENCE)
     with pytest.raises(RuntimeError, match="several turns"):
-        process.open_lane().close_stdin()
+        process.open_channel().close_stdin()
 
 
 async def test_a_child_with_a_line_without_an_end_breaks_its_protocol(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lane, reader = ChildTransport(), Reader()
-    lane._framer = LineFramer(1000)
-    await lane.start(shell("echo fine; head -c 5000 /dev/zero; sleep 60"))
-    lane.attach(reader)
+    transport, reader = ChildTransport(), Reader()
+    transport._framer = LineFramer(1000)
+    await transport.start(shell("echo fine; head -c 5000 /dev/zero; sleep 60"))
+    transport.attach(reader)
     await reader.end()
     assert reader.messages in ([b"fine"], [])
     assert reader.failures[0].kind is FaultKind.AGENT_PROTOCOL
-    await lane.release(finished=False)
+    await transport.release(finished=False)
 
 
-async def test_a_release_ends_a_child_that_does_not_listen() -> None:
-    lane, reader = ChildTransport(), Reader()
-    await lane.start(shell("trap '' TERM; echo $$; while :; do sleep 100; done"))
-    lane.attach(reader)
+async def test_a_release_ends_a_child_that_ignores_its_stdin() -> None:
+    transport, reader = ChildTransport(), Reader()
+    await transport.start(shell("trap '' TERM; echo $$; while :; do sleep 100; done"))
+    transport.attach(reader)
     await eventually(lambda: bool(reader.messages))
-    await lane.release(finished=True)
+    await transport.release(finished=True)
     assert gone([int(reader.messages[0])])
     assert len(reader.ends) == 1
 
 
 async def test_a_paused_child_waits_and_loses_nothing() -> None:
-    lane, reader = ChildTransport(), Reader()
-    await lane.start(shell("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done"))
-    lane.attach(reader)
+    transport, reader = ChildTransport(), Reader()
+    await transport.start(shell("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done"))
+    transport.attach(reader)
     await eventually(lambda: bool(reader.messages))
-    lane.pause_reading()
+    transport.pause_reading()
     held = len(reader.messages)
     await asyncio.sleep(0)
     assert len(reader.messages) == held
-    lane.resume_reading()
+    transport.resume_reading()
     await reader.end()
     assert reader.messages[-1] == b"line 19999"
     assert len(reader.messages) == 20000
 
 
-async def test_a_lane_that_never_started_can_be_used_without_harm() -> None:
-    lane = ChildTransport()
+async def test_a_channel_that_never_started_can_be_used_without_harm() -> None:
+    transport = ChildTransport()
     with pytest.raises(SpawnError):
-        await lane.start(Command(("/nowhere",), {}, "/"))
-    lane.send(b"x")
-    lane.close_stdin()
-    lane.pause_reading()
-    lane.resume_reading()
-    lane.kill()
-    await lane.release(finished=False)
+        await transport.start(Command(("/nowhere",), {}, "/"))
+    transport.send(b"x")
+    transport.close_stdin()
+    transport.pause_reading()
+    transport.resume_reading()
+    transport.kill()
+    await transport.release(finished=False)
 
 
-async def test_a_stray_is_what_is_older_than_every_turn_and_not_the_agent_itself(
+async def test_an_orphan_is_what_is_older_than_every_turn_and_not_the_agent_itself(
     process: AppServerProcess,
 ) -> None:
-    await process.start(fake("app-server"), within=PATIENCE)
-    lane = process.open_lane()
+    await process.start(fake("app-server"), timeout_seconds=PATIENCE)
+    transport = process.open_channel()
     reader = Reader()
-    lane.attach(reader)
+    transport.attach(reader)
     assert process.pid is not None
     said = HistoryMessage("user", (TextPart("[[fake:text misbehave=grandchild]]"),))
     turn = Turn(model="m", history=(said,), mode="model")
-    lane.send(lane.dialect.begin(turn).writes)
+    transport.send(transport.dialect.begin(turn).writes)
 
     def pump() -> bool:
         messages, reader.messages = reader.messages, []
-        step = lane.dialect.receive(messages)
+        step = transport.dialect.receive(messages)
         if step.writes:
-            lane.send(step.writes)
+            transport.send(step.writes)
         return len(children_of(process.pid or 0)) > 1
 
     await eventually(pump)
     assert not process.has_orphans, "it may belong to the turn that runs"
     await eventually(lambda: seconds_since_boot() > max(children_of(process.pid or 0).values()))
-    later = process.open_lane()
+    later = process.open_channel()
     assert not process.has_orphans
-    await lane.release(finished=True)
+    await transport.release(finished=True)
     assert process.has_orphans, "the turn that runs began after it"
     await later.release(finished=True)
     assert process.has_orphans, "nobody is there to whom it could belong"
 
 
-async def test_the_children_of_a_process_are_told_with_their_start() -> None:
+async def test_the_children_of_a_process_have_their_start_times() -> None:
     before = seconds_since_boot()
     process = await asyncio.create_subprocess_exec("sleep", "60")
     try:

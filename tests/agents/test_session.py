@@ -52,7 +52,7 @@ class Around:
 
 
 @virtual
-async def test_what_the_dialect_writes_is_sent_and_what_it_reads_is_heard() -> None:
+async def test_what_the_dialect_writes_is_sent_and_its_events_are_reported() -> None:
     around = Around()
     around.transport.say(*WORDS)
     around.session.answer("q", Decision())
@@ -72,7 +72,7 @@ async def test_a_step_that_closes_stdin_does_so_behind_what_it_writes() -> None:
 
 
 @virtual
-async def test_a_closed_session_tells_the_agent_once_and_is_released_once() -> None:
+async def test_a_closed_session_interrupts_the_agent_once_and_is_released_once() -> None:
     around = Around()
     around.session.close()
     around.session.close()
@@ -81,7 +81,7 @@ async def test_a_closed_session_tells_the_agent_once_and_is_released_once() -> N
 
 
 @virtual
-async def test_a_session_is_kept_until_the_agent_has_forgotten_the_turn() -> None:
+async def test_a_session_is_kept_until_the_agent_has_dropped_the_turn() -> None:
     around = Around()
     around.dialect.slow_to_finish = True
     around.session.close()
@@ -94,7 +94,7 @@ async def test_a_session_is_kept_until_the_agent_has_forgotten_the_turn() -> Non
 
 
 @virtual
-async def test_an_agent_that_does_not_forget_it_is_given_up_after_its_time() -> None:
+async def test_an_agent_that_does_not_drop_it_is_given_up_after_its_time() -> None:
     around = Around()
     around.dialect.slow_to_finish = True
     around.session.close()
@@ -105,7 +105,7 @@ async def test_an_agent_that_does_not_forget_it_is_given_up_after_its_time() -> 
 
 
 @virtual
-async def test_a_child_of_ones_own_need_not_forget_anything() -> None:
+async def test_an_exclusive_child_need_not_drop_anything() -> None:
     around = Around(exclusive=True)
     around.dialect.slow_to_finish = True
     around.session.close()
@@ -113,7 +113,7 @@ async def test_a_child_of_ones_own_need_not_forget_anything() -> None:
 
 
 @virtual
-async def test_a_child_that_ended_is_gone_and_released() -> None:
+async def test_a_session_whose_child_ended_is_released() -> None:
     around = Around()
     around.dialect.can_resume = True
     assert around.session.can_resume
@@ -127,7 +127,7 @@ async def test_a_child_that_ended_is_gone_and_released() -> None:
 
 @virtual
 @pytest.mark.parametrize("where", ["receive", "answer q", "resume"])
-async def test_a_fault_of_ours_in_a_step_is_told_and_gives_the_session_up(where: str) -> None:
+async def test_an_error_of_the_proxys_in_a_step_is_reported_and_releases_the_session(where: str) -> None:
     around = Around()
     around.dialect.breaks = where
     {
@@ -140,7 +140,7 @@ async def test_a_fault_of_ours_in_a_step_is_told_and_gives_the_session_up(where:
 
 
 @virtual
-async def test_a_listener_that_breaks_is_told_so_and_the_session_given_up() -> None:
+async def test_a_listener_that_raises_is_informed_and_the_session_released() -> None:
     around = Around()
     around.heard.breaks = True
     around.transport.say(*WORDS)
@@ -149,7 +149,7 @@ async def test_a_listener_that_breaks_is_told_so_and_the_session_given_up() -> N
 
 
 @virtual
-async def test_a_child_that_is_not_to_be_trusted_is_its_listener_s_affair() -> None:
+async def test_a_broken_protocol_is_reported_to_the_listener() -> None:
     around = Around()
     failure = Failure(kind=FaultKind.AGENT_PROTOCOL, message="nonsense")
     around.session.fail(failure)
@@ -168,7 +168,7 @@ async def test_a_session_that_can_resume_may_be_kept_until_it_is_closed() -> Non
 
 
 @virtual
-async def test_only_a_child_of_ones_own_can_be_made_to_wait() -> None:
+async def test_only_an_exclusive_child_can_be_paused() -> None:
     shared, alone = Around(), Around(exclusive=True)
     assert not shared.session.pause_reading()
     assert not shared.transport.paused

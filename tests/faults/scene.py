@@ -123,7 +123,7 @@ class Scene:
         manager = self.proxy.server.manager
         return Things(
             turns=(manager.running, manager.queued, self.proxy.streams),
-            lanes=sum(process.connection.lanes for process in processes),
+            lanes=sum(process.connection.channel_count for process in processes),
             processes=len(processes),
             descriptors=open_descriptors(),
             tasks=sum(task.get_coro().__qualname__ not in HOUSEKEEPING for task in asyncio.all_tasks()),  # type: ignore[union-attr]

@@ -77,7 +77,7 @@ class Proxy:
         return (
             manager.running == 0
             and manager.queued == 0
-            and not any(process.turns for process in self.processes)
+            and not any(process.turns_running for process in self.processes)
         )
 
 

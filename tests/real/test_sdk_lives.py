@@ -148,12 +148,12 @@ async def loaded_threads(process: AppServerProcess) -> list[str]:
         def fail(self, failure: Any) -> None:
             self.answer.set_exception(AssertionError(failure))
 
-    lane, reader = process.open_lane(), Reader()
-    lane.attach(reader)
-    lane.send(request(f"{lane.number}.2", "thread/loaded/list", {}))
+    transport, reader = process.open_channel(), Reader()
+    transport.attach(reader)
+    transport.send(request(f"{transport.channel}.2", "thread/loaded/list", {}))
     async with asyncio.timeout(PATIENCE):
         answered = await reader.answer
-    await lane.release(finished=True)
+    await transport.release(finished=True)
     import json
 
     data: list[str] = json.loads(answered)["data"]
@@ -170,7 +170,7 @@ async def test_a_killed_process_fails_its_own_turns_and_the_next_one_takes_over(
         hit = [await streaming(running, f"[[model:stall n={n}]]", system=system) for n in (1, 2)]
         pool = running.pools[0 if system else 1]
         [process] = pool.processes
-        assert process.turns == 2
+        assert process.turns_running == 2
         agent_of(process).send_signal(signal.SIGKILL)
         for stream in hit:
             with pytest.raises(openai.APIError) as caught:
@@ -216,7 +216,7 @@ async def test_twenty_streams_on_two_processes_keep_their_texts_apart(codex_home
         await asyncio.gather(*(one(index) for index in range(20)))
         await eventually(lambda: running.idle)
         assert len(running.processes) >= 2
-        assert sum(process.served for process in running.processes) >= 20
+        assert sum(process.turns_served for process in running.processes) >= 20
 
 
 async def test_two_servers_share_a_state_folder_but_for_the_store(codex_home: CodexHome) -> None:

@@ -54,7 +54,7 @@ def kept(loop: Loop) -> int:
 async def lanes_free(proxy: Proxy) -> None:
     """No thread of any process is held: each has been unsubscribed, and its lane given back."""
     await eventually(
-        lambda: all(process.connection.lanes == 0 for process in proxy.processes), within=PATIENCE
+        lambda: all(process.connection.channel_count == 0 for process in proxy.processes), within=PATIENCE
     )
     assert proxy.idle
 
@@ -78,11 +78,11 @@ class Heard:
 async def threads_of(proxy: Proxy) -> Any:
     """Ids of the threads that the agent itself has loaded."""
     [process] = proxy.pools[0].processes
-    lane, heard = process.open_lane(), Heard()
-    lane.attach(heard)
-    lane.send(request(f"{lane.number}.1", "thread/loaded/list", {}))
+    transport, heard = process.open_channel(), Heard()
+    transport.attach(heard)
+    transport.send(request(f"{transport.channel}.1", "thread/loaded/list", {}))
     await eventually(lambda: bool(heard.messages))
-    await lane.release(finished=True)
+    await transport.release(finished=True)
     return json.loads(bytes(heard.messages[0].result))["data"]
 
 

@@ -63,5 +63,7 @@ async def test_why_a_process_does_not_start_is_told_without_its_words_to_strange
     script = f"import sys; sys.stderr.write({WORDS!r}); sys.exit(3)"
     process = AppServerProcess("test", "1")
     with pytest.raises(Fault, match=WORDS) as raised:
-        await process.start(Command((sys.executable, "-c", script), {}, str(tmp_path)), within=PATIENCE)
+        await process.start(
+            Command((sys.executable, "-c", script), {}, str(tmp_path)), timeout_seconds=PATIENCE
+        )
     assert raised.value.failure.unquoted == "The agent's process ended while it was starting (exit code 3)."

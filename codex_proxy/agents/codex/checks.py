@@ -163,7 +163,7 @@ async def sign_in(
     argv = app_server_argv(program, plain=False, provider=provider)
     process = AppServerProcess(CLIENT_NAME, __version__)
     try:
-        await process.start(Command(argv, env, folder), within=START_SECONDS)
+        await process.start(Command(argv, env, folder), timeout_seconds=START_SECONDS)
         facts["user_agent"] = process.connection.user_agent
         signed_in = process.connection.signed_in
     except Fault as fault:
@@ -221,7 +221,7 @@ class _End:
         self.exit.set_result(exit)
 
 
-async def exit_of(command: Command, within: float) -> Exit | None:
+async def exit_of(command: Command, timeout_seconds: float) -> Exit | None:
     """How a short command ended; None where it could not be started or did not end in time. It leaves no process."""
     end = _End()
     try:
@@ -230,7 +230,7 @@ async def exit_of(command: Command, within: float) -> Exit | None:
         return None
     child.close_stdin()
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(timeout_seconds):
             return await asyncio.shield(end.exit)
     except TimeoutError:
         return None

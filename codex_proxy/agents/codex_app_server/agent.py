@@ -113,7 +113,7 @@ class AppServerAgent:
         async def start(process: AppServerProcess) -> None:
             async with alone_the_first_time(mark, START_SECONDS):
                 self._starts[process] = _Start(clock.monotonic(), _stamp(self._sign_in_file))
-                await process.start(command, within=START_SECONDS)
+                await process.start(command, timeout_seconds=START_SECONDS)
 
         return Pool(self._process, start, limits, clock)
 
@@ -156,11 +156,11 @@ class AppServerAgent:
 
     async def _signed_in_transport(self, pool: Pool) -> ThreadTransport:
         """A transport on a process that is signed in. A sign-in since its start takes a new process to be seen."""
-        transport = await pool.transport()
+        transport = await pool.acquire()
         if not transport.process.connection.signed_in and self._may_have_changed(transport.process):
             pool.retire(transport.process)
             await pool.release(transport, finished=True)
-            transport = await pool.transport()
+            transport = await pool.acquire()
         if transport.process.connection.signed_in:
             return transport
         await pool.release(transport, finished=True)
@@ -189,13 +189,13 @@ class AppServerAgent:
 
     def processes(self) -> ProcessCounts:
         processes = [process for pool in self.pools for process in pool.processes]
-        busy = sum(1 for process in processes if process.turns)
+        busy = sum(1 for process in processes if process.turns_running)
         restarts = sum(pool.restarts for pool in self.pools)
         return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=restarts)
 
     def trouble(self) -> Failure | None:
         for pool in self.pools:
-            trouble = pool.trouble()
+            trouble = pool.readiness_failure()
             if trouble is not None:
                 return trouble
         processes = [process for pool in self.pools for process in pool.processes]

@@ -6,7 +6,7 @@ from typing import Any
 
 from codex_proxy.agents.base import Decision, ToolReply
 from codex_proxy.agents.codex_app_server.messages import Message, answer
-from codex_proxy.agents.codex_app_server.payloads import one_line
+from codex_proxy.agents.codex_app_server.payloads import command_text
 from codex_proxy.core.events import ApprovalRequested, InputRequested
 from codex_proxy.core.items import Part, TextPart
 
@@ -18,7 +18,7 @@ def tool_content(part: Part) -> dict[str, Any]:
     return {"type": "inputImage", "imageUrl": part.url}
 
 
-def decision(ask_id: str, reply: Decision) -> dict[str, Any]:
+def decision_result(ask_id: str, reply: Decision) -> dict[str, Any]:
     """The answer to a question; `ask_id` begins with the method that asked."""
     method = ask_id.partition(":")[0]
     if method == "mcpServer/elicitation/request":
@@ -28,11 +28,11 @@ def decision(ask_id: str, reply: Decision) -> dict[str, Any]:
     return {"decision": "accept" if reply.approve else "decline"}
 
 
-def question(message: Message, ask_id: str) -> ApprovalRequested | InputRequested | None:
+def question_event(message: Message, ask_id: str) -> ApprovalRequested | InputRequested | None:
     """What the agent asks of a person; None where it is nothing that we know an answer to."""
     match message.method:
         case "item/commandExecution/requestApproval":
-            return ApprovalRequested(ask_id, "command", one_line(message.params.command))
+            return ApprovalRequested(ask_id, "command", command_text(message.params.command))
         case "item/fileChange/requestApproval":
             return ApprovalRequested(ask_id, "file_change", "")
         case "mcpServer/elicitation/request":
@@ -48,18 +48,18 @@ class Questions:
     def __init__(self) -> None:
         self._open: dict[str, int | str] = {}
 
-    def asked(self, message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:
+    def add(self, message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:
         """The event of a question; None where it is nothing that we know an answer to."""
         ask_id = f"{message.method}:{id}"
-        asked = question(message, ask_id)
-        if asked is not None:
+        event = question_event(message, ask_id)
+        if event is not None:
             self._open[ask_id] = id
-        return asked
+        return event
 
-    def reply(self, ask_id: str, reply: Decision) -> bytes:
+    def answer(self, ask_id: str, reply: Decision) -> bytes:
         """The line that answers; none where nothing was asked, or it was answered before."""
         id = self._open.pop(ask_id, None)
-        return b"" if id is None else answer(id, decision(ask_id, reply))
+        return b"" if id is None else answer(id, decision_result(ask_id, reply))
 
     def clear(self) -> None:
         """The turn is over; nobody waits any more."""
@@ -78,15 +78,15 @@ class PendingCalls:
         """The agent answered one of them by itself: from then on it does not wait for us."""
 
     @property
-    def resumable(self) -> bool:
+    def can_resume(self) -> bool:
         """Whether the agent's turn goes on as soon as the outputs are there that are waited for."""
         return bool(self.waiting) and not self._bypassed
 
-    def knows(self, call_id: str) -> bool:
+    def has_call(self, call_id: str) -> bool:
         """Whether an output of this call is due, or there already."""
         return call_id in self.waiting or call_id in self._replies
 
-    def requested(self, call_id: str, id: int | str) -> bytes:
+    def add_request(self, call_id: str, id: int | str) -> bytes:
         """The agent asks for the output of a call."""
         reply = self._replies.pop(call_id, None)
         if reply is not None:
@@ -94,7 +94,7 @@ class PendingCalls:
         self._requests.setdefault(call_id, []).append(id)
         return b""
 
-    def reply(self, call_id: str, reply: ToolReply) -> bytes:
+    def add_reply(self, call_id: str, reply: ToolReply) -> bytes:
         """The output of a call; of one that does not wait for it, nothing."""
         if call_id not in self.waiting:
             return b""
@@ -105,7 +105,7 @@ class PendingCalls:
             return b""
         return b"".join(_answer(id, reply) for id in requests)
 
-    def put_out(self, call_id: str) -> None:
+    def agent_answered(self, call_id: str) -> None:
         """The agent has given the model an output of this call."""
         self._requests.pop(call_id, None)
         self._replies.pop(call_id, None)

@@ -16,23 +16,23 @@ import msgspec
 from codex_proxy.agents.codex_app_server.messages import UNREADABLE
 from codex_proxy.core.items import Tool
 
-TAKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
-SWALLOWED = frozenset({"exec_command", "shell_command", "functions"})
+VALID_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+IGNORED_NAMES = frozenset({"exec_command", "shell_command", "functions"})
 RESERVED_PREFIX = "mcp__"
-OURS = "client_"
+PREFIX = "client_"
 """What is put in front of a name that is not taken. A name of the client's that begins so is renamed too, so
 that no two names meet."""
 
 MAX_CHARS = 64
 """Characters of a renamed name: providers take no more, though the agent takes 128."""
 
-DIGITS = 16
+DIGEST_DIGITS = 16
 """Of the digest, which tells apart what was cut or replaced: 64 bits, so that no two names meet by chance."""
 
-MAX_KEPT = MAX_CHARS - len(OURS) - 1 - DIGITS
+MAX_KEPT_CHARS = MAX_CHARS - len(PREFIX) - 1 - DIGEST_DIGITS
 """Characters that are kept of a name which gets a digest."""
 
-_ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGITS}}}\Z")
+_ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
 
 
 def agent_name(name: str) -> str:
@@ -40,18 +40,22 @@ def agent_name(name: str) -> str:
 
     A name that is only reserved keeps all its letters, unless it is too long or looks as if it had a digest.
     """
-    if not _must_change(name):
+    if not _must_rename(name):
         return name
-    if TAKEN.fullmatch(name) and len(OURS + name) <= MAX_CHARS and not _ENDS_LIKE_A_DIGEST.search(name):
-        return OURS + name
-    kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:MAX_KEPT]
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
-    return f"{OURS}{kept}_{digest}"
+    if (
+        VALID_NAME.fullmatch(name)
+        and len(PREFIX + name) <= MAX_CHARS
+        and not _ENDS_LIKE_A_DIGEST.search(name)
+    ):
+        return PREFIX + name
+    kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:MAX_KEPT_CHARS]
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_DIGITS]
+    return f"{PREFIX}{kept}_{digest}"
 
 
-def _must_change(name: str) -> bool:
-    reserved = name in SWALLOWED or name.startswith((RESERVED_PREFIX, OURS))
-    return reserved or TAKEN.fullmatch(name) is None
+def _must_rename(name: str) -> bool:
+    reserved = name in IGNORED_NAMES or name.startswith((RESERVED_PREFIX, PREFIX))
+    return reserved or VALID_NAME.fullmatch(name) is None
 
 
 class ToolNames:
@@ -60,7 +64,7 @@ class ToolNames:
     def __init__(self, names: Iterable[str]) -> None:
         self._client = {agent_name(name): name for name in names}
 
-    def offered(self, name: str) -> bool:
+    def is_offered(self, name: str) -> bool:
         """Whether the agent's name is that of a tool that was offered."""
         return name in self._client
 

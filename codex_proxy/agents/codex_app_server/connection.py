@@ -1,6 +1,6 @@
 """One `codex app-server` process, sans-IO: who is spoken to on which lane, and what state the agent is in.
 
-A lane is one turn's end of the connection. Request ids are strings `<lane>.<n>`, so an answer finds its lane
+A lane is one turn's end of the connection. Request ids are strings `<channel>.<n>`, so an answer finds its lane
 by its id; a thread belongs to the lane that started it, so a notification finds its lane by its thread. Lane
 0 is the connection's own. It does not know what a turn is.
 """
@@ -17,7 +17,7 @@ from codex_proxy.agents.codex_app_server.messages import (
     UNREADABLE,
     Message,
     count_requests,
-    decode_known,
+    decode_expected,
     decode_loosely,
     notification,
     refusal,
@@ -27,18 +27,18 @@ from codex_proxy.agents.codex_app_server.messages import (
 MAX_IN_FLIGHT = 64
 """Requests without an answer: from about 400 on the agent loses some (64 is what was seen to be safe)."""
 
-MAX_LANE = 18
+MAX_CHANNEL_DIGITS = 18
 """Digits of a lane's number: more are no number of ours, and `int` refuses thousands of them."""
 
 INITIALIZE, ACCOUNT, LIMITS = "0.1", "0.2", "0.3"
 
 
-class _Account(msgspec.Struct, frozen=True, rename="camel"):
+class _AccountResult(msgspec.Struct, frozen=True, rename="camel"):
     account: msgspec.Raw | None = None
     requires_openai_auth: bool = False
 
 
-class _Agent(msgspec.Struct, frozen=True, rename="camel"):
+class _InitializeResult(msgspec.Struct, frozen=True, rename="camel"):
     user_agent: str = ""
 
 
@@ -46,7 +46,7 @@ class _Thread(msgspec.Struct, frozen=True):
     id: str = ""
 
 
-class _ThreadStarted(msgspec.Struct, frozen=True):
+class _ThreadStartResult(msgspec.Struct, frozen=True):
     thread: _Thread | None = None
 
 
@@ -54,7 +54,7 @@ class Received(msgspec.Struct, frozen=True):
     """What to write, and what each lane has to read, in order."""
 
     writes: bytes
-    lanes: list[tuple[int, list[Message]]]
+    messages_by_channel: list[tuple[int, list[Message]]]
     limits: bytes | None = None
     """What was told of the account's limits, JSON of the agent's shape; empty where it was asked and refused."""
 
@@ -69,12 +69,12 @@ class Connection:
         self.user_agent = ""
         self.signed_in = True
         """False where the provider wants a sign-in and there is none."""
-        self._limits: bytes | None = None
-        self._next_lane = 0
+        self._new_limits: bytes | None = None
+        self._last_channel = 0
         self._threads: dict[str, int] = {}
-        self._pending: dict[int, int] = {}
+        self._unanswered: dict[int, int] = {}
         self._in_flight = 0
-        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._held_writes: deque[tuple[int, bytes]] = deque()
 
     def open(self) -> bytes:
         """The first line of the conversation."""
@@ -90,130 +90,130 @@ class Connection:
 
     # --- lanes ----------------------------------------------------------------------------------
 
-    def open_lane(self) -> int:
+    def open_channel(self) -> int:
         """A new lane's number. Numbers are never used twice."""
-        self._next_lane += 1
-        self._pending[self._next_lane] = 0
-        return self._next_lane
+        self._last_channel += 1
+        self._unanswered[self._last_channel] = 0
+        return self._last_channel
 
-    def close_lane(self, lane: int) -> bytes:
+    def close_channel(self, channel: int) -> bytes:
         """Forgets a lane; what still comes for it is dropped. Returns what may be written now."""
-        self._in_flight -= self._pending.pop(lane, 0)
-        self._threads = {thread: each for thread, each in self._threads.items() if each != lane}
-        self._waiting = deque(each for each in self._waiting if each[0] != lane)
-        return self._released()
+        self._in_flight -= self._unanswered.pop(channel, 0)
+        self._threads = {thread: each for thread, each in self._threads.items() if each != channel}
+        self._held_writes = deque(each for each in self._held_writes if each[0] != channel)
+        return self._release_held()
 
     @property
-    def lanes(self) -> int:
-        return len(self._pending)
+    def channel_count(self) -> int:
+        return len(self._unanswered)
 
-    def send(self, lane: int, writes: bytes) -> bytes:
+    def send(self, channel: int, writes: bytes) -> bytes:
         """What of a lane's `writes` may go out now; requests beyond the cap wait for answers."""
         requests = count_requests(writes)
-        if requests and (self._waiting or self._in_flight + requests > MAX_IN_FLIGHT):
-            self._waiting.append((lane, writes))
-            return self._released()
-        return self._admit(lane, requests, writes)
+        if requests and (self._held_writes or self._in_flight + requests > MAX_IN_FLIGHT):
+            self._held_writes.append((channel, writes))
+            return self._release_held()
+        return self._count_sent(channel, requests, writes)
 
-    def _admit(self, lane: int, requests: int, writes: bytes) -> bytes:
-        if lane in self._pending:  # an answer to a lane that is closed will not be counted either
-            self._pending[lane] += requests
+    def _count_sent(self, channel: int, requests: int, writes: bytes) -> bytes:
+        if channel in self._unanswered:  # an answer to a lane that is closed will not be counted either
+            self._unanswered[channel] += requests
             self._in_flight += requests
         return writes
 
-    def _released(self) -> bytes:
+    def _release_held(self) -> bytes:
         out = []
-        while self._waiting:
-            lane, writes = self._waiting[0]
+        while self._held_writes:
+            channel, writes = self._held_writes[0]
             requests = count_requests(writes)
             if self._in_flight and self._in_flight + requests > MAX_IN_FLIGHT:
                 break
-            self._waiting.popleft()
-            out.append(self._admit(lane, requests, writes))
+            self._held_writes.popleft()
+            out.append(self._count_sent(channel, requests, writes))
         return b"".join(out)
 
     # --- what the child says --------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes]) -> Received:
         """Sorts the child's lines to their lanes. Nonsense is dropped; it never raises."""
-        lanes: dict[int, list[Message]] = {}
+        by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         # Most lines are notifications of one thread in a row: for those nothing is called but the decoder.
-        last: str | None = None
+        last_thread: str | None = None
         same: list[Message] = []
         for line in lines:
             try:
-                message: Message | None = decode_known(line)
+                message: Message | None = decode_expected(line)
             except UNREADABLE:
                 message = decode_loosely(line)
             if message is None:
                 continue
-            notified = None if message.method is None else message.params.thread_id
-            if notified is None or notified != last:
-                lane = self._lane_of(message, writes)
-                if lane is None:
+            thread = None if message.method is None else message.params.thread_id
+            if thread is None or thread != last_thread:
+                channel = self._channel_of(message, writes)
+                if channel is None:
                     continue
-                last, same = notified, lanes.setdefault(lane, [])
+                last_thread, same = thread, by_channel.setdefault(channel, [])
             same.append(message)
-        if self._waiting:
-            writes.append(self._released())
-        limits, self._limits = self._limits, None
-        return Received(b"".join(writes), list(lanes.items()), limits)
+        if self._held_writes:
+            writes.append(self._release_held())
+        limits, self._new_limits = self._new_limits, None
+        return Received(b"".join(writes), list(by_channel.items()), limits)
 
-    def _lane_of(self, message: Message, writes: list[bytes]) -> int | None:
+    def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
         """The lane that a message belongs to; None where it is ours, or nobody's."""
         if message.method is None:
-            return self._answered(message, writes)
+            return self._channel_of_answer(message, writes)
         thread = message.params.thread_id
         if thread is not None:
-            lane = self._threads.get(thread)
-            if lane is not None:
-                return lane
+            channel = self._threads.get(thread)
+            if channel is not None:
+                return channel
         if message.id is not None:
             writes.append(refusal(message.id))
         elif message.method == "account/updated":
             writes.append(self.account_request())
         elif message.method == "account/rateLimits/updated":
-            self._limits = bytes(message.params.rate_limits)
+            self._new_limits = bytes(message.params.rate_limits)
         return None
 
-    def _answered(self, message: Message, writes: list[bytes]) -> int | None:
+    def _channel_of_answer(self, message: Message, writes: list[bytes]) -> int | None:
         head = message.id.partition(".")[0] if isinstance(message.id, str) else ""
-        if not (head.isascii() and head.isdigit() and len(head) <= MAX_LANE):
+        if not (head.isascii() and head.isdigit() and len(head) <= MAX_CHANNEL_DIGITS):
             return None
-        lane = int(head)
-        if lane == 0:
-            writes.append(self._own_answer(message))
+        channel = int(head)
+        if channel == 0:
+            writes.append(self._handle_own_answer(message))
             return None
-        if lane not in self._pending:
+        if channel not in self._unanswered:
             return None
-        if self._pending[lane] > 0:
-            self._pending[lane] -= 1
+        if self._unanswered[channel] > 0:
+            self._unanswered[channel] -= 1
             self._in_flight -= 1
-        if message.id == f"{lane}.1":
-            self._bind(lane, message)
-        return lane
+        if message.id == f"{channel}.1":
+            self._bind_thread(channel, message)
+        return channel
 
-    def _bind(self, lane: int, message: Message) -> None:
+    def _bind_thread(self, channel: int, message: Message) -> None:
         """The first request of a lane is `thread/start`: its thread is the lane's from here on."""
         try:
-            started = msgspec.json.decode(message.result or b"{}", type=_ThreadStarted)
+            started = msgspec.json.decode(message.result or b"{}", type=_ThreadStartResult)
         except UNREADABLE:
             return
         if started.thread is not None and started.thread.id:
-            self._threads[started.thread.id] = lane
+            self._threads[started.thread.id] = channel
 
-    def _own_answer(self, message: Message) -> bytes:
+    def _handle_own_answer(self, message: Message) -> bytes:
         if message.error is not None:
             if message.id == INITIALIZE:
                 self.fault = f"the agent refused to start: {message.error.message}"
             elif message.id == ACCOUNT:
                 self.ready = True  # an agent that cannot tell is asked by the first turn
             elif message.id == LIMITS:
-                self._limits = b""
+                self._new_limits = b""
             return b""
         try:
-            return self._own_result(message)
+            return self._handle_own_result(message)
         except UNREADABLE as error:
             if message.id == INITIALIZE:
                 self.fault = f"the agent's answer to initialize is not what it should be: {error}"
@@ -221,16 +221,16 @@ class Connection:
                 self.ready = True
             return b""
 
-    def _own_result(self, message: Message) -> bytes:
+    def _handle_own_result(self, message: Message) -> bytes:
         result = message.result or b"{}"
         if message.id == INITIALIZE:
-            self.user_agent = msgspec.json.decode(result, type=_Agent).user_agent
+            self.user_agent = msgspec.json.decode(result, type=_InitializeResult).user_agent
             return notification("initialized") + self.account_request()
         if message.id == ACCOUNT:
-            account = msgspec.json.decode(result, type=_Account)
+            account = msgspec.json.decode(result, type=_AccountResult)
             nobody = account.account is None or account.account == b"null"
             self.signed_in = not (nobody and account.requires_openai_auth)
             self.ready = True
         elif message.id == LIMITS:
-            self._limits = bytes(result)
+            self._new_limits = bytes(result)
         return b""

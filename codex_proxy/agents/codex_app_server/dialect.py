@@ -28,20 +28,27 @@ from codex_proxy.agents.codex_app_server.messages import (
     request,
 )
 from codex_proxy.agents.codex_app_server.payloads import (
-    Tally,
-    ThreadAnswer,
-    TokenUsage,
-    TurnAnswer,
+    ThreadStartResult,
+    ThreadTokenUsage,
     TurnError,
-    TurnState,
-    end_of,
+    TurnPayload,
+    TurnStartResult,
+    TurnUsage,
+    decode_usage,
     error_kind,
     failed_end,
-    failure_of_refusal,
-    usage_of,
+    failure_of_error,
+    turn_end,
 )
 from codex_proxy.agents.codex_app_server.turn_params import split_input, thread_params, turn_settings
-from codex_proxy.agents.codex_app_server.turn_states import ACTIVE, MAY_WORK, TABLE, UNWANTED, Change, State
+from codex_proxy.agents.codex_app_server.turn_states import (
+    ACTIVE,
+    AGENT_MAY_WORK,
+    TABLE,
+    UNWANTED,
+    Change,
+    State,
+)
 from codex_proxy.agents.failures import failure_from_exit
 from codex_proxy.core.events import (
     Event,
@@ -59,11 +66,11 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn, without_content
 
-GARBLED = Failure(
+BAD_ANSWER = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
     message="The agent's answer is not what this proxy knows. Update one of the two, or try again.",
 )
-LOST = Failure(
+CONVERSATION_LOST = Failure(
     kind=FaultKind.AGENT_CRASHED, message="The agent has lost this conversation. Send the request again."
 )
 
@@ -71,30 +78,30 @@ LOST = Failure(
 class AppServerTurn:
     """A `Dialect[Message]` on one lane. Its states are those of `turn_states`."""
 
-    def __init__(self, lane: int, *, parallel_calls: bool = True) -> None:
+    def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
         """`parallel_calls`: the agent says when a response of the model's is over, so that its calls are asked for
         together. Releases before 0.147 do not: there they are asked for as the agent comes to them."""
         self._parallel_calls = parallel_calls
         self._state = TABLE.start
-        self._lane = lane
+        self._channel = channel
         self._requests = 0
-        self._waiting: dict[str, Callable[[Message], None]] = {}
+        self._response_handlers: dict[str, Callable[[Message], None]] = {}
         """Our requests without an answer, and what their answer means."""
         self._turn: Turn | None = None
-        self._thread = ""
+        self._thread_id = ""
         self._model_name = ""
         """Of the model that serves the thread, as the agent says."""
         self._turn_id: str | None = None
-        self._past_turn: str | None = None
+        self._previous_turn_id: str | None = None
         """The agent's turn before this one, of which late words may come."""
         self._reader = ItemReader()
         self._events: list[Event] = self._reader.events
         """What was gathered since the last step; the reader writes to the same list."""
         self._writes: list[bytes] = []
-        self._model = ModelItems()
+        self._model_items = ModelItems()
         self._questions = Questions()
-        self._pending = PendingCalls()
-        self._tally = Tally()
+        self._tool_calls = PendingCalls()
+        self._usage = TurnUsage()
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -104,34 +111,36 @@ class AppServerTurn:
 
     def begin(self, turn: Turn) -> Step:
         self._turn = turn
-        self._model = ModelItems(turn.tools, plain=turn.mode == "model")
+        self._model_items = ModelItems(turn.tools, plain=turn.mode == "model")
         self._request("thread/start", thread_params(turn), self._thread_started)
-        return self._step()
+        return self._take_step()
 
     @property
     def can_resume(self) -> bool:
-        if self._waiting or not self._thread:
+        if self._response_handlers or not self._thread_id:
             return False
-        return self._state is State.REUSABLE or (self._state is ACTIVE and self._pending.resumable)
+        return self._state is State.REUSABLE or (self._state is ACTIVE and self._tool_calls.can_resume)
 
-    def resume(self, turn: Turn, fresh: Sequence[HistoryItem]) -> Step:
+    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
         if not self.can_resume:
-            self._end(TurnEnded(Stop.FAILED, "provider", LOST), running=self._state in MAY_WORK)
-            return self._step()
+            self._end(
+                TurnEnded(Stop.FAILED, "provider", CONVERSATION_LOST), running=self._state in AGENT_MAY_WORK
+            )
+            return self._take_step()
         self._turn = without_content(turn)
-        self._tally.next_turn()
-        self._events.append(TurnStarted(self._thread, self._model_name))
+        self._usage.start_turn()
+        self._events.append(TurnStarted(self._thread_id, self._model_name))
         if self._state is State.REUSABLE:
             self._change(Change.RESUMED)
-            self._past_turn, self._turn_id = self._turn_id, None
+            self._previous_turn_id, self._turn_id = self._turn_id, None
             self._reader.start_turn()
-            self._start_turn(turn, fresh)
+            self._start_turn(turn, new_items)
         else:
-            self._model.outputs_given(self._pending.waiting)
-            for item in fresh:
+            self._model_items.client_gave_outputs(self._tool_calls.waiting)
+            for item in new_items:
                 if isinstance(item, HistoryOutput):
-                    self._writes.append(self._pending.reply(item.call_id, ToolReply(item.parts)))
-        return self._step()
+                    self._writes.append(self._tool_calls.add_reply(item.call_id, ToolReply(item.parts)))
+        return self._take_step()
 
     def receive(self, lines: Sequence[Message]) -> Step:
         events = self._events
@@ -140,63 +149,63 @@ class AppServerTurn:
             if active and message.method == "item/agentMessage/delta":
                 params = message.params
                 if params.delta and params.item_id:
-                    self._reader.heard.add(params.item_id)
+                    self._reader.seen_messages.add(params.item_id)
                     events.append(TextDelta(params.item_id, params.delta))
                 continue
             try:
-                self._message(message)
+                self._handle_message(message)
             except UNREADABLE:
                 if self._state is not ACTIVE:
                     pass
                 elif message.method == "turn/completed":
-                    self._end(TurnEnded(Stop.FAILED, "provider", GARBLED), running=False)
+                    self._end(TurnEnded(Stop.FAILED, "provider", BAD_ANSWER), running=False)
                 else:
                     events.append(Notice("unreadable_message", message.method or "answer"))
             active = self._state is ACTIVE
-        return self._step()
+        return self._take_step()
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
         if isinstance(reply, ToolReply):
-            self._writes.append(self._pending.reply(ask_id, reply))
+            self._writes.append(self._tool_calls.add_reply(ask_id, reply))
         else:
-            self._writes.append(self._questions.reply(ask_id, reply))
-        return self._step()
+            self._writes.append(self._questions.answer(ask_id, reply))
+        return self._take_step()
 
     def interrupt(self) -> Step:
         if self._state is ACTIVE:
             self._end(TurnEnded(Stop.INTERRUPTED))
         if self._state not in UNWANTED:
             self._change(Change.UNWANTED)
-            self._wind_down()
-        return self._step()
+            self._continue_closing()
+        return self._take_step()
 
     def eof(self, ended: Ended) -> Step:
         if self._state is ACTIVE:
             self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
         self._change(Change.PROCESS_ENDED)
-        self._waiting.clear()  # no answer will come, and what waits for one holds this object
+        self._response_handlers.clear()  # no answer will come, and what waits for one holds this object
         return Step(self._take_events(), b"")
 
     # --- answers to our requests ----------------------------------------------------------------
 
-    def _request(self, method: str, params: dict[str, Any], then: Callable[[Message], None]) -> None:
+    def _request(self, method: str, params: dict[str, Any], on_response: Callable[[Message], None]) -> None:
         self._requests += 1
-        id = f"{self._lane}.{self._requests}"
-        self._waiting[id] = then
+        id = f"{self._channel}.{self._requests}"
+        self._response_handlers[id] = on_response
         self._writes.append(request(id, method, params))
 
     def _thread_started(self, message: Message) -> None:
         if message.error is not None:
-            self._refused("start a conversation", message.error)
+            self._fail_by_error("start a conversation", message.error)
             return
-        started = msgspec.json.decode(message.result, type=ThreadAnswer)
-        self._thread = started.thread.id
+        started = msgspec.json.decode(message.result, type=ThreadStartResult)
+        self._thread_id = started.thread.id
         if self._state is not ACTIVE:
             return
         turn = self._turn
         assert turn is not None
         self._model_name = started.model or turn.model
-        self._events.append(TurnStarted(self._thread, self._model_name))
+        self._events.append(TurnStarted(self._thread_id, self._model_name))
         self._start_turn(turn, turn.history)
 
     def _start_turn(self, turn: Turn, history: Sequence[HistoryItem]) -> None:
@@ -204,36 +213,36 @@ class AppServerTurn:
         injected, given = split_input(turn, history, first=first)
         if injected:
             self._request(
-                "thread/inject_items", {"threadId": self._thread, "items": injected}, self._items_injected
+                "thread/inject_items", {"threadId": self._thread_id, "items": injected}, self._items_injected
             )
-        params = {"threadId": self._thread, "input": given} | turn_settings(turn)
+        params = {"threadId": self._thread_id, "input": given} | turn_settings(turn)
         self._request("turn/start", params, self._turn_started)
         self._turn = without_content(turn)  # a thread may rest for minutes
 
     def _items_injected(self, message: Message) -> None:
         if message.error is not None:
-            self._refused("take the conversation's history", message.error)
+            self._fail_by_error("take the conversation's history", message.error)
 
     def _turn_started(self, message: Message) -> None:
         if message.error is not None:
-            self._refused("start the turn", message.error)
+            self._fail_by_error("start the turn", message.error)
             return
-        self._turn_id = msgspec.json.decode(message.result, type=TurnAnswer).turn.id
+        self._turn_id = msgspec.json.decode(message.result, type=TurnStartResult).turn.id
 
-    def _refused(self, what: str, error: RpcError) -> None:
+    def _fail_by_error(self, what: str, error: RpcError) -> None:
         if self._state is ACTIVE:
-            self._end(TurnEnded(Stop.FAILED, "provider", failure_of_refusal(what, error)))
+            self._end(TurnEnded(Stop.FAILED, "provider", failure_of_error(what, error)))
 
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded, *, running: bool = True) -> None:
         """Says the end. `running`: the agent's own turn goes on until it is told to stop."""
-        self._reader.outputs_so_far()
-        raw, _ = self._model.take()
+        self._reader.flush_outputs()
+        raw, _ = self._model_items.take()
         self._events += raw
         self._events.append(ended)
         self._questions.clear()
-        self._pending.clear()
+        self._tool_calls.clear()
         if running:
             self._change(Change.GIVEN_UP)
         else:
@@ -242,23 +251,23 @@ class AppServerTurn:
     def _change(self, change: Change) -> None:
         self._state = TABLE.after(self._state, change)
 
-    def _wind_down(self) -> None:
+    def _continue_closing(self) -> None:
         """The next step towards forgetting the turn. An answer that is still due takes it up again."""
-        if self._waiting:
+        if self._response_handlers:
             return
-        if not self._thread:
-            self._change(Change.FORGOTTEN)
+        if not self._thread_id:
+            self._change(Change.UNSUBSCRIBED)
         elif self._turn_id is not None and self._state is State.CLOSING:
-            self._stop_turn()
+            self._interrupt_turn()
         else:
             self._unsubscribe()
 
-    def _stop_turn(self) -> None:
-        self._change(Change.TOLD_TO_STOP)
-        params = {"threadId": self._thread, "turnId": self._turn_id}
-        self._request("turn/interrupt", params, self._turn_stopped)
+    def _interrupt_turn(self) -> None:
+        self._change(Change.INTERRUPTED)
+        params = {"threadId": self._thread_id, "turnId": self._turn_id}
+        self._request("turn/interrupt", params, self._turn_interrupted)
 
-    def _turn_stopped(self, _: Message) -> None:
+    def _turn_interrupted(self, _: Message) -> None:
         # An interrupt leaves the agent's shell commands running.
         if self._turn is not None and self._turn.mode == "agent":
             self._end_commands()
@@ -266,25 +275,25 @@ class AppServerTurn:
 
     def _end_commands(self) -> None:
         """Ends what the turn's commands have left running. Nobody waits for the answer: the thread may rest at once."""
-        if self._thread:
+        if self._thread_id:
             self._requests += 1
-            params = {"threadId": self._thread}
+            params = {"threadId": self._thread_id}
             self._writes.append(
-                request(f"{self._lane}.{self._requests}", "thread/backgroundTerminals/clean", params)
+                request(f"{self._channel}.{self._requests}", "thread/backgroundTerminals/clean", params)
             )
 
     def _unsubscribe(self) -> None:
-        thread, self._thread = self._thread, ""
+        thread, self._thread_id = self._thread_id, ""
         if thread:
-            self._request("thread/unsubscribe", {"threadId": thread}, _ignored)
+            self._request("thread/unsubscribe", {"threadId": thread}, _ignore_response)
 
     # --- messages -------------------------------------------------------------------------------
 
-    def _message(self, message: Message) -> None:
+    def _handle_message(self, message: Message) -> None:
         if message.method is None:
-            self._answered(message)
+            self._handle_response(message)
         elif message.id is not None:
-            self._asked(message, message.id)
+            self._handle_request(message, message.id)
         elif message.method == "thread/closed":
             self._thread_closed()
         elif self._state is ACTIVE:
@@ -294,76 +303,82 @@ class AppServerTurn:
             elif (handler := NOTIFICATIONS.get(message.method)) is not None:
                 handler(self, message.params)
 
-    def _answered(self, message: Message) -> None:
-        then = self._waiting.pop(str(message.id), None)
-        if then is None:
+    def _handle_response(self, message: Message) -> None:
+        on_response = self._response_handlers.pop(str(message.id), None)
+        if on_response is None:
             return
         try:
-            then(message)
+            on_response(message)
         except UNREADABLE:
             if self._state is ACTIVE:
-                self._end(TurnEnded(Stop.FAILED, "provider", GARBLED))
+                self._end(TurnEnded(Stop.FAILED, "provider", BAD_ANSWER))
         if self._state in UNWANTED:
-            self._wind_down()
+            self._continue_closing()
 
-    def _asked(self, message: Message, id: int | str) -> None:
+    def _handle_request(self, message: Message, id: int | str) -> None:
         if self._state is not ACTIVE:
             self._writes.append(refusal(id))
-        elif message.method == "item/tool/call" and self._expected(message.params):
-            self._model.client_asked(self._reader.begun)
+        elif message.method == "item/tool/call" and self._is_expected_call(message.params):
+            self._model_items.output_requested(self._reader.open_items)
             if not self._parallel_calls:
-                self._model.response_over()  # its end will not be told
-            self._writes.append(self._pending.requested(message.params.call_id or "", id))
-        elif (asked := self._questions.asked(message, id)) is not None:
-            self._events.append(asked)
+                self._model_items.end_response()  # its end will not be told
+            self._writes.append(self._tool_calls.add_request(message.params.call_id or "", id))
+        elif (event := self._questions.add(message, id)) is not None:
+            self._events.append(event)
         else:
             self._writes.append(refusal(id))
             self._events.append(Notice("unknown_request", message.method or ""))
 
-    def _expected(self, params: Params) -> bool:
+    def _is_expected_call(self, params: Params) -> bool:
         """Whether somebody will give, or has given, the output that the agent asks for."""
         call_id = params.call_id or ""
-        return self._model.knows(call_id) or self._pending.knows(call_id) or self._model.requested(params)
+        return (
+            self._model_items.has_call(call_id)
+            or self._tool_calls.has_call(call_id)
+            or self._model_items.add_requested_call(params)
+        )
 
     def _thread_closed(self) -> None:
         """By the agent itself; after our `thread/unsubscribe` there is no thread of ours any more."""
-        if self._thread:
-            self._thread = ""
+        if self._thread_id:
+            self._thread_id = ""
             if self._state is ACTIVE:
-                self._end(TurnEnded(Stop.FAILED, "provider", LOST), running=False)
+                self._end(TurnEnded(Stop.FAILED, "provider", CONVERSATION_LOST), running=False)
 
     def _raw_item(self, params: Params) -> None:
         if params.turn_id is None or params.turn_id != self._turn_id:
             return  # items that we injected come back under another turn's id
-        call_id = self._model.put_out(params.item)
+        call_id = self._model_items.add_output(params.item)
         if call_id is not None:
-            self._pending.put_out(call_id)
+            self._tool_calls.agent_answered(call_id)
             return
-        head = self._model.add(params.item)
+        head = self._model_items.add_item(params.item)
         if head is not None and head.id:
-            self._reader.heard.add(head.id)
+            self._reader.seen_messages.add(head.id)
 
     def _response_completed(self, params: Params) -> None:
         if params.turn_id is None or params.turn_id != self._turn_id:
             return
-        usage = usage_of(params.usage)
+        usage = decode_usage(params.usage)
         if usage is not None:
-            self._tally.add(usage)
-            self._events.append(UsageReported(self._tally.turn, "provider"))
-        if self._model.response_over():
-            self._step_over(usage)
+            self._usage.add_call(usage)
+            self._events.append(UsageReported(self._usage.total, "provider"))
+        if self._model_items.end_response():
+            self._end_step(usage)
 
-    def _step_over(self, usage: Usage | None) -> None:
-        raw, asks = self._model.take()
-        self._pending.waiting.update(ask.ask_id for ask in asks)
+    def _end_step(self, usage: Usage | None) -> None:
+        raw, asks = self._model_items.take()
+        self._tool_calls.waiting.update(ask.ask_id for ask in asks)
         self._events += [*raw, *asks, StepCompleted(usage)]
 
     def _tokens_updated(self, params: Params) -> None:
         # More than the model calls said one by one where one of them broke off, or there are no raw events.
-        more = self._tally.told(msgspec.json.decode(params.token_usage, type=TokenUsage).total.usage())
-        if more or (self._tally.by_provider and not self.can_resume):
-            self._tally.by_provider = False
-            self._events.append(UsageReported(self._tally.turn, "token_count"))
+        more = self._usage.set_thread_total(
+            msgspec.json.decode(params.token_usage, type=ThreadTokenUsage).total.usage()
+        )
+        if more or (self._usage.from_provider and not self.can_resume):
+            self._usage.from_provider = False
+            self._events.append(UsageReported(self._usage.total, "token_count"))
 
     def _error(self, params: Params) -> None:
         if not params.will_retry:
@@ -373,27 +388,27 @@ class AppServerTurn:
         if ended.failure is None:  # a stop that the agent takes for a fault
             self._end(ended)
             return
-        self._model.start_anew()
-        self._reader.start_anew()
+        self._model_items.discard_for_retry()
+        self._reader.discard_for_retry()
         self._events.append(Retrying(ended.failure.message, error_kind(error.codex_error_info)[1]))
 
     def _turn_completed(self, params: Params) -> None:
-        state = msgspec.json.decode(params.turn, type=TurnState)
+        state = msgspec.json.decode(params.turn, type=TurnPayload)
         if self._turn_id is not None and state.id != self._turn_id:
             return
-        if state.id and state.id == self._past_turn:
+        if state.id and state.id == self._previous_turn_id:
             return
         if state.status == "completed":
-            self._reader.refusals()
+            self._reader.add_refusals()
         if self._reader.ran_commands:  # one that the agent has not waited for outlives its turn
             self._end_commands()
-        self._end(end_of(state), running=False)
+        self._end(turn_end(state), running=False)
 
     # --- taking what was gathered ---------------------------------------------------------------
 
-    def _step(self) -> Step:
-        if self._model.late and not self._pending.waiting and self._state is ACTIVE:
-            self._step_over(None)
+    def _take_step(self) -> Step:
+        if self._model_items.must_request_now and not self._tool_calls.waiting and self._state is ACTIVE:
+            self._end_step(None)
         if not self._events and not self._writes:
             return NOTHING
         writes = b"".join(self._writes)
@@ -406,7 +421,7 @@ class AppServerTurn:
         return events
 
 
-def _ignored(_: Message) -> None:
+def _ignore_response(_: Message) -> None:
     """The answer to a request that may fail without harm."""
 
 

@@ -24,7 +24,7 @@ from codex_proxy.core.items import Activity
 REFUSED = "The model refused to answer. The agent does not pass its words on."
 
 
-MAX_PIECES = 256
+MAX_OUTPUT_PIECES = 256
 """Of the output of one command that are kept until it ends; Codex has up to 8 KiB in each."""
 
 
@@ -77,22 +77,22 @@ def _path(item: ThreadItem) -> str:
     return item.path or ""
 
 
-KINDS = {
+ACTIVITY_KINDS = {
     "commandExecution": ("command", _command),
     "fileChange": ("file_change", _files),
     "mcpToolCall": ("mcp_call", _mcp),
     "webSearch": ("web_search", _query),
     "imageView": ("image", _path),
 }
-LATE = frozenset({"webSearch"})
+TEXT_AT_END = frozenset({"webSearch"})
 """Types whose text is empty until they are completed."""
 
-_MARKS = {"completed": "[x]", "inProgress": "[>]", "in_progress": "[>]"}
+_STEP_MARKS = {"completed": "[x]", "inProgress": "[>]", "in_progress": "[>]"}
 
 
 def activity_of(item: ThreadItem) -> Activity | None:
     """The activity that an item of the agent stands for; None where it is none."""
-    known = KINDS.get(item.type)
+    known = ACTIVITY_KINDS.get(item.type)
     if known is None:
         return None
     kind, text = known
@@ -101,7 +101,9 @@ def activity_of(item: ThreadItem) -> Activity | None:
 
 def plan_activity(id: str, steps: list[PlanStep]) -> Activity:
     """The agent's to-do list in one line."""
-    return Activity(id, "plan", "; ".join(f"{_MARKS.get(each.status, '[ ]')} {each.step}" for each in steps))
+    return Activity(
+        id, "plan", "; ".join(f"{_STEP_MARKS.get(each.status, '[ ]')} {each.step}" for each in steps)
+    )
 
 
 class ItemReader:
@@ -109,85 +111,85 @@ class ItemReader:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.begun: dict[str, type[items.Item]] = {}
+        self.open_items: dict[str, type[items.Item]] = {}
         """Items that the agent started and has not completed, in that order."""
-        self.heard: set[str] = set()
+        self.seen_messages: set[str] = set()
         """Messages that had a text or a raw item: one that never had is a refusal."""
         self.ran_commands = False
         """The agent has started a command in this turn."""
         self._plans = 0
-        self._printed: dict[str, list[str]] = {}
+        self._outputs: dict[str, list[str]] = {}
         """By command that runs, what was heard of its output."""
 
     def start_turn(self) -> None:
         """Another turn of the agent's: what an earlier one left open does not concern it."""
-        self.begun.clear()
-        self.heard.clear()
-        self._printed.clear()
+        self.open_items.clear()
+        self.seen_messages.clear()
+        self._outputs.clear()
         self.ran_commands = False
 
-    def start_anew(self) -> None:
+    def discard_for_retry(self) -> None:
         """The agent begins its model call again; what it left open will not be completed."""
-        self.begun.clear()
+        self.open_items.clear()
 
-    def refusals(self) -> None:
+    def add_refusals(self) -> None:
         """A turn that is complete has no open message, but for one whose refusal the agent swallowed."""
         self.events += [
             RefusalDelta(id, REFUSED)
-            for id, kind in self.begun.items()
-            if kind is items.Message and id not in self.heard
+            for id, kind in self.open_items.items()
+            if kind is items.Message and id not in self.seen_messages
         ]
 
-    def outputs_so_far(self) -> None:
+    def flush_outputs(self) -> None:
         """The turn ends: of a command that goes on, what was heard of its output is all there will be."""
-        self.events += [OutputDelta(id, "".join(pieces)) for id, pieces in self._printed.items()]
-        self._printed.clear()
+        self.events += [OutputDelta(id, "".join(pieces)) for id, pieces in self._outputs.items()]
+        self._outputs.clear()
 
     def item_started(self, params: Params) -> None:
         item = msgspec.json.decode(params.item, type=ThreadItem)
         if item.type == "agentMessage":
-            self._begin(item.id, items.Message(item.id, phase=item.phase))
+            self._start(item.id, items.Message(item.id, phase=item.phase))
         elif item.type == "reasoning":
-            self._begin(item.id, items.Reasoning(item.id))
+            self._start(item.id, items.Reasoning(item.id))
         elif item.type == "contextCompaction":
             self.events.append(Notice("history_compacted", "the agent shortened the history by itself"))
-        elif item.type not in LATE:
+        elif item.type not in TEXT_AT_END:
             activity = activity_of(item)
             if activity is not None:
                 self.ran_commands |= activity.kind == "command"
-                self._begin(item.id, activity)
+                self._start(item.id, activity)
 
-    def _begin(self, id: str, item: items.Item) -> None:
-        self.begun[id] = type(item)
+    def _start(self, id: str, item: items.Item) -> None:
+        self.open_items[id] = type(item)
         self.events.append(ItemStarted(item))
 
     def item_completed(self, params: Params) -> None:
         item = msgspec.json.decode(params.item, type=ThreadItem)
-        begun = item.id in self.begun
+        open_items = item.id in self.open_items
         if item.type == "agentMessage":
-            if not begun:
-                self._begin(item.id, items.Message(item.id, phase=item.phase))
+            if not open_items:
+                self._start(item.id, items.Message(item.id, phase=item.phase))
             if item.text:
-                self.heard.add(item.id)
+                self.seen_messages.add(item.id)
                 self.events.append(FullText(item.id, item.text))
         elif item.type == "reasoning":
-            if not begun:
-                self._begin(item.id, items.Reasoning(item.id))
-            self._reasoning_whole(item)
+            if not open_items:
+                self._start(item.id, items.Reasoning(item.id))
+            self._add_full_reasoning(item)
         else:
             activity = activity_of(item)
             if activity is None:
                 return
-            if not begun:
-                self._begin(item.id, activity)
-            heard = self._printed.pop(item.id, ())
-            if output := "".join(heard) if item.output is None else item.output:
+            if not open_items:
+                self._start(item.id, activity)
+            seen_messages = self._outputs.pop(item.id, ())
+            if output := "".join(seen_messages) if item.output is None else item.output:
                 self.events.append(OutputDelta(item.id, output))
         failed = item.status in ("failed", "declined")
         self.events.append(ItemEnded(item.id, "failed" if failed else "completed"))
-        self.begun.pop(item.id, None)
+        self.open_items.pop(item.id, None)
 
-    def _reasoning_whole(self, item: ThreadItem) -> None:
+    def _add_full_reasoning(self, item: ThreadItem) -> None:
         for part, text in enumerate(item.summary or ()):
             self.events.append(FullReasoning(item.id, text, part))
         for part, text in enumerate(_texts(item.content)):
@@ -203,9 +205,9 @@ class ItemReader:
 
     def output_delta(self, params: Params) -> None:
         # Not passed on yet: the first part of an output, often all of it, comes with the end of the command only.
-        if params.item_id and params.delta and params.item_id in self.begun:
-            pieces = self._printed.setdefault(params.item_id, [])
-            if len(pieces) < MAX_PIECES:
+        if params.item_id and params.delta and params.item_id in self.open_items:
+            pieces = self._outputs.setdefault(params.item_id, [])
+            if len(pieces) < MAX_OUTPUT_PIECES:
                 pieces.append(params.delta)
 
     def plan_updated(self, params: Params) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-NONE = msgspec.Raw()
+NO_JSON = msgspec.Raw()
 
 
 class RpcError(msgspec.Struct, frozen=True, gc=False):
@@ -31,18 +31,18 @@ class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     content_index: int = 0
     will_retry: bool = False
     message: str | None = None
-    command: msgspec.Raw = NONE
-    item: msgspec.Raw = NONE
-    error: msgspec.Raw = NONE
-    turn: msgspec.Raw = NONE
-    usage: msgspec.Raw = NONE
-    token_usage: msgspec.Raw = NONE
-    rate_limits: msgspec.Raw = NONE
-    plan: msgspec.Raw = NONE
-    questions: msgspec.Raw = NONE
+    command: msgspec.Raw = NO_JSON
+    item: msgspec.Raw = NO_JSON
+    error: msgspec.Raw = NO_JSON
+    turn: msgspec.Raw = NO_JSON
+    usage: msgspec.Raw = NO_JSON
+    token_usage: msgspec.Raw = NO_JSON
+    rate_limits: msgspec.Raw = NO_JSON
+    plan: msgspec.Raw = NO_JSON
+    questions: msgspec.Raw = NO_JSON
     call_id: str | None = None
     tool: str | None = None
-    arguments: msgspec.Raw = NONE
+    arguments: msgspec.Raw = NO_JSON
 
 
 NO_PARAMS = Params()
@@ -54,7 +54,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     id: int | str | None = None
     method: str | None = None
     params: Params = NO_PARAMS
-    result: msgspec.Raw = NONE
+    result: msgspec.Raw = NO_JSON
     error: RpcError | None = None
 
 
@@ -63,7 +63,7 @@ class _Address(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     turn_id: str | None = None
 
 
-class _Addressed(msgspec.Struct, frozen=True, gc=False):
+class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
     """What is left to read of a line whose parameters are not what we know."""
 
     id: int | str | None = None
@@ -81,11 +81,11 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 UNREADABLE_ANSWER = RpcError(0, "the agent's answer is not what it should be")
 
-decode_known = msgspec.json.Decoder(Message).decode
+decode_expected = msgspec.json.Decoder(Message).decode
 """A line as we know it. Raises `UNREADABLE`; then it is one for `decode_loosely`."""
 
-_looser: tuple[msgspec.json.Decoder[Any], ...] = (
-    msgspec.json.Decoder(_Addressed),
+_LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
+    msgspec.json.Decoder(_AddressedMessage),
     msgspec.json.Decoder(_Envelope),
 )
 
@@ -97,14 +97,14 @@ def decode(line: bytes) -> Message | None:
     still be refused, a turn must still end) and loses the rest; such an answer becomes an error.
     """
     try:
-        return decode_known(line)
+        return decode_expected(line)
     except UNREADABLE:
         return decode_loosely(line)
 
 
 def decode_loosely(line: bytes) -> Message | None:
     """What is left of a line that is not as we know it."""
-    for decoder in _looser:
+    for decoder in _LOOSE_DECODERS:
         try:
             loose = decoder.decode(line)
         except UNREADABLE:

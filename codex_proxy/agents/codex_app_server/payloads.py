@@ -16,7 +16,7 @@ class TurnError(msgspec.Struct, frozen=True, rename="camel"):
     additional_details: str | None = None
 
 
-class TurnState(msgspec.Struct, frozen=True):
+class TurnPayload(msgspec.Struct, frozen=True):
     id: str = ""
     status: str = ""
     error: TurnError | None = None
@@ -26,7 +26,7 @@ class TurnHead(msgspec.Struct, frozen=True):
     id: str
 
 
-class TurnAnswer(msgspec.Struct, frozen=True):
+class TurnStartResult(msgspec.Struct, frozen=True):
     turn: TurnHead
 
 
@@ -36,7 +36,7 @@ class ThreadHead(msgspec.Struct, frozen=True):
     id: str
 
 
-class ThreadAnswer(msgspec.Struct, frozen=True):
+class ThreadStartResult(msgspec.Struct, frozen=True):
     thread: ThreadHead
     model: str | None = None
 
@@ -53,50 +53,50 @@ class Tokens(msgspec.Struct, frozen=True, rename="camel"):
         )
 
 
-def usage_of(tokens: msgspec.Raw) -> Usage | None:
+def decode_usage(tokens: msgspec.Raw) -> Usage | None:
     """The usage that the agent told of a model call; None where it told none (or not in numbers)."""
     try:
-        told = msgspec.json.decode(tokens, type=Tokens | None) if tokens else None
+        tokens_or_none = msgspec.json.decode(tokens, type=Tokens | None) if tokens else None
     except UNREADABLE:
         return None
-    return told.usage() if told is not None else None
+    return tokens_or_none.usage() if tokens_or_none is not None else None
 
 
-class TokenUsage(msgspec.Struct, frozen=True):
+class ThreadTokenUsage(msgspec.Struct, frozen=True):
     total: Tokens
 
 
-class Tally:
+class TurnUsage:
     """The tokens of a client's turn, of which a thread may serve several."""
 
     def __init__(self) -> None:
-        self.turn = Usage()
-        self.by_provider = False
+        self.total = Usage()
+        self.from_provider = False
         """The turn's newest tokens were told with a response of the model's provider, and by nobody else."""
-        self._earlier = Usage()
+        self._earlier_turns = Usage()
         """Of earlier turns on the same thread, whose sum the agent reports."""
 
-    def next_turn(self) -> None:
-        self._earlier += self.turn
-        self.turn = Usage()
-        self.by_provider = False
+    def start_turn(self) -> None:
+        self._earlier_turns += self.total
+        self.total = Usage()
+        self.from_provider = False
 
-    def add(self, usage: Usage) -> None:
+    def add_call(self, usage: Usage) -> None:
         """Tokens of one model call, as its provider counted them."""
-        self.turn += usage
-        self.by_provider = True
+        self.total += usage
+        self.from_provider = True
 
-    def told(self, total: Usage) -> bool:
+    def set_thread_total(self, total: Usage) -> bool:
         """What the agent says of the whole thread; True where that is more than its model calls said one by one."""
-        turn = total - self._earlier
-        turn = Usage(*(max(0, tokens) for tokens in msgspec.structs.astuple(turn)))
-        if turn.input + turn.output <= self.turn.input + self.turn.output:
+        turn_total = total - self._earlier_turns
+        turn_total = Usage(*(max(0, tokens) for tokens in msgspec.structs.astuple(turn_total)))
+        if turn_total.input + turn_total.output <= self.total.input + self.total.output:
             return False
-        self.turn = turn
+        self.total = turn_total
         return True
 
 
-class RawHead(msgspec.Struct, frozen=True):
+class RawItemHead(msgspec.Struct, frozen=True):
     """What any raw item may have."""
 
     type: str = ""
@@ -104,26 +104,26 @@ class RawHead(msgspec.Struct, frozen=True):
     role: str | None = None
 
 
-class RawPart(msgspec.Struct, frozen=True):
+class RawItemPart(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
-class RawRead(RawHead, frozen=True):
+class ReadableRawItem(RawItemHead, frozen=True):
     """All that is read of a raw item after it was kept: one whose fields are of other types is not kept."""
 
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
-    content: list[RawPart] | None = None
+    content: list[RawItemPart] | None = None
     encrypted_content: str | None = None
 
 
 def check_readable(item: msgspec.Raw) -> None:
     """Raises one of UNREADABLE where a raw item, or what is read of it later, could not be read again."""
-    msgspec.convert(msgspec.json.decode(item), RawRead)
+    msgspec.convert(msgspec.json.decode(item), ReadableRawItem)
 
 
-class RawCall(msgspec.Struct, frozen=True):
+class RawItemCall(msgspec.Struct, frozen=True):
     """A call of the model's, or (by its id) the output of one."""
 
     call_id: str
@@ -146,7 +146,7 @@ def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
     return None, None
 
 
-def one_line(value: msgspec.Raw) -> str:
+def command_text(value: msgspec.Raw) -> str:
     """A command as one line: the agent gives a text, or a list of words."""
     decoded = msgspec.json.decode(value) if value else ""
     if isinstance(decoded, list):
@@ -154,27 +154,27 @@ def one_line(value: msgspec.Raw) -> str:
     return " ".join(str(decoded or "").split())
 
 
-CLIENTS_FAULT = ("not a valid response item", "image URLs are not supported")
+CLIENT_ERROR_TEXTS = ("not a valid response item", "image URLs are not supported")
 """Words of refusals for which another request is the only way out."""
 
-BAD_TOOL = "dynamic tool "
+BAD_TOOL_TEXT = "dynamic tool "
 """How the agent begins to say what it has against a tool: its schema, since its name was mapped."""
 
 OVERLOADED, INPUT_TOO_LARGE = -32001, -32602
 
 
-def failure_of_refusal(what: str, error: RpcError) -> Failure:
+def failure_of_error(what: str, error: RpcError) -> Failure:
     """Why the agent would not do `what` (a verb phrase), by the error that answered our request."""
     failure = failure_from_text(error.message)
-    if error.message.startswith(BAD_TOOL):
-        said = failure.message[max(failure.message.find(BAD_TOOL), 0) :]
+    if error.message.startswith(BAD_TOOL_TEXT):
+        reason = failure.message[max(failure.message.find(BAD_TOOL_TEXT), 0) :]
         return Failure(
             kind=FaultKind.INVALID_REQUEST,
-            message=f"The agent does not take a tool of this request: {said}",
+            message=f"The agent does not take a tool of this request: {reason}",
             param="tools",
             code="invalid_tool_schema",
         )
-    if error.code == INPUT_TOO_LARGE or any(words in error.message for words in CLIENTS_FAULT):
+    if error.code == INPUT_TOO_LARGE or any(words in error.message for words in CLIENT_ERROR_TEXTS):
         return Failure(kind=FaultKind.REJECTED_BY_PROVIDER, message=failure.message)
     if error.code == OVERLOADED:
         return Failure(
@@ -200,7 +200,7 @@ def failed_end(error: TurnError | None) -> TurnEnded:
     return TurnEnded(Stop.FAILED, "provider", failure)
 
 
-def end_of(turn: TurnState) -> TurnEnded:
+def turn_end(turn: TurnPayload) -> TurnEnded:
     """What the end of the agent's turn means."""
     if turn.status == "completed":
         return TurnEnded(Stop.STOP)

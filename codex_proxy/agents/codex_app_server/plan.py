@@ -52,7 +52,7 @@ class PoolLimits(msgspec.Struct, frozen=True):
     max_turns_running: int = 64
     # Eight turns started at once wait 0.37 s for their first delta, each further one 20 ms of CPU more.
     busy_from: int = 8
-    # What a long-lived process gathers (memory, threads, descendants) is bounded by renewing it now and then.
+    # What a long-lived_seconds process gathers (memory, threads, descendants) is bounded by renewing it now and then.
     max_turns_served: int = 1000
     max_age: float = 3600.0
     # 0 for any. A process takes 130 MiB, and 1.4 MiB for each thread: one of a GiB has lost control of its memory.
@@ -106,9 +106,7 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
     fresh = [s for s in ready if not is_worn(s, limits)]
     worn = sorted((s for s in ready if is_worn(s, limits)), key=lambda s: (s.turns_running, -s.age, s.key))
 
-    start = len(processes) < limits.max_processes and _another_is_needed(
-        starting, fresh, worn, limits, waiting
-    )
+    start = len(processes) < limits.max_processes and _needs_another(starting, fresh, worn, limits, waiting)
     if any(s.turns_running < limits.max_turns_running for s in fresh):
         leave = worn
     elif fresh or start or starting:
@@ -124,13 +122,13 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
 
 
 def is_worn(process: ProcessInfo, limits: PoolLimits) -> bool:
-    """Whether a process has lived or worked long enough, or grown enough, to be renewed."""
+    """Whether a process has lived_seconds or worked long enough, or grown enough, to be renewed."""
     if limits.max_memory and process.memory >= limits.max_memory:
         return True
     return process.age >= limits.max_age or process.turns_served >= limits.max_turns_served
 
 
-def _another_is_needed(
+def _needs_another(
     starting: list[ProcessInfo],
     fresh: list[ProcessInfo],
     worn: list[ProcessInfo],
@@ -150,48 +148,52 @@ def _another_is_needed(
 # --- restarts ----------------------------------------------------------------------------------
 
 # A process that could not stay up for a second will not do so in the next one; each try costs 0.1 s of CPU.
-FIRST_PAUSE = 1.0
+FIRST_PAUSE_SECONDS = 1.0
 # What is mended (a sign-in, a disk, a binary that was being replaced) is found out within this time.
-MAX_PAUSE = 30.0
+MAX_PAUSE_SECONDS = 30.0
 # Agents that fail by their own doing fail within their first seconds; later it was a turn, or somebody's signal.
-STEADY_SECONDS = 10.0
+STABLE_SECONDS = 10.0
 # A client of OpenAI's SDK sends a turn that kills the agent three times in a row by itself.
-LOOP = 4
+LOOP_FAILURES = 4
 
 
-class Restarts(msgspec.Struct, frozen=True):
+class RestartBackoff(msgspec.Struct, frozen=True):
     """How many processes in a row have failed, when the last one did, and how many were at work on no turn."""
 
     failures: int = 0
-    last: float = 0.0
-    idle: int = 0
+    last_at: float = 0.0
+    outside_turns: int = 0
 
-    def failed(self, now: float, lived: float = 0.0, *, at_work: bool = False) -> "Restarts":
-        """After one more failure, of a process that was ready for `lived` seconds. A steady one is the first.
+    def after_failure(
+        self, now: float, lived_seconds: float = 0.0, *, during_turn: bool = False
+    ) -> "RestartBackoff":
+        """After one more failure, of a process that was ready for `lived_seconds` seconds. A steady one is the first.
 
-        `at_work`: it had a turn.
+        `during_turn`: it had a turn.
         """
-        before = Restarts() if is_steady(lived) else self
-        return Restarts(before.failures + 1, now, before.idle + (not at_work))
+        before = RestartBackoff() if is_stable(lived_seconds) else self
+        return RestartBackoff(before.failures + 1, now, before.outside_turns + (not during_turn))
 
-    def served(self, born: float) -> "Restarts":
-        """After a turn that a process has seen to its end; `born` says when that one was started."""
-        return Restarts() if born >= self.last else self
+    def after_success(self, started_at: float) -> "RestartBackoff":
+        """After a turn that a process has seen to its end; `started_at` says when that one was started."""
+        return RestartBackoff() if started_at >= self.last_at else self
 
-    def pause(self, now: float) -> float:
+    def pause_seconds(self, now: float) -> float:
         """Seconds until the next start: none after the first failure, then more and more, up to a limit. It grows
         with failures that were no turn's; for the others the first pause is enough."""
         if self.failures < 2:
             return 0.0
-        pause = min(FIRST_PAUSE * 2.0 ** min(max(self.idle, 2) - 2, 16), MAX_PAUSE)
-        return max(0.0, self.last + pause - now)
+        pause_seconds = min(
+            FIRST_PAUSE_SECONDS * 2.0 ** min(max(self.outside_turns, 2) - 2, 16), MAX_PAUSE_SECONDS
+        )
+        return max(0.0, self.last_at + pause_seconds - now)
 
     @property
     def looping(self) -> bool:
         """Whether so many have failed in a row that a turn would most likely fail too."""
-        return self.failures >= LOOP
+        return self.failures >= LOOP_FAILURES
 
 
-def is_steady(lived: float) -> bool:
+def is_stable(lived_seconds: float) -> bool:
     """Whether a process that has been ready for so many seconds does not fail by its own doing any more."""
-    return lived >= STEADY_SECONDS
+    return lived_seconds >= STABLE_SECONDS

@@ -20,11 +20,11 @@ from codex_proxy.agents.codex_app_server.plan import (
     PoolLimits,
     ProcessInfo,
     Refuse,
-    Restarts,
+    RestartBackoff,
     State,
     Use,
     assign,
-    is_steady,
+    is_stable,
     maintain,
 )
 from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
@@ -37,7 +37,7 @@ BROKEN_START = Failure(
     kind=FaultKind.INTERNAL, message="The agent could not be started. The server's log has the reason."
 )
 
-KEEPS_ENDING = "The agent's process keeps ending by itself. It is started again after a pause. It ended"
+KEEPS_ENDING_TEXT = "The agent's process keeps ending by itself. It is started again after a pause. It ended"
 
 MAINTENANCE_SECONDS = 30.0
 """How often the pool looks at itself when nothing happens: ages pass slowly."""
@@ -53,22 +53,22 @@ two looks closer together, however many turns end: each reads several files of t
 class PoolEntry:
     """A process of the pool, and what the pool knows of it."""
 
-    def __init__(self, key: int, process: AppServerProcess, born: float) -> None:
+    def __init__(self, key: int, process: AppServerProcess, started_at: float) -> None:
         self.key = key
         self.process = process
-        self.born = born
-        self.ready = math.inf
+        self.started_at = started_at
+        self.ready_at = math.inf
         """When it was."""
         self.memory = 0
         """As it was last seen."""
         self.state = State.STARTING
-        self.leaving = False
+        self.is_ending = False
         """Somebody sees to its end already."""
 
     def drain(self) -> None:
         """No further turn comes here, neither a new one nor one on a thread that is kept here."""
         self.state = State.DRAINING
-        self.process.give_up_idle()
+        self.process.end_idle_channels()
 
 
 class Pool:
@@ -91,11 +91,11 @@ class Pool:
         self._next_key = 0
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._turn_ended = -ORPHAN_SECONDS
+        self._last_turn_end = -ORPHAN_SECONDS
         """When the last turn did, on the loop's clock."""
-        self._memory_measured = clock.monotonic()
-        self._failed = Restarts()
-        self._crash: Failure | None = None
+        self._memory_measured_at = clock.monotonic()
+        self._backoff = RestartBackoff()
+        self._last_crash: Failure | None = None
         """How the last process ended that was not asked to."""
         self.last_failure: Failure | None = None
         """Why the newest start failed; None once one succeeded."""
@@ -106,16 +106,16 @@ class Pool:
 
     async def warm(self) -> None:
         """Starts the processes that are kept warm and waits for the first. A `Fault` where it fails."""
-        transport = await self.transport()
+        transport = await self.acquire()
         await self.release(transport, finished=True)
 
-    async def transport(self) -> ThreadTransport:
+    async def acquire(self) -> ThreadTransport:
         """A transport on the least busy process; waits for one that is starting. A `Fault` where there is none."""
         if self._closed:
             raise Fault(STOPPING)
         decision = assign(self._process_infos(), self._limits, len(self._waiting))
         if isinstance(decision, Use):
-            transport = self._entries[decision.key].process.open_lane()
+            transport = self._entries[decision.key].process.open_channel()
             self._maintain()
             return transport
         if isinstance(decision, Refuse):
@@ -137,21 +137,23 @@ class Pool:
     async def release(self, transport: ThreadTransport, *, finished: bool) -> None:
         """Gives a transport back."""
         await transport.release(finished=finished)
-        self._turn_over()
+        self._turn_finished()
 
     @property
     def processes(self) -> list[AppServerProcess]:
         """The processes that are there, starting ones left out."""
         return [each.process for each in self._entries.values() if each.state is not State.STARTING]
 
-    def trouble(self) -> Failure | None:
+    def readiness_failure(self) -> Failure | None:
         """Why a turn would not work just now: no process starts, or none lives for long."""
         if self.last_failure is not None:
             return self.last_failure
         now = self._clock.monotonic()
-        steady = any(is_steady(now - each.ready) for each in self._entries.values())
-        if (self._failed.looping and not steady) or (self._failed.pause(now) and not self._serving()):
-            return self._crash
+        steady = any(is_stable(now - each.ready_at) for each in self._entries.values())
+        if (self._backoff.looping and not steady) or (
+            self._backoff.pause_seconds(now) and not self._has_usable_process()
+        ):
+            return self._last_crash
         return None
 
     def retire(self, process: AppServerProcess) -> None:
@@ -185,7 +187,12 @@ class Pool:
         now = self._clock.monotonic()
         return tuple(
             ProcessInfo(
-                each.key, each.state, each.process.turns, each.process.served, now - each.born, each.memory
+                each.key,
+                each.state,
+                each.process.turns_running,
+                each.process.turns_served,
+                now - each.started_at,
+                each.memory,
             )
             for each in self._entries.values()
         )
@@ -194,7 +201,7 @@ class Pool:
         """Gives processes to turns that wait, then maintains the pool."""
         for each in list(self._entries.values()):
             if each.process.completed_turn:
-                self._failed = self._failed.served(each.born)
+                self._backoff = self._backoff.after_success(each.started_at)
             if each.state is not State.STARTING and not each.process.alive:
                 del self._entries[each.key]
                 if each.state is State.READY and not self._closed:
@@ -202,14 +209,14 @@ class Pool:
                     self._crashed(each)
             elif each.state is State.READY and each.process.unhealthy:
                 each.drain()
-                each.process.give_up_unheard()
+                each.process.end_silent_channels()
         while self._waiting:
             decision = assign(self._process_infos(), self._limits, len(self._waiting) - 1)
             if not isinstance(decision, Use):
                 break
             future = self._waiting.popleft()
             if not future.done():
-                future.set_result(self._entries[decision.key].process.open_lane())
+                future.set_result(self._entries[decision.key].process.open_channel())
         self._maintain()
 
     def _maintain(self) -> None:
@@ -221,45 +228,47 @@ class Pool:
         for key in maintenance.retire:
             leaving = self._entries[key]
             leaving.drain()
-            if not leaving.leaving:
-                leaving.leaving = True
+            if not leaving.is_ending:
+                leaving.is_ending = True
                 self._spawn(self._end(leaving))
         if maintenance.start:
             self._start_another()
-        self._look_again(MAINTENANCE_SECONDS)
+        self._schedule_tick(MAINTENANCE_SECONDS)
 
     def _start_another(self) -> None:
         """Starts a process, unless too many have failed; then who waits for it is told why, and when to come back."""
         now = self._clock.monotonic()
-        pause = self._failed.pause(now)
+        pause = self._backoff.pause_seconds(now)
         if not pause:
             self._next_key += 1
             starting = PoolEntry(self._next_key, self._new_process(), now)
             self._entries[starting.key] = starting
             self._spawn(self._start(starting))
             return
-        self._look_again(pause)
-        reason = self.last_failure or self._crash
-        if reason is not None and not self._serving():
+        self._schedule_tick(pause)
+        reason = self.last_failure or self._last_crash
+        if reason is not None and not self._has_usable_process():
             self._fail_waiting(msgspec.structs.replace(reason, retry_after=pause))
 
-    def _serving(self) -> bool:
+    def _has_usable_process(self) -> bool:
         """Whether there is a process that takes turns, or will in a moment."""
         return any(each.state is not State.DRAINING for each in self._entries.values())
 
     def _crashed(self, entry: PoolEntry) -> None:
         now = self._clock.monotonic()
-        self._failed = self._failed.failed(now, now - entry.ready, at_work=entry.process.ended_at_work)
-        how = entry.process.how_it_ended
-        self._crash = Failure(kind=FaultKind.UNAVAILABLE, message=f"{KEEPS_ENDING}{how}")
-        log.warning("agent_ended", reason=how.strip(" .()"), in_a_row=self._failed.failures)
+        self._backoff = self._backoff.after_failure(
+            now, now - entry.ready_at, during_turn=entry.process.ended_during_turn
+        )
+        how = entry.process.exit_suffix
+        self._last_crash = Failure(kind=FaultKind.UNAVAILABLE, message=f"{KEEPS_ENDING_TEXT}{how}")
+        log.warning("agent_ended", reason=how.strip(" .()"), in_a_row=self._backoff.failures)
 
-    def _turn_over(self) -> None:
+    def _turn_finished(self) -> None:
         self._changed()
-        self._turn_ended = asyncio.get_running_loop().time()
-        self._look_again(ORPHAN_SECONDS)
+        self._last_turn_end = asyncio.get_running_loop().time()
+        self._schedule_tick(ORPHAN_SECONDS)
 
-    def _look_again(self, seconds: float) -> None:
+    def _schedule_tick(self, seconds: float) -> None:
         if self._closed:
             return
         loop = asyncio.get_running_loop()
@@ -276,14 +285,14 @@ class Pool:
             if each.state is State.READY and each.process.has_orphans:
                 each.drain()  # its warden ends whatever a turn has left
         self._changed()
-        since = asyncio.get_running_loop().time() - self._turn_ended
+        since = asyncio.get_running_loop().time() - self._last_turn_end
         if since < ORPHAN_SECONDS:  # of the last turn it was too early
-            self._look_again(ORPHAN_SECONDS - since)
+            self._schedule_tick(ORPHAN_SECONDS - since)
 
     def _measure_memory(self) -> None:
         now = self._clock.monotonic()
-        if now - self._memory_measured >= MEMORY_SECONDS:
-            self._memory_measured = now
+        if now - self._memory_measured_at >= MEMORY_SECONDS:
+            self._memory_measured_at = now
             for each in self._entries.values():
                 each.memory = each.process.memory
 
@@ -303,21 +312,21 @@ class Pool:
         else:
             self.last_failure = None
             starting.state = State.READY
-            starting.ready = self._clock.monotonic()
-            starting.process.on_change = self._turn_over
+            starting.ready_at = self._clock.monotonic()
+            starting.process.on_change = self._turn_finished
             self._changed()
 
     def _start_failed(self, starting: PoolEntry, failure: Failure) -> None:
         del self._entries[starting.key]
-        self._failed = self._failed.failed(self._clock.monotonic())
+        self._backoff = self._backoff.after_failure(self._clock.monotonic())
         self.last_failure = failure
         log.warning(
             "agent_start_failed",
             reason=failure.unquoted,
-            in_a_row=self._failed.failures,
+            in_a_row=self._backoff.failures,
             said=failure.message,
         )
-        if not self._serving():  # else somebody may still come and take who waits
+        if not self._has_usable_process():  # else somebody may still come and take who waits
             self._fail_waiting(failure)
         self._maintain()
 

@@ -24,7 +24,7 @@ RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it
 
 
 class AppServerProcess:
-    """A process that serves many turns. `start` first; `open_lane` once it is ready."""
+    """A process that serves many turns. `start` first; `open_channel` once it is ready."""
 
     def __init__(self, client_name: str, client_version: str, *, parallel_calls: bool = True) -> None:
         """`parallel_calls`: the binary says when a response of the model's is over."""
@@ -32,7 +32,7 @@ class AppServerProcess:
         self.connection = Connection(client_name, client_version)
         self.exit: Exit | None = None
         """How it ended, once it has."""
-        self.served = 0
+        self.turns_served = 0
         self.on_change: Callable[[], None] | None = None
         """Who wants to know that the process is gone, or not to be used any more."""
         self.on_limits: Callable[[bytes], None] | None = None
@@ -41,25 +41,25 @@ class AppServerProcess:
         """It broke its protocol, or a turn on it did not finish: it takes no further one."""
         self.completed_turn = False
         """A turn has come to its end here, as turns do."""
-        self.ended_at_work = False
+        self.ended_during_turn = False
         """The process ended while a turn was under way on it."""
         self._child: Child | None = None
         self._framer = LineFramer()
         self._readers: dict[int, TransportReader] = {}
-        self._idle: set[int] = set()
-        self._unheard: set[int] = set()
+        self._idle_channels: set[int] = set()
+        self._silent_channels: set[int] = set()
         """Lanes on which the process has not said a word since they were opened or taken up again."""
-        self._opened: asyncio.Event = asyncio.Event()
-        self._lanes_since: dict[int, float] = {}
+        self._greeted: asyncio.Event = asyncio.Event()
+        self._channel_starts: dict[int, float] = {}
         """When each lane in use was opened or taken up again, on the clock of `descendants`."""
-        self._shared = False
+        self._had_parallel_turns = False
         """Several turns have been under way at once since there was none."""
-        self._own: frozenset[int] = frozenset()
+        self._agent_pids: frozenset[int] = frozenset()
         """What the warden has for children before the first turn: the agent."""
-        self._family: dict[int, float] = {}
+        self._agent_processes: dict[int, float] = {}
         """The agent with what it was started through (npm's wrapper), and when each was started."""
 
-    async def start(self, command: Command, *, within: float) -> None:
+    async def start(self, command: Command, *, timeout_seconds: float) -> None:
         """Spawns the process and greets it. A `Fault` where it does not answer `within` seconds."""
         try:
             self._child = await spawn(command, self)
@@ -68,10 +68,10 @@ class AppServerProcess:
             raise Fault(Failure(kind=kind, message=str(error))) from error
         self._child.write(self.connection.open())
         try:
-            async with asyncio.timeout(within):
-                await self._opened.wait()
+            async with asyncio.timeout(timeout_seconds):
+                await self._greeted.wait()
         except TimeoutError:
-            message = f"The agent did not answer within {within:g} s of its start. Try again."
+            message = f"The agent did not answer within {timeout_seconds:g} s of its start. Try again."
             await self.end()
             raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=message)) from None
         except asyncio.CancelledError:
@@ -79,29 +79,29 @@ class AppServerProcess:
             raise
         if self.connection.fault is not None or self.exit is not None:
             await self.end()
-            raise Fault(self._why())
-        self._own = frozenset(children_of(self._child.pid))
-        self._family = descendants_of(self._child.pid)
+            raise Fault(self._start_failure())
+        self._agent_pids = frozenset(children_of(self._child.pid))
+        self._agent_processes = descendants_of(self._child.pid)
 
-    def _why(self) -> Failure:
+    def _start_failure(self) -> Failure:
         if self.connection.fault is not None:
             message = self.connection.fault
             quoted = message.partition(": ")[2]
         else:
-            ended = Ended() if self.exit is None else _ended(self.exit)
+            ended = Ended() if self.exit is None else _exit_of(self.exit)
             message = f"The agent's process ended while it was starting{how_it_ended(ended)}"
             quoted = last_words(ended.stderr_tail)
         return Failure(kind=FaultKind.SPAWN_FAILED, message=message, quoted=quoted)
 
     @property
-    def how_it_ended(self) -> str:
+    def exit_suffix(self) -> str:
         """For behind a sentence about its end: its exit. Its last words are the affair of whose turn it was."""
-        return "." if self.exit is None else f"{exit_of(_ended(self.exit))}."
+        return "." if self.exit is None else f"{exit_of(_exit_of(self.exit))}."
 
     @property
     def memory(self) -> int:
         """Bytes that the agent holds, as far as the system tells. Reads files: not for every turn."""
-        return resident_bytes(self._family) if self.alive else 0
+        return resident_bytes(self._agent_processes) if self.alive else 0
 
     @property
     def alive(self) -> bool:
@@ -112,22 +112,22 @@ class AppServerProcess:
         return self._child.pid if self._child is not None else None
 
     @property
-    def turns(self) -> int:
+    def turns_running(self) -> int:
         """Lanes in use, also those that nobody reads yet; not those that are only kept."""
-        return self.connection.lanes - len(self._idle)
+        return self.connection.channel_count - len(self._idle_channels)
 
-    def open_lane(self) -> ThreadTransport:
-        self._turn_begins()
-        self.served += 1
-        number = self.connection.open_lane()
-        self._lanes_since[number] = seconds_since_boot()
-        self._unheard.add(number)
-        return ThreadTransport(self, number)
+    def open_channel(self) -> ThreadTransport:
+        self._note_turn_start()
+        self.turns_served += 1
+        channel = self.connection.open_channel()
+        self._channel_starts[channel] = seconds_since_boot()
+        self._silent_channels.add(channel)
+        return ThreadTransport(self, channel)
 
-    def _turn_begins(self) -> None:
+    def _note_turn_start(self) -> None:
         """What the process says on stderr is told to a turn that was alone with it: else it may be another's."""
-        self._shared = self.turns > 0
-        if not self._shared and self._child is not None:
+        self._had_parallel_turns = self.turns_running > 0
+        if not self._had_parallel_turns and self._child is not None:
             self._child.clear_stderr()
 
     @property
@@ -135,51 +135,53 @@ class AppServerProcess:
         """Whether something still runs that a turn has left behind: it is older than every turn there is."""
         if self._child is None or not self.alive:
             return False
-        oldest_turn = min(self._lanes_since.values(), default=math.inf)
+        oldest_turn = min(self._channel_starts.values(), default=math.inf)
         return any(
-            born < oldest_turn for pid, born in children_of(self._child.pid).items() if pid not in self._own
+            started_at < oldest_turn
+            for pid, started_at in children_of(self._child.pid).items()
+            if pid not in self._agent_pids
         )
 
-    def attach(self, lane: int, reader: TransportReader) -> None:
-        self._readers[lane] = reader
+    def attach(self, channel: int, reader: TransportReader) -> None:
+        self._readers[channel] = reader
         if self.exit is not None or self.unhealthy:  # since the opening of the lane
-            asyncio.get_running_loop().call_soon(self._tell_end, lane)
+            asyncio.get_running_loop().call_soon(self._report_end, channel)
 
-    def send(self, lane: int, writes: bytes) -> None:
-        self._write(self.connection.send(lane, writes))
+    def send(self, channel: int, writes: bytes) -> None:
+        self._write(self.connection.send(channel, writes))
 
-    def set_idle(self, lane: int, idle: bool) -> None:
+    def set_idle(self, channel: int, idle: bool) -> None:
         """A process on which lanes are only kept is idle: it may be ended, and they with it."""
-        if lane not in self._readers:
+        if channel not in self._readers:
             return
         if idle:
             self.completed_turn = True
-            self._idle.add(lane)
-            self._lanes_since.pop(lane, None)  # what still runs of its turn is an orphan
+            self._idle_channels.add(channel)
+            self._channel_starts.pop(channel, None)  # what still runs of its turn is an orphan
         else:
-            self._turn_begins()
-            self._idle.discard(lane)
-            self._lanes_since[lane] = seconds_since_boot()
-            self._unheard.add(lane)
+            self._note_turn_start()
+            self._idle_channels.discard(channel)
+            self._channel_starts[channel] = seconds_since_boot()
+            self._silent_channels.add(channel)
         self._changed()
 
-    def give_up_idle(self) -> None:
+    def end_idle_channels(self) -> None:
         """The process will take no further turn, also none on a lane that is kept: those are told its end now."""
-        for lane in list(self._idle):
-            self._readers[lane].ended(RENEWED)
+        for channel in list(self._idle_channels):
+            self._readers[channel].ended(RENEWED)
 
-    def give_up_unheard(self) -> None:
+    def end_silent_channels(self) -> None:
         """The process may never answer again: lanes on which it has not said a word are told its end now."""
-        for lane in list(self._unheard):
-            if lane in self._readers:
-                self._readers[lane].ended(RENEWED)
+        for channel in list(self._silent_channels):
+            if channel in self._readers:
+                self._readers[channel].ended(RENEWED)
 
-    def close_lane(self, lane: int) -> None:
-        self._readers.pop(lane, None)
-        self._idle.discard(lane)
-        self._unheard.discard(lane)
-        self._lanes_since.pop(lane, None)
-        self._write(self.connection.close_lane(lane))
+    def close_channel(self, channel: int) -> None:
+        self._readers.pop(channel, None)
+        self._idle_channels.discard(channel)
+        self._silent_channels.discard(channel)
+        self._channel_starts.pop(channel, None)
+        self._write(self.connection.close_channel(channel))
 
     def ask_limits(self) -> None:
         """Asks what the account may still use; `on_limits` is told."""
@@ -206,17 +208,17 @@ class AppServerProcess:
             lines = self._framer.feed(chunk)
         except LineTooLong as fault:
             lines, broken = fault.before, broken_protocol(str(fault))
-        heard = self.connection.receive(lines)
-        self._write(heard.writes)
-        if heard.limits is not None and self.on_limits is not None:
-            self.on_limits(heard.limits)
-        for lane, messages in heard.lanes:
-            self._unheard.discard(lane)
-            reader = self._readers.get(lane)
+        received = self.connection.receive(lines)
+        self._write(received.writes)
+        if received.limits is not None and self.on_limits is not None:
+            self.on_limits(received.limits)
+        for channel, messages in received.messages_by_channel:
+            self._silent_channels.discard(channel)
+            reader = self._readers.get(channel)
             if reader is not None:
                 reader.received(messages, len(chunk) * len(messages) // max(1, len(lines)))
         if self.connection.ready or self.connection.fault is not None:
-            self._opened.set()
+            self._greeted.set()
         if broken is not None:
             for reader in list(self._readers.values()):
                 reader.fail(broken)
@@ -226,19 +228,19 @@ class AppServerProcess:
 
     def ended(self, exit: Exit) -> None:
         self.exit = exit
-        self.ended_at_work = self.turns > 0
-        self._opened.set()
-        for lane in list(self._readers):
-            self._tell_end(lane)
+        self.ended_during_turn = self.turns_running > 0
+        self._greeted.set()
+        for channel in list(self._readers):
+            self._report_end(channel)
         self._changed()
 
-    def _tell_end(self, lane: int) -> None:
-        reader, exit = self._readers.get(lane), self.exit
+    def _report_end(self, channel: int) -> None:
+        reader, exit = self._readers.get(channel), self.exit
         if reader is not None and exit is None:
             reader.ended(RENEWED)
         elif reader is not None and exit is not None:
-            tells = not self._shared and lane not in self._idle
-            reader.ended(_ended(exit) if tells else Ended(exit.code, exit.signal))
+            is_sole_turn = not self._had_parallel_turns and channel not in self._idle_channels
+            reader.ended(_exit_of(exit) if is_sole_turn else Ended(exit.code, exit.signal))
 
     def _changed(self) -> None:
         if self.on_change is not None:
@@ -250,19 +252,19 @@ class ThreadTransport:
 
     exclusive = False
 
-    def __init__(self, process: AppServerProcess, number: int) -> None:
-        self.number = number
-        self.dialect = AppServerTurn(number, parallel_calls=process.parallel_calls)
+    def __init__(self, process: AppServerProcess, channel: int) -> None:
+        self.channel = channel
+        self.dialect = AppServerTurn(channel, parallel_calls=process.parallel_calls)
         self.process = process
-        self.used = False
+        self.has_begun = False
         """A turn has begun on it."""
 
     def attach(self, reader: TransportReader) -> None:
-        self.used = True
-        self.process.attach(self.number, reader)
+        self.has_begun = True
+        self.process.attach(self.channel, reader)
 
     def send(self, writes: bytes) -> None:
-        self.process.send(self.number, writes)
+        self.process.send(self.channel, writes)
 
     def close_stdin(self) -> None:
         raise RuntimeError("stdin of a process that serves several turns stays open")
@@ -274,15 +276,15 @@ class ThreadTransport:
         """Never paused."""
 
     def set_idle(self, idle: bool) -> None:
-        self.process.set_idle(self.number, idle)
+        self.process.set_idle(self.channel, idle)
 
     async def release(self, *, finished: bool) -> None:
         self.process.unhealthy = self.process.unhealthy or not finished
         self.process.completed_turn = self.process.completed_turn or (
-            self.used and finished and self.process.alive
+            self.has_begun and finished and self.process.alive
         )
-        self.process.close_lane(self.number)
+        self.process.close_channel(self.channel)
 
 
-def _ended(exit: Exit) -> Ended:
+def _exit_of(exit: Exit) -> Ended:
     return Ended(exit.code, exit.signal, exit.stderr_tail)

@@ -31,12 +31,12 @@ from codex_proxy.core.turn import Turn
 MAX_TURN_INPUT = 1_000_000
 """Characters of text in `turn/start.input`: the agent refuses more than 1,048,576, but injects any size."""
 
-PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
-MAX_ID = 64
+ID_PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
+MAX_ID_CHARS = 64
 """Ids are the provider's; one of another type's prefix (a custom call's), or a longer one, it refuses."""
 
 
-def native_history(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
+def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
     """Responses items, in order. Messages with nothing in them are left out: the agent refuses them.
 
     An item without an id gets one from its place (the first of these is number `first` of the conversation)
@@ -47,16 +47,16 @@ def native_history(history: Sequence[HistoryItem], *, first: int = 0) -> list[An
     for index, each in enumerate(history, first):
         if isinstance(each, RawHistoryItem):
             out.append(msgspec.Raw(each.json))
-        elif (item := _native(each)) is not None:
+        elif (item := _history_item(each)) is not None:
             given = None if isinstance(each, HistoryOutput) else each.id
-            item["id"] = _kept_id(item["type"], given) or PREFIXES[item["type"]] + _digest(index, item)
+            item["id"] = _usable_id(item["type"], given) or ID_PREFIXES[item["type"]] + _digest(index, item)
             out.append(item)
     return out
 
 
-def _kept_id(type: str, id: str | None) -> str | None:
+def _usable_id(type: str, id: str | None) -> str | None:
     """The id that the client gave, where the provider takes it for an item of this type."""
-    fits = id is not None and id.startswith(PREFIXES[type]) and len(id) <= MAX_ID
+    fits = id is not None and id.startswith(ID_PREFIXES[type]) and len(id) <= MAX_ID_CHARS
     return id if fits else None
 
 
@@ -65,7 +65,7 @@ def _digest(index: int, item: dict[str, Any]) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _native(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any] | None:
+def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any] | None:
     if isinstance(item, HistoryMessage):
         return _message(item)
     if isinstance(item, HistoryOutput):
@@ -117,8 +117,8 @@ def split_input(
         if isinstance(last, HistoryMessage) and last.role == "user" and last.parts:
             size = sum(len(part.text) for part in last.parts if isinstance(part, TextPart))
             if size <= MAX_TURN_INPUT:
-                return native_history(history[:-1], first=first), [_input(part) for part in last.parts]
-    return native_history(history, first=first), []
+                return history_items(history[:-1], first=first), [_input(part) for part in last.parts]
+    return history_items(history, first=first), []
 
 
 def _input(part: Part) -> dict[str, Any]:

@@ -27,8 +27,8 @@ class Change(Enum):
     GIVEN_UP = "the turn cannot go on, though the agent may"
     RESUMED = "another turn starts on the thread"
     UNWANTED = "nobody wants the thread any more"
-    TOLD_TO_STOP = "the agent was told to stop its turn"
-    FORGOTTEN = "the agent has let go of the thread, or has none"
+    INTERRUPTED = "the agent was told to stop its turn"
+    UNSUBSCRIBED = "the agent has let go of the thread, or has none"
     PROCESS_ENDED = "the agent's process is gone"
 
 
@@ -59,13 +59,13 @@ TABLE = StateTable(
         },
         State.CLOSING: {
             Change.GIVEN_UP: State.CLOSING,
-            Change.TOLD_TO_STOP: State.UNSUBSCRIBING,
-            Change.FORGOTTEN: State.DONE,
+            Change.INTERRUPTED: State.UNSUBSCRIBING,
+            Change.UNSUBSCRIBED: State.DONE,
             Change.PROCESS_ENDED: State.DONE,
         },
         State.UNSUBSCRIBING: {
             Change.ENDED_BADLY: State.UNSUBSCRIBING,
-            Change.FORGOTTEN: State.DONE,
+            Change.UNSUBSCRIBED: State.DONE,
             Change.PROCESS_ENDED: State.DONE,
         },
         State.DONE: {
@@ -77,6 +77,6 @@ TABLE = StateTable(
 """A turn that cannot be resumed ends once more, in whatever state its thread is."""
 
 ACTIVE = State.ACTIVE
-MAY_WORK = frozenset({State.ACTIVE, State.ABANDONED, State.CLOSING})
+AGENT_MAY_WORK = frozenset({State.ACTIVE, State.ABANDONED, State.CLOSING})
 """The agent may work on its turn."""
 UNWANTED = frozenset({State.CLOSING, State.UNSUBSCRIBING, State.DONE})

@@ -12,7 +12,7 @@ from codex_proxy.agents.codex_app_server.client_tools import dynamic_tool
 from codex_proxy.agents.codex_app_server.messages import request
 from codex_proxy.agents.codex_app_server.turn_params import (
     MAX_TURN_INPUT,
-    native_history,
+    history_items,
     split_input,
     thread_params,
     turn_settings,
@@ -36,7 +36,7 @@ USER = HistoryMessage("user", (TextPart("Hello"),))
 
 def native(*items: HistoryItem, first: int = 0) -> list[Any]:
     """As JSON, which is what the agent sees."""
-    return json.loads(msgspec.json.encode(native_history(items, first=first)))  # type: ignore[no-any-return]
+    return json.loads(msgspec.json.encode(history_items(items, first=first)))  # type: ignore[no-any-return]
 
 
 def bare(*items: HistoryItem) -> list[Any]:
@@ -182,8 +182,8 @@ def split(mode: Mode, *history: HistoryItem) -> tuple[list[Any], list[dict[str, 
 
 
 def test_a_plain_model_gets_all_as_items_and_starts_on_nothing() -> None:
-    rules = HistoryMessage("developer", (TextPart("Be brief."),))
-    assert split("model", rules, USER) == (native(rules, USER), [])
+    repair = HistoryMessage("developer", (TextPart("Be brief."),))
+    assert split("model", repair, USER) == (native(repair, USER), [])
 
 
 def test_an_agent_gets_the_newest_message_as_a_person_would_type_it() -> None:

@@ -15,32 +15,34 @@ from tests.agents.app_server_dialogue import Dialogue
 
 
 def test_usage_is_the_sum_of_the_model_calls_of_the_turn() -> None:
-    talk = Dialogue().start()
-    talk.completes()
-    assert talk.completes()[0] == ev.UsageReported(ev.Usage(20, 8, 4, 2), "provider")
+    dialogue = Dialogue().start()
+    dialogue.completes()
+    assert dialogue.completes()[0] == ev.UsageReported(ev.Usage(20, 8, 4, 2), "provider")
 
 
 def test_the_agents_own_count_confirms_the_providers_once() -> None:
-    talk = Dialogue().start()
-    counted = talk.completes()[0]
+    dialogue = Dialogue().start()
+    counted = dialogue.completes()[0]
     total = {"inputTokens": 10, "cachedInputTokens": 4, "outputTokens": 2, "reasoningOutputTokens": 1}
-    confirmed = talk.tells("thread/tokenUsage/updated", tokenUsage={"total": total})
+    confirmed = dialogue.agent_notifies("thread/tokenUsage/updated", tokenUsage={"total": total})
     usage = ev.Usage(10, 4, 2, 1)
     assert [counted, *confirmed] == [
         ev.UsageReported(usage, "provider"),
         ev.UsageReported(usage, "token_count"),
     ]
-    assert talk.tells("thread/tokenUsage/updated", tokenUsage={"total": total}) == []
+    assert dialogue.agent_notifies("thread/tokenUsage/updated", tokenUsage={"total": total}) == []
 
 
 def test_a_model_call_that_broke_off_is_counted_by_the_threads_own_sum() -> None:
-    talk = Dialogue().start()
-    talk.completes()
+    dialogue = Dialogue().start()
+    dialogue.completes()
     total = {"inputTokens": 30, "outputTokens": 2}
-    assert talk.tells("thread/tokenUsage/updated", tokenUsage={"total": total}) == [
+    assert dialogue.agent_notifies("thread/tokenUsage/updated", tokenUsage={"total": total}) == [
         ev.UsageReported(ev.Usage(30, 0, 2, 0))
     ]
-    assert talk.tells("thread/tokenUsage/updated", tokenUsage={"total": {"inputTokens": 0}}) == []
+    assert (
+        dialogue.agent_notifies("thread/tokenUsage/updated", tokenUsage={"total": {"inputTokens": 0}}) == []
+    )
 
 
 # --- what the agent asks --------------------------------------------------------------------------
@@ -70,30 +72,32 @@ INPUT = "item/tool/requestUserInput"
         (INPUT, {"questions": []}, ev.InputRequested(f"{INPUT}:4", ""), {"answers": {}}, {"answers": {}}),
     ],
 )
-def test_a_question_of_the_agent_is_answered_as_it_is_decided(
+def test_a_question_of_the_agent_is_answered_as_decided(
     method: str, params: dict[str, Any], asked: Event, yes: Any, no: Any
 ) -> None:
     for decision, result in ((Decision(approve=True), yes), (Decision(), no)):
-        talk = Dialogue(mode="agent").start()
-        assert talk.asks(4, method, **params) == [asked]
-        assert talk.replies(f"{method}:4", decision) == {"id": 4, "result": result}
-        assert talk.turn.answer(f"{method}:4", decision) == NOTHING, "only once"
+        dialogue = Dialogue(mode="agent").start()
+        assert dialogue.agent_requests(4, method, **params) == [asked]
+        assert dialogue.client_replies(f"{method}:4", decision) == {"id": 4, "result": result}
+        assert dialogue.turn.answer(f"{method}:4", decision) == NOTHING, "only once"
 
 
 def test_a_request_that_nobody_knows_is_refused_at_once_and_noticed() -> None:
-    talk = Dialogue().start()
-    assert talk.asks(9, "item/permissions/requestApproval") == [
+    dialogue = Dialogue().start()
+    assert dialogue.agent_requests(9, "item/permissions/requestApproval") == [
         ev.Notice("unknown_request", "item/permissions/requestApproval")
     ]
-    assert talk.sent[-1] == {"id": 9, "error": {"code": -32601, "message": "unsupported"}}
+    assert dialogue.sent[-1] == {"id": 9, "error": {"code": -32601, "message": "unsupported"}}
 
 
-def test_an_answer_to_nothing_is_nothing() -> None:
+def test_a_reply_to_no_request_is_ignored() -> None:
     assert Dialogue().start().turn.answer("item/tool/call:7", Decision()) == NOTHING
 
 
 def test_a_command_that_runs_on_after_the_end_is_no_refusal() -> None:
-    talk = Dialogue(mode="agent").start()
-    talk.tells("item/started", item={"type": "commandExecution", "id": "c_1", "command": "sleep 9"})
-    talk.tells("item/started", item={"type": "reasoning", "id": "r_1"})
-    assert talk.ends() == [TurnEnded(Stop.STOP)]
+    dialogue = Dialogue(mode="agent").start()
+    dialogue.agent_notifies(
+        "item/started", item={"type": "commandExecution", "id": "c_1", "command": "sleep 9"}
+    )
+    dialogue.agent_notifies("item/started", item={"type": "reasoning", "id": "r_1"})
+    assert dialogue.ends() == [TurnEnded(Stop.STOP)]

@@ -10,18 +10,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.codex_app_server.client_tools import (
+    IGNORED_NAMES,
     MAX_CHARS,
-    OURS,
+    PREFIX,
     RESERVED_PREFIX,
-    SWALLOWED,
     ToolNames,
     agent_name,
 )
 
-TAKEN = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
+VALID_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 NAMES = st.text(max_size=140) | st.text("ab_.0", max_size=8) | st.text("ab", min_size=60, max_size=140)
-STARTS = st.sampled_from(["", OURS, RESERVED_PREFIX, OURS + OURS, OURS + RESERVED_PREFIX])
-NASTY = st.builds(str.__add__, STARTS, NAMES | st.sampled_from(sorted(SWALLOWED)))
+STARTS = st.sampled_from(["", PREFIX, RESERVED_PREFIX, PREFIX + PREFIX, PREFIX + RESERVED_PREFIX])
+NASTY = st.builds(str.__add__, STARTS, NAMES | st.sampled_from(sorted(IGNORED_NAMES)))
 
 
 def digest(name: str) -> str:
@@ -32,45 +32,45 @@ def digest(name: str) -> str:
 @example("mcp__\ud800")
 @example("weather\n")
 @example("")
-def test_every_name_is_one_that_the_agent_takes_and_passes_on(name: str) -> None:
+def test_every_name_is_one_that_the_agent_accepts(name: str) -> None:
     given_name = agent_name(name)
-    assert TAKEN.match(given_name)
-    assert given_name not in SWALLOWED
+    assert VALID_NAME.match(given_name)
+    assert given_name not in IGNORED_NAMES
     assert not given_name.startswith(RESERVED_PREFIX)
     assert given_name == name or len(given_name) <= MAX_CHARS
 
 
 @given(st.sets(NASTY, max_size=20))
-def test_no_two_names_meet(names: set[str]) -> None:
+def test_no_two_names_become_the_same(names: set[str]) -> None:
     assert len({agent_name(name) for name in names}) == len(names)
 
 
 @given(NASTY)
-def test_a_name_that_is_made_to_look_like_a_renamed_one_does_not_meet_it(name: str) -> None:
+def test_a_name_that_is_made_to_look_like_a_renamed_one_does_not_collide_with_it(name: str) -> None:
     """What the agent was given for one name, less what was put in front, is itself a name."""
     renamed = agent_name(name)
-    for other in (renamed, renamed.removeprefix(OURS)):
+    for other in (renamed, renamed.removeprefix(PREFIX)):
         if other != name:
             assert agent_name(other) != renamed
 
 
-def test_a_reserved_name_that_ends_as_another_ones_digest_does_not_meet_it() -> None:
+def test_a_reserved_name_that_ends_as_another_ones_digest_does_not_collide_with_it() -> None:
     broken = "mcp__a.b"
     forged = f"mcp__a_b_{digest(broken)}"
-    assert agent_name(broken) == f"{OURS}mcp__a_b_{digest(broken)}"
+    assert agent_name(broken) == f"{PREFIX}mcp__a_b_{digest(broken)}"
     assert agent_name(forged) != agent_name(broken)
 
 
 @given(st.sets(NASTY, max_size=20))
-def test_every_name_finds_its_way_back(names: set[str]) -> None:
+def test_every_name_is_converted_back(names: set[str]) -> None:
     known = ToolNames(names)
     for name in names:
-        assert known.offered(agent_name(name))
+        assert known.is_offered(agent_name(name))
         assert known.client_name(agent_name(name)) == name
 
 
 @pytest.mark.parametrize("name", ["get_weather", "a", "A-b_9", "x" * 128, "mcp_", "client"])
-def test_a_name_that_is_taken_stays(name: str) -> None:
+def test_a_valid_name_stays(name: str) -> None:
     assert agent_name(name) == name
 
 
@@ -85,12 +85,12 @@ def test_a_name_that_is_taken_stays(name: str) -> None:
         ("mcp__" + "x" * 60, f"client_mcp__{'x' * 35}_{digest('mcp__' + 'x' * 60)}"),
     ],
 )
-def test_a_name_that_is_not_taken_stays_readable(name: str, renamed: str) -> None:
+def test_a_name_that_is_invalid_stays_readable(name: str, renamed: str) -> None:
     assert agent_name(name) == renamed
 
 
-def test_a_name_that_was_not_offered_is_told_apart() -> None:
+def test_a_name_that_was_not_offered_is_recognized() -> None:
     known = ToolNames(["exec_command"])
-    assert not known.offered("exec_command")
-    assert not known.offered("other")
+    assert not known.is_offered("exec_command")
+    assert not known.is_offered("other")
     assert known.client_name("other") == "other"
