@@ -148,12 +148,12 @@ async def test_a_few_hundred_faulted_requests_cost_no_memory_each(tmp_path: Path
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1200)
-async def test_ten_thousand_faulted_requests_leave_the_memory_as_it_was(tmp_path: Path) -> None:
+async def test_thousands_of_faulted_requests_leave_the_memory_as_it_was(tmp_path: Path) -> None:
     async with victim(tmp_path, "app-server") as server:
         await server.faults(300)  # what is loaded and kept once, and room for as many bodies as come at once
         before = server.mib
         sizes = []
         for _ in itertools.repeat(None, 10):
-            await server.faults(1000)
+            await server.faults(200)
             sizes.append(round(server.mib - before, 1))
         assert sizes[-1] < ALLOWED_MIB, sizes

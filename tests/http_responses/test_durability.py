@@ -58,7 +58,7 @@ async def test_a_second_server_on_one_store_does_not_start_and_says_why(tmp_path
         assert (await ask(proxy, said("Hello."))).status == 200
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.exhaustive)])
 async def test_every_acknowledged_response_survives_a_kill(tmp_path: Path, kills: int) -> None:
     chance = random.Random(5)
     acknowledged: list[str] = []

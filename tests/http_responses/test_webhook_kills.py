@@ -10,7 +10,7 @@ import pytest
 from tests.http_responses.webhook_kills import after_kills, moments
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "commits",
     [pytest.param([3, 4, 5, None], id="some"), pytest.param(None, id="many", marks=pytest.mark.exhaustive)],
@@ -19,7 +19,7 @@ async def test_every_end_of_a_background_response_is_told_after_kills(
     tmp_path: Path, commits: list[int | None] | None
 ) -> None:
     chance = random.Random(7)
-    found = await after_kills(tmp_path, moments(60, chance) if commits is None else commits, chance)
+    found = await after_kills(tmp_path, moments(20, chance) if commits is None else commits, chance)
     assert found.ended
     assert found.lost == set()
     assert found.ambiguous == set()

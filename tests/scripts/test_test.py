@@ -34,6 +34,15 @@ def test_arguments_go_to_pytest(checkout: Checkout) -> None:
     assert tools(checkout)[-1].endswith("|tests/core|-k|a or b|")
 
 
+def test_what_is_compiled_once_is_kept_and_the_tests_are_compiled_beside_the_types(
+    checkout: Checkout,
+) -> None:
+    checkout.install_program("a-tool", '#!/bin/sh\necho "${0##*/}|$PYTHONDONTWRITEBYTECODE" >>"$NOTES"\n')
+    checkout.run("test", "tests/core", PYTHONDONTWRITEBYTECODE="1")
+    assert set(tools(checkout)) == {"ruff|", "mypy|", "pytest|"}
+    assert "-m pytest --collect-only -qq tests/core" in checkout.told
+
+
 @pytest.mark.parametrize("failing", ["ruff", "mypy", "pytest"])
 def test_a_check_that_fails_is_the_last_one_and_fails_the_whole(checkout: Checkout, failing: str) -> None:
     done = checkout.run("test", FAILING=failing)
@@ -80,4 +89,4 @@ def test_fast_tests_run_first_and_the_exhaustive_ones_only_when_all_are_asked_fo
     folders = [name.split("/")[1] for name in names]
     assert list(dict.fromkeys(folders)) == ["core", "store", "scripts"]
     more = [name for name in collected("--all") if name not in names]
-    assert more == ["tests/store/test_crash.py::test_every_acknowledged_write_survives_many_kills[250]"]
+    assert more == ["tests/store/test_crash.py::test_every_acknowledged_write_survives_many_kills[100]"]

@@ -137,7 +137,7 @@ async def whole_turns(path: Path, acknowledged: list[str]) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("kills", [25, pytest.param(250, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kills", [25, pytest.param(100, marks=pytest.mark.exhaustive)])
 def test_every_acknowledged_write_survives_many_kills(nursery: Nursery, path: Path, kills: int) -> None:
     chance = random.Random(5)
     for life in range(kills):
