@@ -17,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from codex_proxy import __version__
+from codex_proxy.core.account import AgentModel
 from codex_proxy.http.metrics import RequestRecord
 from codex_proxy.http.stream_slots import StreamSlots
 from codex_proxy.loop_delay import LoopDelay
@@ -138,13 +139,15 @@ class Metrics:
 
 def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
     """A function that gives a model's name as it is listed; `other` for any that is not."""
-    listed: dict[str, str] = {
-        entry["id"].lower(): entry["id"]
-        for env in ("prod", "dev")
-        for entry in list_body(catalog, env, 0)["data"]
-    }
+    listed: dict[str, str] = {}
+    models: tuple[AgentModel, ...] | None = None
 
     def label(name: str) -> str:
+        nonlocal listed, models
+        if models is not catalog.models:  # an agent may get new ones at any time
+            models = catalog.models
+            entries = (entry for env in ("prod", "dev") for entry in list_body(catalog, env, 0)["data"])
+            listed = {entry["id"].lower(): entry["id"] for entry in entries}
         return listed.get(name.lower()) or listed.get(split_mode(name)[0].lower(), OTHER)
 
     return label

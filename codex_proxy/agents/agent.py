@@ -25,18 +25,20 @@ class ProcessCounts(msgspec.Struct, frozen=True):
 
 
 class Agent(Protocol):
-    """One kind of agent on this machine, ready to take turns once `start` has returned."""
+    """One kind of agent, ready to take turns once `start` has returned."""
 
     name: str
     version: str
     capabilities: frozenset[Capability]
     off: Mapping[str, tuple[str, ...]]
     """What another release of its program could do besides, and what this one lacks for it, by name."""
-    any_model: bool
-    """The provider judges model names, so none is unknown here."""
-
     limits: NewestLimits
     """What it has told of its account's limits."""
+
+    @property
+    def any_model(self) -> bool:
+        """The provider judges model names, so none is unknown here."""
+        ...
 
     async def start(self) -> None:
         """Finds out what there is and warms what is kept warm. A `Fault` where the agent cannot work."""
@@ -50,14 +52,16 @@ class Agent(Protocol):
         """Gives back what a session has used; `finished`: the agent itself has said that the turn is over."""
         ...
 
-    def models(self) -> tuple[AgentModel, ...]: ...
+    def models(self) -> tuple[AgentModel, ...]:
+        """Those that there are now."""
+        ...
 
     async def ask_limits(self) -> None:
         """Returns when `limits` is as new as can be had without a turn, or cannot be."""
         ...
 
     def processes(self) -> ProcessCounts:
-        """How many processes it has, for the metrics."""
+        """How many processes it has, for the metrics; none where it works over the network."""
         ...
 
     def trouble(self) -> Failure | None:
@@ -65,7 +69,7 @@ class Agent(Protocol):
         ...
 
     async def close(self) -> None:
-        """Ends every child, and returns when they are gone."""
+        """Ends every child, or closes every connection, and returns when they are gone."""
         ...
 
     def kill(self) -> None:

@@ -106,5 +106,7 @@ Capability = Literal[
     "web_search",
     "verbosity",
     "service_tier",
+    "sampling",
+    "tool_choice",
 ]
 """`tool_replies`: a turn goes on with the outputs of its calls, so that a server can run tools in it."""

@@ -67,6 +67,11 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Its answers are made up; the server warns of that."""
     confined: bool = False
     """What it runs is kept in the sandbox of the settings. Where it is not, the server says so when it starts."""
+    plain_only: bool = False
+    """Every turn is one of a plain model: it has no folder, commands or sandbox, and no turn may ask for an agent."""
+    bounds_silence: bool = False
+    """It has time limits of its own for silence, before the first word and later; those of the server hold only where
+    the operator sets them."""
     uses_codex: bool = False
     """It runs Codex, so that Codex's home, program and config.toml are protected and obeyed."""
 

@@ -20,8 +20,13 @@ def banner(server: Any) -> str:
     lines = [
         f"codex-proxy {__version__} serves on {base}",
         f"  agent      {server.agent.name} {server.agent.version}",
-        f"  workspace  {settings.workdir} ({sandbox})",
     ]
+    if spec.plain_only:
+        lines.append(
+            f"  models     {len(server.agent.models()) or 'any name'} (plain models: nothing runs here)"
+        )
+    else:
+        lines.append(f"  workspace  {settings.workdir} ({sandbox})")
     lines += [
         f"  off        {feature}: this release has no {', no '.join(names)}"
         for feature, names in server.agent.off.items()

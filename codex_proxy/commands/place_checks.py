@@ -10,7 +10,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from codex_proxy.agents.registry import runs_codex
+from codex_proxy.agents.registry import is_plain_only, runs_codex
 from codex_proxy.commands.checkup import Check, Fact
 from codex_proxy.config import Settings
 from codex_proxy.core.keys import KeysError, with_default
@@ -113,6 +113,9 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
     """Where agent turns work: to be read, and written where the sandbox lets them."""
     folder = settings.workdir
     facts: dict[str, Fact] = {"path": str(folder), "sandbox": settings.sandbox}
+    if is_plain_only(settings):
+        message = "This agent works in no folder."
+        return Check(name="workspace", status="skipped", message=message, facts=facts)
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.X_OK):
         message = f"{folder} is not a folder that we can read."
         advice = "Name the folder to work in with --workdir."

@@ -24,6 +24,7 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     efforts: tuple[str, ...] = ()
     default_effort: str | None = None
     is_default: bool = False
+    owned_by: str = "codex"
     service_tiers: tuple[str, ...] = ()
     """What it may be served in, beside `default`, by OpenAI's names."""
     default_tier: str = "default"

@@ -28,6 +28,18 @@ class NamedTools(msgspec.Struct, frozen=True):
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTools
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """What an agent that passes a request on to another server has to know of how it came here."""
+
+    hops: tuple[str, ...] = ()
+    """Servers like this one that it has passed, oldest first."""
+    key: str = ""
+    """The client's own key; empty unless the operator wants it passed on."""
+
+    def __repr__(self) -> str:
+        return f"Origin(hops={self.hops!r})"
+
+
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a client. Everything an agent needs to know of it, and nothing of HTTP."""
 
@@ -60,6 +72,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     choices: int = 1
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
+    json_object: bool = False
+    """The answer's text must be a JSON object; the model is told so, and its answer is checked. Whoever makes the
+    attempt sets it."""
+    origin: Origin = Origin()
     sampling: Mapping[str, Any] = {}
     """How the model is to choose its words (`temperature`, `seed`, ...): fields as they came, by name. Only an agent
     that can set them reads them."""

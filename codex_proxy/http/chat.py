@@ -13,6 +13,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLOCK, IDS, RUNS, USAGE
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, streamed, whole
+from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers
 from codex_proxy.http.sources import Source, start, start_samples
@@ -60,6 +61,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         mode=request.headers.get("X-Codex-Mode"),
         workdir=request.headers.get("X-Codex-Workdir"),
         sandbox=request.headers.get("X-Codex-Sandbox"),
+        origin=origin_of(request),
     )
     client = request[CLIENT]
     parsed = await parsed_from(

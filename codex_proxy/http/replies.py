@@ -65,7 +65,7 @@ def agent_headers(
     where none did; `verbosity`, `effort`: the fields of those. Each is named where the agent cannot do that.
     """
     able = agent.capabilities
-    named = list(ignored)
+    named = [name for name in ignored if not ("sampling" in able and name in turn.sampling)]
     if search is not None and not (turn.web_search and "web_search" in able):
         named.append(search)
     if turn.verbosity is not None and "verbosity" not in able:

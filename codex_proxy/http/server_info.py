@@ -69,7 +69,7 @@ async def list_models(request: web.Request) -> web.Response:
     catalog, client = request.app[CATALOG], request[CLIENT]
     if "client_version" in request.query:
         models = tuple(model for model in catalog.models if client.allows_some_effort(model.id))
-        own = codex_list_body(msgspec.structs.replace(catalog, models=models))
+        own = codex_list_body(models)
         if own["models"]:
             return json_response(own)
     body = list_body(catalog, request.app[ENVIRONMENT], request.app[STARTED])

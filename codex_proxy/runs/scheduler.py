@@ -30,7 +30,7 @@ from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutp
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, filled
 from codex_proxy.tools.attempt import Attempt, first_attempt
-from codex_proxy.tools.checks import Check
+from codex_proxy.tools.checks import Check, StrictForm
 from codex_proxy.tools.fingerprint import prints_of
 from codex_proxy.tools.replay import entries_of, recalled_history, said_by, visible_calls
 from codex_proxy.workers.schema_checks import SchemaChecks
@@ -206,12 +206,15 @@ class RunScheduler:
                 return _StartPlan(attempt, reused=reused)
         given = await self._with_memory(_replayed(turn, turn, replay), owner)
         if given is not turn:
-            attempt = first_attempt(given, attempt.form)
+            attempt = self._attempt(given, attempt.form)
         return _StartPlan(attempt, opened=await self.agent.open(attempt.turn))
 
     async def _first_attempt(self, turn: Turn) -> Attempt:
         schema = turn.output_schema
-        return first_attempt(turn, None if schema is None else await self.checks.strict_form(bytes(schema)))
+        return self._attempt(turn, None if schema is None else await self.checks.strict_form(bytes(schema)))
+
+    def _attempt(self, turn: Turn, form: StrictForm | None) -> Attempt:
+        return first_attempt(turn, form, keeps_choice="tool_choice" in self.agent.capabilities)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
         """The turn with what is remembered of its earlier steps."""

@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from codex_proxy.core.turn import Origin
+
 _encoder = msgspec.json.Encoder()
 _encode: Callable[[object], bytes] = _encoder.encode
 
@@ -67,6 +69,8 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
     """`X-Codex-Sandbox`: a narrower sandbox for this request."""
     activity: str | None = None
     """`X-Codex-Activity`: `items` asks for the agent's activity as items of types of our own."""
+    origin: Origin = Origin()
+    """How the request came here."""
 
 
 WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None

@@ -8,7 +8,8 @@ docs/wire-rules.md#lists-and-stored-objects.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -33,20 +34,56 @@ def billed_model(turn: Turn) -> str:
     return turn.model or DEFAULT_NAME
 
 
-class ModelCatalog(msgspec.Struct, frozen=True, kw_only=True):
-    """The models that can be asked for. `aliases` are the operator's; `any_model`: the provider takes other names."""
+class ModelSource(Protocol):
+    """Whoever knows which models there are at this moment: the agent."""
 
-    models: tuple[AgentModel, ...] = ()
-    aliases: tuple[tuple[str, str], ...] = ()
-    any_model: bool = False
-    default_model: str = ""
-    """What `codex-5` means; empty: the agent's own default."""
-    off: tuple[str, ...] = ()
-    """What the agent cannot do because of its program's release."""
-    other_tiers: tuple[str, ...] = ()
-    """The service tiers of models that are not listed."""
-    advice: str = ""
-    """A further sentence for whoever asks for a model that does not exist."""
+    @property
+    def any_model(self) -> bool: ...
+
+    def models(self) -> tuple[AgentModel, ...]: ...
+
+
+class ModelCatalog:
+    """The models that can be asked for. `aliases` are the operator's; `any_model`: the provider takes other names.
+
+    `source` tells the models where they may change; else they are those that are given. `default_model` is what
+    `codex-5` means; empty: the agent's own default. `off`: what the agent cannot do because of its program's release.
+    `other_tiers`: the service tiers of models that are not listed. `advice`: a further sentence for whoever asks for a
+    model that does not exist. `lists_codex`: `codex-5` and its like are listed; they are known even where they are not.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: tuple[AgentModel, ...] = (),
+        aliases: tuple[tuple[str, str], ...] = (),
+        any_model: bool = False,
+        source: ModelSource | None = None,
+        default_model: str = "",
+        off: tuple[str, ...] = (),
+        other_tiers: tuple[str, ...] = (),
+        advice: str = "",
+        lists_codex: bool = True,
+    ) -> None:
+        self._models = models
+        self._any_model = any_model
+        self._source = source
+        self.aliases = aliases
+        self.default_model = default_model
+        self.off = off
+        self.other_tiers = other_tiers
+        self.advice = advice
+        self.lists_codex = lists_codex
+
+    @property
+    def models(self) -> tuple[AgentModel, ...]:
+        """Those that there are now."""
+        return self._models if self._source is None else self._source.models()
+
+    @property
+    def any_model(self) -> bool:
+        """Names that are not listed are judged by the provider."""
+        return self._any_model if self._source is None else self._source.any_model
 
 
 class Resolved(msgspec.Struct, frozen=True):
@@ -170,8 +207,7 @@ def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
     `codex-5*` elsewhere."""
     base = "codev-5" if env == "dev" else "codex-5"
     names = [
-        base,
-        *(f"{base}-{effort}" for effort in _ALIAS_EFFORTS),
+        *((base, *(f"{base}-{effort}" for effort in _ALIAS_EFFORTS)) if catalog.lists_codex else ()),
         *(model.id for model in catalog.models if not model.hidden),
         *(name for name, _ in catalog.aliases),
     ]
@@ -193,6 +229,7 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
     model = next((model for model in catalog.models if model.id == resolved.agent_model), None)
     if model is None:
         return entry
+    entry["owned_by"] = model.owned_by
     if model.display_name:
         entry["display_name"] = model.display_name
     if model.context_window is not None:
@@ -207,6 +244,6 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
     return entry
 
 
-def codex_list_body(catalog: ModelCatalog) -> dict[str, Any]:
+def codex_list_body(models: Sequence[AgentModel]) -> dict[str, Any]:
     """Codex's own shape, for Codex as a client: its own entries, as it gave them."""
-    return {"models": [msgspec.Raw(model.native) for model in catalog.models if model.native]}
+    return {"models": [msgspec.Raw(model.native) for model in models if model.native]}

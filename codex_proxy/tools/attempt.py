@@ -75,13 +75,16 @@ class Attempt:
         return result
 
 
-def first_attempt(turn: Turn, form: StrictForm | None) -> Attempt:
-    """`form`: what the agent is given of the turn's output schema; None where it can be given nothing."""
-    return _attempt(turn, form, again=False, wrong=None)
+def first_attempt(turn: Turn, form: StrictForm | None, *, keeps_choice: bool = False) -> Attempt:
+    """`form`: what the agent is given of the turn's output schema; None where it can be given nothing. `keeps_choice`:
+    the agent makes its model keep `tool_choice`, which need not be told in words."""
+    return _attempt(turn, form, again=False, wrong=None, choice_in_words=not keeps_choice)
 
 
-def _attempt(turn: Turn, form: StrictForm | None, *, again: bool, wrong: str | None) -> Attempt:
-    given = with_tool_choice(turn, again=again and wrong is None)
+def _attempt(
+    turn: Turn, form: StrictForm | None, *, again: bool, wrong: str | None, choice_in_words: bool = True
+) -> Attempt:
+    given = with_tool_choice(turn, again=again and wrong is None, in_words=choice_in_words)
     check = None
     schema = bytes(turn.output_schema) if turn.output_schema is not None else None
     if schema is not None:
@@ -93,7 +96,9 @@ def _attempt(turn: Turn, form: StrictForm | None, *, again: bool, wrong: str | N
         if wrong is not None or not (form or schema == ANY_OBJECT):
             given = with_schema_words(given, schema if form is None else form.schema, wrong=wrong)
         given = msgspec.structs.replace(
-            given, output_schema=None if form is None else msgspec.Raw(form.schema)
+            given,
+            output_schema=None if form is None else msgspec.Raw(form.schema),
+            json_object=form is None,
         )
     as_asked = given.history is turn.history
     return Attempt(given, ToolPolicy(turn, second_try=again), check, form, as_asked=as_asked)

@@ -55,16 +55,17 @@ def must_call(turn: Turn) -> bool:
     return turn.tool_choice == "required"
 
 
-def with_tool_choice(turn: Turn, *, again: bool = False) -> Turn:
+def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) -> Turn:
     """The turn with what its model must be told of the choice, and only the tools that may be called.
 
-    `again`: the model was told once already and did not listen.
+    `again`: the model was told once already and did not listen. Not `in_words`: the agent sees to a call itself.
     """
     tools = may_be_called(turn)
-    if tools is turn.tools and not must_call(turn):
+    tell = must_call(turn) and in_words
+    if tools is turn.tools and not tell:
         return turn
     history: tuple[HistoryItem, ...] = turn.history
-    if must_call(turn):
+    if tell:
         names = ", ".join(f"`{tool.name}`" for tool in tools)
         words = f"Call one of these tools now: {names}." if len(tools) > 1 else f"Call the tool {names} now."
         words += " Do not answer with text."

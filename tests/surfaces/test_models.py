@@ -147,4 +147,4 @@ def test_an_entry_says_nothing_of_what_is_not_known() -> None:
 
 
 def test_codex_itself_gets_its_own_entries_as_it_gave_them() -> None:
-    assert msgspec.json.encode(codex_list_body(CATALOG)) == b'{"models":[{"slug":"gpt-5.5"}]}'
+    assert msgspec.json.encode(codex_list_body(CATALOG.models)) == b'{"models":[{"slug":"gpt-5.5"}]}'

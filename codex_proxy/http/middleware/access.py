@@ -16,6 +16,7 @@ from aiohttp import web
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NOBODY, digest_of
 from codex_proxy.core.shown_text import excerpt
+from codex_proxy.core.turn import Origin
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.endpoint import OPEN_PATHS, Handler
 from codex_proxy.http.middleware.forwarded import check_forwarded, client_address
@@ -49,6 +50,11 @@ READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
 """What a page offers as a subprotocol, with its key behind it."""
+
+PASSES_KEYS: Final = web.AppKey("passes_keys", bool)
+"""The agent is given the keys of clients, to pass them on."""
+HOPS_HEADER: Final = "X-Codex-Hops"
+_MAX_HOPS: Final = 32
 
 DIGEST: Final = web.RequestKey("digest", str)
 """Of the key that the request came with; empty where it came with none. The key itself is not kept."""
@@ -129,6 +135,13 @@ async def _authenticate(request: web.Request) -> None:
 def delaying_guesses(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
     """To be put around the check of a key: waits before it where wrong keys came from the same address."""
     return request.app[WRONG_KEYS].delaying(client_address(request), digest)
+
+
+def origin_of(request: web.Request) -> Origin:
+    """How the request came here, for an agent that passes it on."""
+    hops = request.headers.get(HOPS_HEADER, "").split(",", _MAX_HOPS)
+    key = key_in(request) if request.app[PASSES_KEYS] else ""
+    return Origin(tuple(hop.strip() for hop in hops if hop.strip()), key)
 
 
 def key_in(request: web.Request) -> str:

@@ -12,6 +12,7 @@ from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, Reader, streamed, whole
+from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.body_budget import HELD
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers
@@ -161,6 +162,7 @@ def hints_of(request: web.Request) -> RequestHints:
         workdir=request.headers.get("X-Codex-Workdir"),
         sandbox=request.headers.get("X-Codex-Sandbox"),
         activity=request.headers.get("X-Codex-Activity"),
+        origin=origin_of(request),
     )
 
 

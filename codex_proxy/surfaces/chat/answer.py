@@ -6,7 +6,7 @@ with `param` for what this server does not give. Source: docs/contract.md#parame
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.surfaces.base import Logprobs
@@ -30,7 +30,13 @@ IGNORED: Final = (
     "prompt_cache_retention",
     "context_management",
 )
-"""Validated and accepted; no agent has a knob for them."""
+"""Validated and accepted; they change nothing, unless the agent can set those of `SAMPLING`."""
+
+SAMPLING: Final = (
+    *("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "prediction"),
+    *("top_k", "min_p", "repetition_penalty"),
+)
+"""How the model is to choose its words."""
 
 
 def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
@@ -43,6 +49,11 @@ def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
         *(("store",) if request.store else ()),  # false is what a chat completion here is anyway
         *(("messages[].name",) if named else ()),
     )
+
+
+def sampling_of(request: ChatRequest) -> dict[str, Any]:
+    """The fields of `SAMPLING` that were given."""
+    return {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
 
 
 def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from codex_proxy.surfaces.chat.answer import (
     format_of,
     ignored_by_us,
     refuse_unsupported,
+    sampling_of,
     stops_of,
 )
 from codex_proxy.surfaces.chat.messages import has_instructions, history_of, web_images
@@ -111,6 +112,8 @@ def parse(
         workdir=workdir or settings.workdir,
         sandbox=sandbox_of(headers.sandbox, settings.sandbox),
         choices=choices,
+        origin=headers.origin,
+        sampling=sampling_of(request),
         stop=stops_of(request),
         max_tokens=request.max_completion_tokens or request.max_tokens,
     )

@@ -58,7 +58,20 @@ IGNORED: Final = (
     "prompt_cache_retention",
     "context_management",
 )
-"""Validated and accepted; no agent has a knob for them."""
+"""Validated and accepted; they change nothing, unless the agent can set those of `SAMPLING`."""
+
+SAMPLING: Final = (
+    *(
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+    ),
+)
+"""How the model is to choose its words."""
 
 Activity: TypeAlias = Literal["off", "summaries", "items"]
 """How the agent's own doing is shown: not at all, as reasoning summaries, or as items of types of our own."""
@@ -120,8 +133,7 @@ def parse(
 ) -> ParsedResponse:
     """Parses a request body. Raises the `Fault` of the first error. `pdfs`: see `file_text`."""
     request = _checked(parse_body(body), settings)
-    conversation = context_of(request)
-    wanted = format_of(request)
+    conversation, wanted = context_of(request), format_of(request)
     items = normalised(request.input, pdfs=pdfs)
     offered = offered_by(request.tools, request.tool_choice, tools_in(items))
     resolved = resolve(request.model, catalog)
@@ -142,6 +154,8 @@ def parse(
         output_schema=wanted.schema,
         workdir=workdir or settings.workdir,
         sandbox=sandbox_of(headers.sandbox, settings.sandbox),
+        origin=headers.origin,
+        sampling={name: value for name in SAMPLING if (value := getattr(request, name)) is not None},
         stop=_stops_of(request),
         max_tokens=request.max_output_tokens,
     )
