@@ -21,7 +21,7 @@ from codex_proxy.admission.images import ImageFetcher
 from codex_proxy.admission.workspace import workspace_of
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.registry import agent_able_to, chosen_spec, make_agent
-from codex_proxy.agents.spec import AgentContext
+from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.config import Settings, split_list
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.keys import NOBODY, KeysError
@@ -33,7 +33,7 @@ from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.metrics import add_metrics
-from codex_proxy.http.middleware.access import HOSTS, MAX_LINE
+from codex_proxy.http.middleware.access import HOSTS, MAX_LINE, PASSES_KEYS
 from codex_proxy.http.middleware.body_budget import BODY_BUDGET
 from codex_proxy.http.middleware.content_log import log_contents
 from codex_proxy.http.middleware.forwarded import TRUSTED_PROXIES, Network
@@ -108,9 +108,11 @@ class Server:
     """One server. `start`, then `run` until it is told to stop; `stop` leaves nothing behind."""
 
     def __init__(self, settings: Settings, agent: Agent) -> None:
-        self.settings = settings
         self.agent = agent
-        self.agent_spec = chosen_spec(settings)
+        self.agent_spec = spec = chosen_spec(settings)
+        if spec.plain_only:
+            settings = settings.model_copy(update={"builtin_tools": "never"})
+        self.settings = settings
         self.clock = SystemClock()
         self.manager = RunScheduler(
             agent,
@@ -120,9 +122,7 @@ class Server:
                 wait=settings.queue_wait,
                 size=settings.max_output_size,
             ),
-            Deadlines(
-                first=settings.first_event_timeout, idle=settings.idle_timeout, total=settings.total_timeout
-            ),
+            deadlines_of(settings, spec),
             kept=IdleLimits(settings.kept_threads, settings.kept_thread_seconds),
             owners=self._owners,
         )
@@ -189,7 +189,7 @@ class Server:
         settings, clock = self.settings, self.clock
         app = application(body_limit=settings.body_limit)
         app[RUNS], app[CLOCK], app[IDS] = self.manager, clock, RandomIds()
-        app[CATALOG] = catalog_of(settings, self.agent, made_up=self.agent_spec.made_up)
+        app[CATALOG] = catalog_of(settings, self.agent, self.agent_spec)
         app[MADE_UP] = self.agent_spec.made_up
         app[CLIENTS] = self.clients = Clients(
             keyring_of(settings, clock), everybody_of(settings), app[CATALOG]
@@ -212,6 +212,7 @@ class Server:
             keepalive=settings.sse_keepalive_ms / 1000,
         )
         app[ENVIRONMENT], app[STARTED] = settings.env, int(clock.epoch())
+        app[PASSES_KEYS] = passes_keys_on(settings)
         app[STREAM_SLOTS] = StreamSlots(settings.sse_max_concurrency, self._owners)
         app[REQUEST_LIMITS] = RequestLimits(RateLimits(clock), RunningRequests())
         app[BODY_BUDGET] = ByteBudget(settings.total_body_bytes, settings.key_body_bytes)
@@ -342,16 +343,33 @@ def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
     return UsageRecorder(RamUsage(), clock, durable=False)
 
 
-def catalog_of(settings: Settings, agent: Agent, *, made_up: bool) -> ModelCatalog:
-    """The agent's models as the APIs name them. `made_up`: it is the fake agent."""
+def passes_keys_on(settings: Settings) -> bool:
+    """Whether the agent is to be given the keys of clients."""
+    return settings.upstream_key is not None and settings.upstream_key.get_secret_value() == "client"
+
+
+def deadlines_of(settings: Settings, spec: AgentSpec) -> Deadlines:
+    """The time limits of a turn. An agent with limits of its own has only those of the server that are set."""
+
+    def seconds(name: str) -> float:
+        is_default = name not in settings.model_fields_set
+        return settings.total_timeout if spec.bounds_silence and is_default else getattr(settings, name)
+
+    return Deadlines(
+        first=seconds("first_event_timeout"), idle=seconds("idle_timeout"), total=settings.total_timeout
+    )
+
+
+def catalog_of(settings: Settings, agent: Agent, spec: AgentSpec) -> ModelCatalog:
+    """The agent's models as the APIs name them."""
     return ModelCatalog(
-        models=agent.models(),
+        source=agent,
         aliases=settings.aliases,
-        any_model=agent.any_model,
+        lists_codex=not spec.plain_only,
         default_model=settings.codex_model or "",
         off=tuple(agent.off),
         other_tiers=("flex",) if "service_tier" in agent.capabilities else (),
-        advice=" The fake agent takes any name with FAKE_CODEX_MODELS=any." if made_up else "",
+        advice=" The fake agent takes any name with FAKE_CODEX_MODELS=any." if spec.made_up else "",
     )
 
 

@@ -49,6 +49,11 @@ SETTING_OPTIONS = (
         metavar="MODULE:SPEC",
         help="The agent of a package of your own, which is imported here.",
     ),
+    click.option(
+        "--upstream-url",
+        metavar="URL",
+        help="The server whose models are served, for an agent that has one: http://127.0.0.1:11434/v1.",
+    ),
     click.option("--codex-bin", metavar="PATH", help="The Codex binary, if it is not on PATH."),
     click.option("--codex-home", metavar="DIR", help="Codex's own home (default: ~/.codex)."),
     click.option("--workdir", metavar="DIR", help="Folder in which agent turns work (default: this one)."),

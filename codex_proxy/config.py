@@ -53,8 +53,18 @@ class Settings(BaseSettings):
     )
 
     # Where it listens, and who may come in.
-    host: str = Field("127.0.0.1", description="address to listen on")
-    port: int = Field(11435, ge=0, le=65535, description="port to listen on; 0 takes any free one")
+    host: str = _named(
+        "host", "PROXY_HOST", "API_ADAPTER_HOST", default="127.0.0.1", description="address to listen on"
+    )
+    port: int = _named(
+        "port",
+        "PROXY_PORT",
+        "API_ADAPTER_PORT",
+        default=11435,
+        ge=0,
+        le=65535,
+        description="port to listen on; 0 takes any free one",
+    )
     api_key: SecretStr | None = Field(
         None, description="key that clients must send as a bearer token; its name is `default`"
     )
@@ -128,6 +138,39 @@ class Settings(BaseSettings):
         description="processes and threads of this user above which children start none; 0 for any number",
     )
     state_dir: Path = Field(default_factory=default_state_dir, description="our own folder on disk")
+
+    # The server behind an agent that has no processes.
+    upstream_url: str | None = _named(
+        "upstream_url",
+        "PROXY_UPSTREAM_URL",
+        "OPENAI_BASE_URL_INTERNAL",
+        default=None,
+        description="address of the server of Chat Completions whose models are served (docs/upstreams.md)",
+    )
+    upstream_key: SecretStr | None = Field(
+        None, description="key that it is sent; `client` passes each client's own key on"
+    )
+    upstream_key_file: Path | None = Field(None, description="file that holds that key")
+    upstream_ca_file: Path | None = Field(
+        None,
+        description="certificates (PEM) that are trusted beside the system's when it is reached by https",
+    )
+    upstream_connect_timeout: float = Field(
+        10.0, gt=0, description="seconds until there is a connection to it"
+    )
+    upstream_first_byte_timeout: float = Field(
+        300.0,
+        gt=0,
+        description="seconds until its answer begins: a local model may read a long prompt for minutes",
+    )
+    upstream_idle_timeout: float = _named(
+        "upstream_idle_timeout",
+        "PROXY_UPSTREAM_IDLE_TIMEOUT",
+        "STREAM_TIMEOUT",
+        default=120.0,
+        gt=0,
+        description="seconds that it may be silent in the middle of an answer",
+    )
 
     # Models.
     env: Literal["prod", "dev"] = Field("prod", description="dev lists codev-5*, prod codex-5*")
@@ -246,8 +289,12 @@ class Settings(BaseSettings):
     webhook_secret: SecretStr | None = Field(None, description="what webhooks are signed with (`whsec_...`)")
 
     # MCP servers, whose tools this server runs.
-    mcp_config: Path | None = Field(
-        None, description="JSON file of MCP servers (`mcpServers`) whose tools every request is offered"
+    mcp_config: Path | None = _named(
+        "mcp_config",
+        "PROXY_MCP_CONFIG",
+        "MCP_SERVERS_CONFIG_PATH",
+        default=None,
+        description="JSON file of MCP servers (`mcpServers`) whose tools every request is offered",
     )
     mcp_allowed_urls: str = Field(
         "",

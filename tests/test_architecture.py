@@ -62,6 +62,8 @@ DRIVES_CHILDREN = frozenset(
         *("agents.codex_app_server.agent", "agents.codex_app_server.pool"),
         "agents.codex_app_server.binary_check",
         *("agents.codex_app_server.process", "agents.codex_app_server.setup"),
+        *("agents.openai_chat.agent", "agents.openai_chat.client"),
+        *("agents.openai_chat.transport", "agents.openai_chat.upstream"),
     }
 )
 """The modules of sans-IO layers that do IO: whatever of an agent starts, drives or asks its processes."""

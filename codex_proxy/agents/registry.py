@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 BUILT_IN: Final[Mapping[str, str]] = {
     "codex-app-server": "codex_proxy.agents.codex_app_server.spec:SPEC",
     "codex-proto": "codex_proxy.agents.codex_proto.spec:SPEC",
+    "openai-chat": "codex_proxy.agents.openai_chat.spec:SPEC",
     "fake": "codex_proxy.agents.fake:SPEC",
 }
 
@@ -89,6 +90,16 @@ def runs_codex(settings: Settings) -> bool:
 
     try:
         return chosen_spec(settings).uses_codex
+    except NoAgentError:
+        return False
+
+
+def is_plain_only(settings: Settings) -> bool:
+    """Whether the agent has no folder, commands and sandbox. False for a plugin that cannot be used."""
+    from codex_proxy.agents.spec import NoAgentError
+
+    try:
+        return chosen_spec(settings).plain_only
     except NoAgentError:
         return False
 

@@ -112,7 +112,7 @@ def seen(events: Sequence[Event]) -> dict[str, Any]:
 def read(item: Sequence[Any]) -> list[Any]:
     """An item whose arguments are compared as what they say."""
     kind, name, said = item
-    return [kind, name, json.loads(said or "{}") if kind == "ToolCall" else said]
+    return [kind, name, json.loads(said) if kind == "ToolCall" else said]
 
 
 def check(case: Case, found: dict[str, Any]) -> None:

@@ -317,14 +317,17 @@ TRIED = (
 """Texts of which every setting takes at least one that is not its default."""
 
 
-@pytest.mark.parametrize("name", Settings.model_fields)
-def test_a_variable_that_is_told_is_the_one_that_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "variable"), [(name, each) for name in Settings.model_fields for each in variables_of(name)]
+)
+def test_a_variable_that_is_told_is_the_one_that_counts(
+    name: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for field in Settings.model_fields:
-        for variable in variables_of(field):
-            monkeypatch.delenv(variable, raising=False)
+        for each in variables_of(field):
+            monkeypatch.delenv(each, raising=False)
     default = getattr(load({}, None), name)
     assert origins({}, None)[name] == Origin("default")
-    [variable] = variables_of(name)
     for text in TRIED:
         monkeypatch.setenv(variable, text)
         try:

@@ -68,6 +68,8 @@ class Answer:
             for call in self.calls.named():
                 if not call.item_id:
                     self._begin_call(call, out)
+                if not call.arguments:
+                    out.append(ArgumentsDelta(call.item_id, call.text))
         out += [ItemEnded(id) for id in self._open.values()]
         self._open.clear()
         return out

@@ -24,10 +24,18 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
 """Of the function that a custom tool travels as."""
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 
+
+class _Named(msgspec.Struct, frozen=True):
+    """A schema's name, which the client gave it, is its title here."""
+
+    title: str = "answer"
+
+
 OPTIONAL: Final[Mapping[str, bytes]] = {
     "stream_options": b"stream_options",
     "parallel_tool_calls": b"parallel_tool_calls",
     "max_tokens": b"max_completion_tokens",
+    "json_object": b"response_format",
 }
 """Fields that are left out, or said otherwise, for an upstream that refuses them, and the word in its error that tells.
 What they ask for is kept by this server as well, or only makes its counting exact."""
@@ -60,8 +68,11 @@ def _answer_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
         name = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
         fields[name] = turn.max_tokens
     if turn.output_schema is not None:
-        schema = {"name": "answer", "strict": True, "schema": turn.output_schema}
+        name = msgspec.json.decode(turn.output_schema, type=_Named).title
+        schema = {"name": name, "strict": True, "schema": turn.output_schema}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif turn.json_object and "json_object" not in refused:
+        fields["response_format"] = {"type": "json_object"}
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -105,6 +116,7 @@ def refused_field(turn: Turn, status: int, error: bytes) -> str | None:
         "stream_options": True,
         "parallel_tool_calls": bool(turn.tools) and not turn.parallel_tool_calls,
         "max_tokens": turn.max_tokens is not None,
+        "json_object": turn.json_object,
     }
     return next((name for name, word in OPTIONAL.items() if had[name] and word in error), None)
 

@@ -1,0 +1,187 @@
+"""The agent whose turns a server of Chat Completions answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+import aiohttp
+import structlog
+
+from codex_proxy import __version__
+from codex_proxy.agents.agent import ProcessCounts
+from codex_proxy.agents.newest_limits import NewestLimits
+from codex_proxy.agents.openai_chat.client import UpstreamClient, failure_of
+from codex_proxy.agents.openai_chat.dialect import OpenAIChat
+from codex_proxy.agents.openai_chat.failures import ErrorReader
+from codex_proxy.agents.openai_chat.model_list import models_in
+from codex_proxy.agents.openai_chat.transport import HttpTransport
+from codex_proxy.agents.openai_chat.upstream import CAPABILITIES, NAME, Upstream
+from codex_proxy.agents.session import AgentSession
+from codex_proxy.core.account import AgentModel
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.ids import Clock
+from codex_proxy.core.turn import Turn
+
+log = structlog.get_logger(__name__)
+
+MODELS_SECONDS: Final = 60.0
+"""Until the list of models is asked for again: a server may get new ones at any time."""
+RETRY_SECONDS: Final = 5.0
+"""The same, while there is no list because the upstream is not there."""
+MAX_HOPS: Final = 8
+"""Servers like this one that a request may pass."""
+HOPS_HEADER: Final = "X-Codex-Hops"
+
+LOOP: Final = Failure(
+    kind=FaultKind.AGENT_MISCONFIGURED,
+    message="The request came back to this server by way of its own upstream: its operator has to give another "
+    "address with PROXY_UPSTREAM_URL.",
+)
+NO_MODEL: Final = Failure(
+    kind=FaultKind.MODEL_NOT_FOUND,
+    message="This server knows no default model, since its upstream lists none: name one in 'model', or set "
+    "CODEX_MODEL.",
+    param="model",
+)
+NO_CLIENTS_KEY: Final = Failure(
+    kind=FaultKind.INVALID_API_KEY,
+    message="This server passes your own API key on to the model server, and you have sent none: send one as a bearer "
+    "token.",
+)
+
+
+class OpenAIChatAgent:
+    """An `Agent` without processes: a turn is one or more requests to the upstream."""
+
+    name = NAME
+    version = __version__
+    capabilities = CAPABILITIES
+    off: Mapping[str, tuple[str, ...]] = {}
+
+    def __init__(self, upstream: Upstream, clock: Clock) -> None:
+        self.limits = NewestLimits()
+        self._upstream = upstream
+        self._clock = clock
+        self._client = UpstreamClient(upstream)
+        self._errors = ErrorReader(upstream.secrets, clients_key=upstream.clients_key)
+        self._refused: set[str] = set()
+        """The optional fields that the upstream does not take."""
+        self._id = uuid.uuid4().hex[:12]
+        """By which a request that comes back is known."""
+        self._models: tuple[AgentModel, ...] = ()
+        self._trouble: Failure | None = None
+        self._transports: set[HttpTransport] = set()
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def any_model(self) -> bool:
+        """True while the upstream tells no list: then it judges names itself."""
+        return not self._models
+
+    async def start(self) -> None:
+        """Asks for the models once, and again from time to time. An upstream that is not there yet is no reason not to
+        start."""
+        await self._client.start()
+        await self._look()
+        self._watch = asyncio.get_running_loop().create_task(self._look_again())
+
+    async def open(self, turn: Turn) -> AgentSession:
+        """A session that makes its first request when it begins."""
+        hops = turn.origin.hops
+        if self._id in hops or len(hops) >= MAX_HOPS:
+            raise Fault(LOOP)
+        model = turn.model or next((model.id for model in self._models if model.is_default), "")
+        if not model:
+            raise Fault(NO_MODEL)
+        headers = {HOPS_HEADER: ",".join((*hops, self._id))}
+        if self._upstream.clients_key:
+            if not turn.origin.key:
+                raise Fault(NO_CLIENTS_KEY)
+            headers["Authorization"] = f"Bearer {turn.origin.key}"
+        dialect = OpenAIChat(
+            model,
+            errors=self._errors,
+            refused=self._refused,
+            new_id=lambda prefix: prefix + uuid.uuid4().hex,
+            now=self._clock.epoch,
+        )
+        transport = HttpTransport(self._client, headers)
+        self._transports.add(transport)
+        return AgentSession(turn, dialect, transport)
+
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        assert isinstance(session.transport, HttpTransport)
+        try:
+            await session.transport.release(finished=finished)
+        finally:
+            self._transports.discard(session.transport)
+
+    def models(self) -> tuple[AgentModel, ...]:
+        """As the upstream listed them last."""
+        return self._models
+
+    async def ask_limits(self) -> None:
+        """There is nothing to ask: Chat Completions tells no limits of an account."""
+
+    def processes(self) -> ProcessCounts:
+        """None: the upstream's are its own."""
+        return ProcessCounts()
+
+    def trouble(self) -> Failure | None:
+        """What was wrong when the models were asked for last."""
+        return self._trouble
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await asyncio.gather(*(transport.release(finished=False) for transport in list(self._transports)))
+        await self._client.close()
+
+    def kill(self) -> None:
+        """Nothing to end: connections end with this process."""
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(MODELS_SECONDS if self._trouble is None else RETRY_SECONDS)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Asks for the models. A server that has no such list is as good as any."""
+        before = self._trouble
+        self._trouble = await self._asked_for_models()
+        if self._trouble is not None and before is None:
+            log.warning("upstream_trouble", reason=self._trouble.message)
+        elif self._trouble is None and before is not None:
+            log.info("upstream_is_back")
+
+    async def _asked_for_models(self) -> Failure | None:
+        if self._upstream.clients_key:
+            return None  # only clients have a key to ask with
+        try:
+            status, headers, body = await self._client.list_models()
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return failure_of(error)
+        if status == 200:
+            with contextlib.suppress(TypeError):
+                self._models = models_in(body) or ()
+            return None
+        if status in (404, 405, 501):
+            return None
+        return self._errors.of_response(status, dict(headers), body, self._clock.epoch())
+
+
+async def look_once(upstream: Upstream, clock: Clock) -> tuple[Failure | None, tuple[AgentModel, ...]]:
+    """What `doctor` finds: why turns would not work, as far as a list of models tells; and the models."""
+    agent = OpenAIChatAgent(upstream, clock)
+    await agent._client.start()
+    try:
+        await agent._look()
+        return agent.trouble(), agent.models()
+    finally:
+        await agent.close()

@@ -1,0 +1,288 @@
+"""The HTTP client of one upstream: one aiohttp session, whose connections are used again.
+
+Redirects are not followed, cookies not kept, answers not unpacked (none is asked for packed), and a .netrc is not read.
+Lines and the number of headers are bounded. What goes wrong becomes a `Failure`, which names no address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Final
+
+import aiohttp
+
+from codex_proxy.agents.openai_chat.exchange import End, Head, Message
+from codex_proxy.agents.openai_chat.upstream import Timeouts, Upstream
+from codex_proxy.core.faults import Failure, FaultKind
+
+MAX_HEADER_BYTES: Final = 16_384
+"""Of one header line."""
+MAX_LIST_BYTES: Final = 8 << 20
+"""Of a list of models: that of a provider with some hundred has a tenth of it."""
+KEEPALIVE_SECONDS: Final = 30.0
+"""How long a connection without a request is kept: many servers end theirs after 60 or 75."""
+DRAIN_SECONDS: Final = 0.25
+"""How long the last bytes of an answer that is over may take, so that its connection can be used again."""
+LIST_SECONDS: Final = 15.0
+"""For a list of models."""
+JSON: Final = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
+
+Deliver = Callable[[Sequence[Message], int], None]
+"""Takes what comes of an exchange, in order, and its size in bytes."""
+Send = Callable[[Callable[[], None]], Coroutine[Any, Any, aiohttp.ClientResponse]]
+
+_CUT: Final = Failure(
+    kind=FaultKind.UPSTREAM_DISCONNECTED,
+    message="The model server broke off its answer. Send the request again.",
+)
+_PACKED: Final = Failure(
+    kind=FaultKind.UPSTREAM_ERROR,
+    message="The model server packs its answers, although none is asked for packed.",
+)
+
+
+class UpstreamClient:
+    """Makes exchanges with one upstream. `start` it in the event loop, `close` it there."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Makes the session; connects to nobody."""
+        upstream = self._upstream
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(_connected)
+        trace.on_connection_reuseconn.append(_connected_again)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0,  # how many turns run at once is bounded elsewhere
+                ssl=_certificates(upstream) if upstream.url.startswith("https:") else True,
+                keepalive_timeout=KEEPALIVE_SECONDS,
+            ),
+            timeout=aiohttp.ClientTimeout(total=None, connect=upstream.timeouts.connect),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            headers={"User-Agent": "codex-proxy", "Accept-Encoding": "identity"},
+            max_line_size=MAX_HEADER_BYTES,
+            max_field_size=MAX_HEADER_BYTES,
+            trace_configs=[trace],
+        )
+
+    async def close(self) -> None:
+        """Ends every connection."""
+        if self._session is not None:
+            await self._session.close()
+
+    def post(self, body: bytes, headers: Mapping[str, str], deliver: Deliver) -> Exchange:
+        """Begins an exchange. `headers` come beside those that every request has."""
+        return Exchange(self._sent(body, headers), self._upstream.timeouts, deliver)
+
+    async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
+        """The answer to GET /models: status, headers, body. Raises `aiohttp.ClientError`, `OSError`, `TimeoutError`."""
+        assert self._session is not None
+        async with (
+            asyncio.timeout(LIST_SECONDS),
+            self._session.get(
+                f"{self._upstream.url}/models",
+                headers=self._key(),
+                proxy=self._upstream.proxy,
+                allow_redirects=False,
+            ) as response,
+        ):
+            body = b""
+            while chunk := await response.content.readany():
+                body += chunk
+                if len(body) > MAX_LIST_BYTES:
+                    response.close()
+                    break
+            return response.status, response.headers, body
+
+    def _key(self) -> dict[str, str]:
+        key = self._upstream.key
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def _sent(self, body: bytes, headers: Mapping[str, str]) -> Send:
+        """A function that sends the request and gives the answer's head; it calls its argument once it is connected.
+
+        A connection that was kept, and turns out to be dead, is not the upstream's word: the request is sent once
+        more, on a new one.
+        """
+        session, upstream = self._session, self._upstream
+        assert session is not None
+        all_headers = {**JSON, **self._key(), **headers}
+
+        async def sent(connected: Callable[[], None]) -> aiohttp.ClientResponse:
+            for is_last in (False, True):
+                connection = SimpleNamespace(reused=False, connected=connected)
+                try:
+                    return await session.post(
+                        f"{upstream.url}/chat/completions",
+                        data=body,
+                        headers=all_headers,
+                        proxy=upstream.proxy,
+                        allow_redirects=False,
+                        trace_request_ctx=connection,
+                    )
+                except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                    if is_last or not connection.reused:
+                        raise
+            raise AssertionError("unreachable")
+
+        return sent
+
+
+class Exchange:
+    """One request and its answer, read in a task of its own from the moment it is made."""
+
+    def __init__(self, sent: Send, timeouts: Timeouts, deliver: Deliver) -> None:
+        self._sent = sent
+        self._timeouts = timeouts
+        self._deliver = deliver
+        self._over = False
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self._has_bytes = False
+        self._reading = False
+        self._timer = asyncio.timeout(None)
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    def finish(self) -> None:
+        """Nobody wants more of the answer. What little is left of it is read, or the connection is closed."""
+        if not self._over:
+            self._over = True
+            self._may_read.set()
+            if self._reading and self.task is not asyncio.current_task():
+                self._set_timer(DRAIN_SECONDS)
+
+    def pause(self) -> None:
+        """Reads no further: the upstream is held up by its connection."""
+        self._may_read.clear()
+
+    def resume(self) -> None:
+        self._may_read.set()
+
+    async def close(self) -> None:
+        """Returns when the connection is closed, or, after `finish`, free for the next request."""
+        if not self._over:
+            self._over = True
+            self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        end = End()
+        if self._over:
+            return
+        try:
+            async with self._timer:
+                self._reading = True
+                end = await self._read(
+                    await self._sent(self._await_next)
+                )  # until then aiohttp has the time limit
+        except TimeoutError as error:
+            end = End(failure_of(error) if isinstance(error, aiohttp.ClientError) else self._late())
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            end = End(_CUT if self._has_bytes else failure_of(error))
+        finally:
+            self._reading = False
+        if not self._over:
+            self._deliver([end], 0)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> End:
+        waiting: list[Message] = [Head(response.status, {k.lower(): v for k, v in response.headers.items()})]
+        try:
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                return End(_PACKED)
+            while True:
+                if not self._may_read.is_set():
+                    self._timer.reschedule(None)
+                    await self._may_read.wait()
+                self._await_next()
+                chunk = await response.content.readany()
+                if not chunk:
+                    break
+                self._has_bytes = True
+                if not self._over:
+                    self._deliver([*waiting, chunk], len(chunk))
+                    waiting.clear()
+            if waiting and not self._over:
+                self._deliver(waiting, 0)
+            return End()
+        finally:
+            if response.content.is_eof():
+                response.release()
+            else:
+                response.close()
+
+    def _await_next(self) -> None:
+        """Sets the time limit for the next read."""
+        limits = self._timeouts
+        self._set_timer(
+            DRAIN_SECONDS if self._over else limits.silence if self._has_bytes else limits.first_byte
+        )
+
+    def _set_timer(self, seconds: float) -> None:
+        self._timer.reschedule(asyncio.get_running_loop().time() + seconds)
+
+    def _late(self) -> Failure:
+        limits = self._timeouts
+        what = (
+            f"was silent for {limits.silence:g} s in the middle of its answer"
+            if self._has_bytes
+            else f"did not begin to answer within {limits.first_byte:g} s"
+        )
+        return Failure(kind=FaultKind.UPSTREAM_TIMEOUT, message=f"The model server {what}. Try again later.")
+
+
+async def _connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
+    connection = context.trace_request_ctx
+    if connection is not None:
+        connection.connected()
+
+
+async def _connected_again(session: aiohttp.ClientSession, context: SimpleNamespace, params: Any) -> None:
+    if context.trace_request_ctx is not None:
+        context.trace_request_ctx.reused = True
+    await _connected(session, context, params)
+
+
+def _certificates(upstream: Upstream) -> ssl.SSLContext:
+    """The system's certificates (or those of SSL_CERT_FILE), and those of the settings."""
+    context = ssl.create_default_context()
+    if upstream.ca_file is not None:
+        context.load_verify_locations(upstream.ca_file)
+    return context
+
+
+def failure_of(error: Exception) -> Failure:
+    """Why there was no answer at all. The error's own words are left out: they name the address."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
+        why = "its certificate is not trusted, or TLS fails. Its operator has to check it (PROXY_UPSTREAM_CA_FILE)"
+        return Failure(
+            kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached safely: {why}."
+        )
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return Failure(
+            kind=FaultKind.UPSTREAM_DISCONNECTED,
+            message="The model server closed the connection without an answer. Send the request again.",
+        )
+    if isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError | ValueError):
+        return Failure(
+            kind=FaultKind.UPSTREAM_ERROR,
+            message="The model server does not answer in HTTP, or breaks its rules: its operator has to check the "
+            "address of the upstream.",
+        )
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        why = "no connection within its time limit"
+    elif isinstance(error, aiohttp.ClientConnectorDNSError):
+        why = "its name has no address"
+    elif isinstance(error, ConnectionRefusedError) or isinstance(
+        getattr(error, "os_error", None), ConnectionRefusedError
+    ):
+        why = "nothing listens there; is it started?"
+    else:
+        why = "no connection"
+    return Failure(kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached: {why}.")

@@ -1,0 +1,50 @@
+"""Reads a server's list of models: OpenAI's shape, and what vLLM, llama.cpp, LM Studio and OpenRouter add to it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from codex_proxy.core.account import AgentModel
+
+MAX_MODELS: Final = 5_000
+_MAX_NAME_CHARS: Final = 200
+
+
+def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
+    """The models, the first of them the default; None where the body is no list of models."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    listed = value.get("data") if isinstance(value, dict) else value
+    if not isinstance(listed, list):
+        return None
+    models: dict[str, AgentModel] = {}
+    for each in listed[:MAX_MODELS]:
+        id = each.get("id") if isinstance(each, dict) else None
+        if isinstance(id, str) and id.strip() and len(id) <= _MAX_NAME_CHARS and id.isprintable():
+            owner = each.get("owned_by")
+            models.setdefault(
+                id,
+                AgentModel(
+                    id=id,
+                    owned_by=owner if isinstance(owner, str) and owner else "upstream",
+                    context_window=_window_of(each),
+                    is_default=not models,
+                ),
+            )
+    return tuple(models.values())
+
+
+def _window_of(model: dict[str, Any]) -> int | None:
+    meta = model.get("meta")
+    found = (
+        model.get("max_model_len"),
+        model.get("context_length"),
+        model.get("max_context_length"),
+        meta.get("n_ctx") if isinstance(meta, dict) else None,
+    )
+    return next(
+        (each for each in found if isinstance(each, int) and not isinstance(each, bool) and each > 0), None
+    )

@@ -1,0 +1,175 @@
+"""The agent `openai-chat`: any server that speaks Chat Completions, as `PROXY_UPSTREAM_URL` names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
+
+from codex_proxy.agents.openai_chat.upstream import CAPABILITIES, NAME, Timeouts, Upstream
+from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
+
+if TYPE_CHECKING:
+    from codex_proxy.agents.agent import Agent
+    from codex_proxy.commands.checkup import Check
+    from codex_proxy.config import Settings
+
+CLIENTS_KEY: Final = "client"
+"""The value of PROXY_UPSTREAM_KEY that says: each client's own key goes on to the upstream."""
+ADAPTERS_URL: Final = "OPENAI_BASE_URL_INTERNAL"
+"""open-responses-server's name for the address, beside which its name for the key counts."""
+ADAPTERS_KEY: Final = "OPENAI_API_KEY"
+_MAX_KEY_CHARS: Final = 10_000
+
+
+async def _make(context: AgentContext) -> Agent:
+    from codex_proxy.agents.openai_chat.agent import OpenAIChatAgent
+
+    return OpenAIChatAgent(upstream_of(context), context.clock)
+
+
+async def _check(context: AgentContext) -> list[Check]:
+    """Whether the upstream answers, and what it has. It is asked for its models: that costs nothing."""
+    from codex_proxy.agents.openai_chat.agent import look_once
+    from codex_proxy.commands.checkup import Check, Fact
+
+    try:
+        upstream = upstream_of(context)
+    except NoAgentError as error:
+        return [Check(name="upstream", status="failed", message=str(error), advice=str(error))]
+    facts: dict[str, Fact] = {
+        "host": upstream.host,
+        "key": bool(upstream.key),
+        "clients_key": upstream.clients_key,
+    }
+    if upstream.clients_key:
+        message = f"{upstream.host} is asked with the keys of clients, of which none is here to try it with."
+        return [Check(name="upstream", status="skipped", message=message, facts=facts)]
+    trouble, models = await look_once(upstream, context.clock)
+    facts["models"] = len(models)
+    if trouble is not None:
+        advice = f"Start the server on {upstream.host}, or name another one with --upstream-url (PROXY_UPSTREAM_URL)."
+        if trouble.kind.value == "upstream_unauthorized":
+            advice = (
+                f"Give a key that {upstream.host} takes with PROXY_UPSTREAM_KEY or PROXY_UPSTREAM_KEY_FILE."
+            )
+        return [Check(name="upstream", status="failed", message=trouble.message, advice=advice, facts=facts)]
+    if not models:
+        message = f"{upstream.host} answers, and lists no models: any name is passed on to it."
+        advice = "Set CODEX_MODEL to the name of the model that a request without one gets."
+        return [Check(name="upstream", status="warning", message=message, advice=advice, facts=facts)]
+    message = f"{upstream.host} answers, and has {len(models)} models; the default is {models[0].id}."
+    return [Check(name="upstream", status="ok", message=message, facts=facts)]
+
+
+def upstream_of(context: AgentContext) -> Upstream:
+    """The upstream that the settings name. Raises `NoAgentError` with a sentence that says what to change."""
+    settings, environ = context.settings, context.environ
+    if not settings.upstream_url:
+        raise NoAgentError(
+            "--agent openai-chat needs the address of a server that speaks Chat Completions: give it with "
+            "--upstream-url (PROXY_UPSTREAM_URL), like http://127.0.0.1:11434/v1."
+        )
+    url = _checked_url(settings.upstream_url)
+    key = _key_of(settings, environ)
+    clients_key = key == CLIENTS_KEY
+    if clients_key and settings.wants_key:
+        raise NoAgentError(
+            "PROXY_UPSTREAM_KEY=client passes each client's key on, but here clients send a key of this server "
+            "(PROXY_API_KEY, PROXY_KEYS_FILE): have one or the other."
+        )
+    if settings.upstream_ca_file is not None and not settings.upstream_ca_file.is_file():
+        raise NoAgentError(f"PROXY_UPSTREAM_CA_FILE: there is no file {settings.upstream_ca_file}.")
+    return Upstream(
+        url=url,
+        key="" if clients_key else key,
+        clients_key=clients_key,
+        proxy=proxy_for(url, environ),
+        ca_file=settings.upstream_ca_file,
+        timeouts=Timeouts(
+            connect=settings.upstream_connect_timeout,
+            first_byte=settings.upstream_first_byte_timeout,
+            silence=settings.upstream_idle_timeout,
+        ),
+    )
+
+
+def _checked_url(given: str) -> str:
+    """The address as requests are made of it: where it has no path, `/v1` is meant."""
+    wrong = "--upstream-url (PROXY_UPSTREAM_URL) has to be an address like http://127.0.0.1:11434/v1"
+    try:
+        parts = urlsplit(given.strip())
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise NoAgentError(f"{wrong}: {error}.") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise NoAgentError(f"{wrong}.")
+    if parts.username is not None or parts.password is not None:
+        raise NoAgentError(f"{wrong}, without a user or a password: give a key with PROXY_UPSTREAM_KEY.")
+    if parts.query or parts.fragment:
+        raise NoAgentError(f"{wrong}, without anything behind a ? or a #.")
+    path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
+    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+
+
+def _key_of(settings: Settings, environ: Mapping[str, str]) -> str:
+    given = settings.upstream_key
+    if given is not None and settings.upstream_key_file is not None:
+        raise NoAgentError(
+            "The upstream's key is given twice: leave PROXY_UPSTREAM_KEY or PROXY_UPSTREAM_KEY_FILE out."
+        )
+    if settings.upstream_key_file is not None:
+        key = _read_key(settings.upstream_key_file)
+    elif given is not None:
+        key = given.get_secret_value().strip()
+    else:
+        # A key that lies about for OpenAI's SDK is not sent to another server: only its own name vouches for it.
+        named = settings.upstream_url == environ.get(ADAPTERS_URL)
+        key = environ.get(ADAPTERS_KEY, "").strip() if named else ""
+    if not (key.isascii() and key.isprintable()) or len(key) > _MAX_KEY_CHARS:
+        raise NoAgentError(
+            "The upstream's key holds characters that no key has: check PROXY_UPSTREAM_KEY, or its file."
+        )
+    return key
+
+
+def _read_key(file: Path) -> str:
+    try:
+        key = file.expanduser().read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise NoAgentError(f"PROXY_UPSTREAM_KEY_FILE: {file} cannot be read ({reason}).") from error
+    if not key:
+        raise NoAgentError(f"PROXY_UPSTREAM_KEY_FILE: {file} is empty.")
+    return key
+
+
+def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
+    """The HTTP proxy that the environment names for an address: `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`,
+    in small letters or in capitals."""
+    given = {name.lower(): value for name, value in environ.items() if name.isupper()}
+    given |= {name: value for name, value in environ.items() if name.islower()}
+    proxies = {
+        name.removesuffix("_proxy"): value
+        for name, value in given.items()
+        if name.endswith("_proxy") and value
+    }
+    parts = urlsplit(url)
+    if proxy_bypass_environment(parts.netloc, proxies):
+        return None
+    return proxies.get(parts.scheme) or proxies.get("all")
+
+
+SPEC = AgentSpec(
+    name=NAME,
+    summary="any server that speaks Chat Completions (Ollama, vLLM, llama.cpp, a provider), at `PROXY_UPSTREAM_URL`",
+    processes="none: connections to the upstream, which are used again",
+    make=_make,
+    check=_check,
+    capabilities=CAPABILITIES,
+    confined=True,  # it runs nothing
+    plain_only=True,
+    bounds_silence=True,
+)

@@ -1,0 +1,57 @@
+"""What is known of an upstream before it is asked anything: where it is, how it is reached, what it can do. Values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from codex_proxy.agents.base import Capability
+
+NAME: Final = "openai-chat"
+CAPABILITIES: Final[frozenset[Capability]] = frozenset(
+    {
+        *("history", "client_tools", "tool_replies", "tool_choice", "structured_output"),
+        *("images", "plain_model", "verbosity", "sampling"),
+    }
+)
+
+
+class Timeouts(msgspec.Struct, frozen=True):
+    """Seconds that each phase of an exchange may take. The whole of it is bounded by the turn's own time limit."""
+
+    connect: float
+    """Until there is a connection, its name resolved and its certificate checked."""
+    first_byte: float
+    """From the request to the first byte of the answer's body."""
+    silence: float
+    """Between two reads of the body."""
+
+
+class Upstream(msgspec.Struct, frozen=True, kw_only=True):
+    """One upstream."""
+
+    url: str
+    """Without a slash at its end; `/chat/completions` and `/models` stand behind it."""
+    key: str = ""
+    clients_key: bool = False
+    """Each client's own key goes on to it."""
+    proxy: str | None = None
+    ca_file: Path | None = None
+    """Certificates that are trusted beside the system's."""
+    timeouts: Timeouts
+
+    @property
+    def host(self) -> str:
+        """Host and port, as the address has them."""
+        return urlsplit(self.url).netloc
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no answer may tell."""
+        return tuple(each for each in (self.key, self.url, self.host) if each)
+
+    def __repr__(self) -> str:
+        return f"Upstream({self.url!r})"

@@ -1,0 +1,146 @@
+"""Upstreams on loopback: one that answers by script and remembers what it was asked, and one that sends any bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from tests.http.serving import Proxy, fake_proxy
+from tests.upstreams.cases import CASES, Case, text
+
+
+class Asked:
+    """A request as the upstream got it."""
+
+    def __init__(self, headers: Mapping[str, str], body: dict[str, Any]) -> None:
+        self.headers = headers
+        self.body = body
+
+
+class Upstream:
+    """A server of Chat Completions. A model called after a case answers as that case does; else the script's next
+    answer comes, and behind its end `text("Hello.")`."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.script: list[bytes | Case] = []
+        self.models: list[dict[str, Any]] = [{"id": "small", "max_model_len": 8192}, {"id": "large"}]
+        self.key: str | None = None
+        """The key that it wants."""
+        self.listed = 0
+        """How often it was asked for its models."""
+        self.held = asyncio.Event()
+        """While it is clear an answer stops in its middle."""
+        self.held.set()
+        self.is_held = asyncio.Event()
+        self.closed = asyncio.Event()
+        """A client has gone away in the middle of an answer."""
+        self.peers: set[tuple[str, int]] = set()
+        """Connections that requests have come on."""
+        self.url = ""
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/chat/completions"""
+        body = await request.json()
+        self.asked.append(Asked(request.headers.copy(), body))
+        assert request.transport is not None
+        self.peers.add(request.transport.get_extra_info("peername"))
+        if refused := self._refused(request):
+            return refused
+        given = self.script.pop(0) if self.script else CASES.get(body["model"], text("Hello."))
+        case = given if isinstance(given, Case) else Case(200, {}, [given.decode()], [], "stop")
+        response = web.StreamResponse(status=case.status, headers=case.headers)
+        try:
+            await response.prepare(request)
+            data = case.body
+            await response.write(data[: len(data) // 2])
+            self.is_held.set()
+            await self.held.wait()
+            await response.write(data[len(data) // 2 :])
+        except (ConnectionError, asyncio.CancelledError):
+            self.closed.set()
+            raise
+        if case.cut:
+            request.transport.abort()
+        return response
+
+    async def list_models(self, request: web.Request) -> web.Response:
+        """GET /v1/models"""
+        self.listed += 1
+        return self._refused(request) or web.json_response({"object": "list", "data": self.models})
+
+    def _refused(self, request: web.Request) -> web.Response | None:
+        given = request.headers.get("Authorization", "")
+        if self.key is None or given == f"Bearer {self.key}":
+            return None
+        error = {"message": f"Incorrect API key provided: {given}", "code": "invalid_api_key"}
+        return web.json_response({"error": error}, status=401)
+
+
+@asynccontextmanager
+async def upstream(certificate: Path | None = None) -> AsyncIterator[Upstream]:
+    """A scripted upstream; over TLS where a file with its certificate and key is given."""
+    served = Upstream()
+    app = web.Application(client_max_size=64 << 20)
+    app.router.add_post("/v1/chat/completions", served.chat)
+    app.router.add_get("/v1/models", served.list_models)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    context = None
+    if certificate is not None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate)
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    port = runner.addresses[0][1]
+    served.url = f"{'http' if context is None else 'https'}://127.0.0.1:{port}/v1"
+    try:
+        yield served
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def proxy_before(
+    url: str, folder: Path, environment: Mapping[str, str] | None = None, **settings: Any
+) -> AsyncIterator[Proxy]:
+    """A proxy whose upstream is there."""
+    given = {"agent": "openai-chat", "upstream_url": url, **settings}
+    async with fake_proxy(folder, environment, **given) as proxy:
+        yield proxy
+
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def raw_upstream(talk: Talk) -> AsyncIterator[str]:
+    """An upstream that does what `talk` does on each connection of a POST; its address. It has no models."""
+    open_writers: set[asyncio.StreamWriter] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_writers.add(writer)
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if head.startswith(b"GET"):
+                writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            else:
+                await talk(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            open_writers.discard(writer)
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    finally:
+        server.close()
+        for writer in open_writers:
+            writer.transport.abort()

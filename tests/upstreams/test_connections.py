@@ -1,0 +1,431 @@
+"""How the upstream is reached, and every way in which it is not: each is a fault of the table, and leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from codex_proxy.agents.spec import NoAgentError
+from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, user
+from tests.mcp.serving import certificate
+from tests.upstreams.cases import CASES, Case, chunk, event, text
+from tests.upstreams.serving import Talk, proxy_before, raw_upstream, upstream
+from tests.waiting import PATIENCE, eventually
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+ROLE = event(chunk({"role": "assistant", "content": ""}))
+HI = event(chunk({"content": "Hi"}))
+KEY = "sk-operators-own"
+
+
+def sending(*pieces: bytes) -> Talk:
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+
+    return talk
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def silent_in_the_middle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(OK + ROLE + HI)
+    while await reader.read(65536):
+        pass
+
+
+async def endless_headers(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    for number in range(100_000):
+        writer.write(b"x-%d: y\r\n" % number)
+        await writer.drain()
+
+
+async def endless_line(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(OK + b"data: ")
+    for _ in range(100):
+        writer.write(b"x" * (1 << 20))
+        await writer.drain()
+
+
+REDIRECT = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/v1\r\ncontent-length: 0\r\n\r\n"
+PACKED = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\n\x1f\x8b\x08\x00"
+TOO_LONG = b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n"
+BAD: dict[str, tuple[Talk, int, str]] = {
+    "not HTTP": (sending(b"220 mail.example ESMTP\r\n"), 502, "upstream_error"),
+    "closes without a word": (sending(), 502, "upstream_disconnected"),
+    "closes after the role": (sending(OK, ROLE), 502, "upstream_disconnected"),
+    "closes in the middle of a line": (sending(OK, ROLE, b'data: {"choi'), 502, "upstream_error"),
+    "closes too early for its length": (sending(TOO_LONG, ROLE), 502, "upstream_disconnected"),
+    "a broken chunk": (sending(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"), 502, "upstream_error"),
+    "endless headers": (endless_headers, 502, "upstream_error"),
+    "a line of 100 MB": (endless_line, 502, "upstream_error"),
+    "silence": (silent, 504, "request_timeout"),
+    "a redirection": (sending(REDIRECT), 502, "upstream_error"),
+    "packed though not asked": (sending(PACKED), 502, "upstream_error"),
+    "HTML": (sending(OK, b"<html>"), 502, "upstream_error"),
+}  # fmt: skip
+
+
+async def nothing_left(proxy: Proxy) -> None:
+    """No turn, no exchange and no connection of the agent's."""
+    await proxy.settled()
+    agent: Any = proxy.server.agent
+    await eventually(lambda: not agent._transports)
+    names = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
+    assert not any(name.startswith("Exchange") for name in names)
+    assert agent._client._session.connector._acquired == set()
+
+
+def _asking(path: str, streamed: bool) -> dict[str, Any]:
+    """A request for a model that no list has."""
+    body = {"input": "Hi"} if path.endswith("responses") else user()
+    return {**body, "model": "m", "stream": streamed}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", BAD)
+async def test_a_bad_upstream_is_a_fault_of_the_table(
+    name: str, streamed: bool, path: str, tmp_path: Path
+) -> None:
+    talk, status, code = BAD[name]
+    patience = 0.2 if name == "silence" else PATIENCE
+    async with (
+        raw_upstream(talk) as url,
+        proxy_before(url, tmp_path, upstream_first_byte_timeout=patience) as proxy,
+    ):
+        answer = await proxy.send("POST", path, _asking(path, streamed))
+        if path.endswith("responses") and answer.status == 200:  # it had begun, with the role or without
+            assert '"status":"failed"' in answer.text
+            assert '"response.completed"' not in answer.text
+        else:
+            assert (answer.status, answer.error["code"]) == (status, code)
+        assert url.split("/")[2] not in answer.text
+        await nothing_left(proxy)
+
+
+async def test_silence_in_the_middle_ends_the_answer_as_failed(tmp_path: Path) -> None:
+    async with (
+        raw_upstream(silent_in_the_middle) as url,
+        proxy_before(url, tmp_path, upstream_idle_timeout=0.2) as proxy,
+    ):
+        frames = (await proxy.ask(user(stream=True) | {"model": "m"})).frames
+        assert frames[-1] == "[DONE]"
+        assert frames[-2]["error"]["code"] == "request_timeout"
+        await nothing_left(proxy)
+
+
+async def test_nobody_is_there_and_the_server_starts_all_the_same(tmp_path: Path) -> None:
+    async with proxy_before("http://127.0.0.1:1/v1", tmp_path) as proxy:
+        answer = await proxy.ask(user() | {"model": "small"})
+        assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
+        assert "is it started?" in answer.error["message"]
+        ready = await proxy.send("GET", "/readyz")
+        assert (ready.status, "is it started?" in ready.text) == (503, True)
+        await nothing_left(proxy)
+
+
+async def test_a_name_without_an_address_is_told_as_such(tmp_path: Path) -> None:
+    async with proxy_before("http://no-such-host.invalid/v1", tmp_path) as proxy:
+        answer = await proxy.ask(user() | {"model": "small"})
+        assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
+        assert "no-such-host" not in answer.text
+
+
+async def test_an_upstream_that_comes_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("codex_proxy.agents.openai_chat.agent.RETRY_SECONDS", 0.01)
+    async with upstream() as server:
+        server.key = KEY
+        async with proxy_before(server.url, tmp_path) as proxy:
+            assert (await proxy.send("GET", "/readyz")).status == 503
+            server.key = None
+            agent = proxy.server.agent
+            await eventually(lambda: agent.trouble() is None)
+            assert (await proxy.send("GET", "/readyz")).status == 200
+            assert [model.id for model in agent.models()] == ["small", "large"]
+
+
+async def test_connections_are_used_again(tmp_path: Path) -> None:
+    async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
+        for number in range(6):
+            await proxy.ask(user(stream=bool(number % 2)))
+            await nothing_left(proxy)
+        assert len(server.peers) == 1
+
+
+async def test_a_kept_connection_that_is_dead_costs_nobody_their_answer(tmp_path: Path) -> None:
+    served = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal served
+        served += 1
+        body = text("Hello.")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        await reader.readuntil(b"\r\n\r\n")  # the rest of this request, or the next: it is not answered
+
+    async with raw_upstream(talk) as url, proxy_before(url, tmp_path) as proxy:
+        for _ in range(3):
+            assert (await proxy.ask(user() | {"model": "m"})).status == 200
+        assert served == 3
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_a_client_that_leaves_closes_the_connection_to_the_upstream(path: str, tmp_path: Path) -> None:
+    async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
+        server.held.clear()
+        body = {"model": "small", "stream": True} | ({"input": "Hi"} if "resp" in path else user(stream=True))
+        async with proxy.session.post(proxy.url + path, json=body) as reply:
+            await reply.content.readany()
+            await server.is_held.wait()
+        await server.closed.wait()
+        await nothing_left(proxy)
+
+
+async def test_a_slow_client_holds_up_the_upstream(tmp_path: Path) -> None:
+    written = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        writer.write(OK + ROLE)
+        for _ in range(3000):
+            data = event(chunk({"content": "x" * 32768}))
+            writer.write(data)
+            await writer.drain()
+            written += len(data)
+
+    async with raw_upstream(talk) as url, proxy_before(url, tmp_path) as proxy:
+        async with proxy.open(user(stream=True) | {"model": "m"}) as reply:
+            await reply.content.readexactly(100)
+            agent: Any = proxy.server.agent
+            [transport] = agent._transports
+            await eventually(lambda: not transport._exchanges[-1]._may_read.is_set())
+            assert written < 64 << 20, "the rest waits where it is made"
+        await nothing_left(proxy)
+
+
+async def test_the_server_stops_while_the_upstream_is_silent(tmp_path: Path) -> None:
+    async with raw_upstream(silent) as url, proxy_before(url, tmp_path) as proxy:
+        asking = asyncio.create_task(proxy.ask(user() | {"model": "m"}))
+        await eventually(lambda: proxy.server.manager.running)
+        await proxy.server.manager.drain(0)
+        assert (await asking).status == 503
+        await nothing_left(proxy)
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["variable", "file"])
+async def test_the_operators_key_is_sent_and_never_the_clients(where: str, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(f"{KEY}\n")
+    given = {"upstream_key": KEY} if where == "variable" else {"upstream_key_file": file}
+    async with upstream() as server:
+        server.key = KEY
+        async with proxy_before(server.url, tmp_path, **given) as proxy:
+            answer = await proxy.ask(user(), headers={"Authorization": "Bearer sk-clients"})
+            assert answer.status == 200
+            assert server.asked[-1].headers["Authorization"] == f"Bearer {KEY}"
+            assert "sk-clients" not in str(server.asked[-1].headers)
+
+
+async def test_a_refused_key_is_the_operators_affair_and_told_to_nobody(
+    tmp_path: Path, logged: list[Any]
+) -> None:
+    async with upstream() as server:
+        server.key = "another"
+        async with proxy_before(server.url, tmp_path, upstream_key=KEY, log_level="debug") as proxy:
+            answers = [await proxy.ask(user(stream=streamed) | {"model": "m"}) for streamed in (False, True)]
+            answers += [await proxy.send("GET", path) for path in ("/healthz", "/readyz", "/v1/models")]
+            assert (answers[0].status, answers[0].error["code"]) == (502, "upstream_unauthorized")
+            for answer in answers:
+                assert KEY not in answer.text
+                assert server.url.split("/")[2] not in answer.text
+    assert KEY not in str(logged)
+    assert server.url.split("/")[2] not in str(logged)
+
+
+async def test_each_clients_own_key_is_passed_on_where_the_operator_says_so(tmp_path: Path) -> None:
+    async with upstream() as server:
+        server.key = "sk-clients"
+        async with proxy_before(server.url, tmp_path, upstream_key="client") as proxy:
+            body = user() | {"model": "small"}
+            assert (await proxy.ask(body, headers={"Authorization": "Bearer sk-clients"})).status == 200
+            response = {"model": "small", "input": "Hi"}
+            headers = {"Authorization": "Bearer sk-clients"}
+            assert (await proxy.send("POST", "/v1/responses", response, headers=headers)).status == 200
+            refused = await proxy.ask(body, headers={"Authorization": "Bearer sk-wrong"})
+            assert (refused.status, refused.error["code"]) == (401, "invalid_api_key")
+            assert "sk-wrong" not in refused.text
+            assert (await proxy.ask(body)).status == 401
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "--upstream-url"),
+        ({"upstream_url": "127.0.0.1:11434"}, "has to be an address"),
+        ({"upstream_url": "ftp://x/v1"}, "has to be an address"),
+        ({"upstream_url": "http://user:pw@x/v1"}, "PROXY_UPSTREAM_KEY"),
+        ({"upstream_url": "http://x/v1?key=1"}, "without anything behind"),
+        ({"upstream_url": "http://x", "upstream_key": "a\nb"}, "characters that no key has"),
+        ({"upstream_url": "http://x", "upstream_key_file": Path("/nowhere")}, "cannot be read"),
+        ({"upstream_url": "http://x", "upstream_key": "a", "upstream_key_file": Path("/x")}, "given twice"),
+        ({"upstream_url": "http://x", "upstream_key": "client", "api_key": "b"}, "one or the other"),
+        ({"upstream_url": "https://x", "upstream_ca_file": Path("/nowhere")}, "PROXY_UPSTREAM_CA_FILE"),
+    ],
+)
+async def test_what_is_wrong_with_the_settings_ends_the_start(
+    settings: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(NoAgentError) as caught:
+        async with fake_proxy(tmp_path, agent="openai-chat", **settings):
+            pass
+    assert words in str(caught.value)
+    assert "pw" not in str(caught.value)
+
+
+async def test_the_names_of_open_responses_server_are_taken_and_its_key_only_beside_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with upstream() as server:
+        address = server.url.removesuffix("/v1")
+        names = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL_INTERNAL": address, "STREAM_TIMEOUT": "7"}
+        for name, value in names.items():
+            monkeypatch.setenv(name, value)
+        async with fake_proxy(tmp_path, names, agent="openai-chat") as proxy:
+            await proxy.ask(user())
+            assert proxy.server.settings.upstream_idle_timeout == 7
+        assert server.asked[-1].headers["Authorization"] == f"Bearer {KEY}"
+        monkeypatch.delenv("OPENAI_BASE_URL_INTERNAL")
+        async with proxy_before(address, tmp_path, {"OPENAI_API_KEY": KEY}) as proxy:
+            await proxy.ask(user())
+        assert "Authorization" not in server.asked[-1].headers
+
+
+# --- the way there ----------------------------------------------------------------------------------
+
+
+async def test_a_certificate_is_checked_and_one_of_the_operators_is_taken(tmp_path: Path) -> None:
+    own = Path(certificate(tmp_path, "127.0.0.1.example"))
+    async with upstream(own) as server:
+        url = server.url
+        async with proxy_before(url, tmp_path) as proxy:
+            answer = await proxy.ask(user() | {"model": "m"})
+            assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
+            assert "certificate" in answer.error["message"]
+
+
+async def test_the_proxy_of_the_environment_is_used_unless_it_is_told_not_to(tmp_path: Path) -> None:
+    async with upstream() as other, upstream() as server:
+        through = {"HTTP_PROXY": other.url.removesuffix("/v1")}
+        async with proxy_before(server.url, tmp_path, through) as proxy:
+            await proxy.ask(user())
+        assert (len(other.asked), len(server.asked)) == (1, 0)
+        async with proxy_before(server.url, tmp_path, {**through, "NO_PROXY": "127.0.0.1"}) as proxy:
+            await proxy.ask(user())
+        assert (len(other.asked), len(server.asked)) == (1, 1)
+
+
+async def test_no_cookie_of_the_upstream_goes_from_one_client_to_the_next(tmp_path: Path) -> None:
+    async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
+        server.script = [Case(200, {"set-cookie": "session=1"}, [text("Hi").decode()], [], "stop")]
+        for _ in range(2):
+            await proxy.ask(user())
+        assert "Cookie" not in server.asked[-1].headers
+
+
+async def test_the_upstreams_wait_reaches_the_client(tmp_path: Path) -> None:
+    async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
+        server.script = [CASES["http_429"]]
+        answer = await proxy.ask(user())
+        assert (answer.status, answer.headers["Retry-After"]) == (429, "2")
+
+
+async def test_the_models_context_window_is_told_where_it_is_too_small(tmp_path: Path) -> None:
+    async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
+        server.script = [CASES["toolong_llamacpp"]]
+        answer = await proxy.ask(user())
+        assert answer.error["code"] == "context_length_exceeded"
+        assert "8192" in answer.error["message"]
+
+
+# --- this server before itself --------------------------------------------------------------------
+
+
+async def test_two_of_these_servers_work_in_a_row(tmp_path: Path) -> None:
+    a, b = two_folders(tmp_path)
+    async with (
+        fake_proxy(tmp_path, {"FAKE_CODEX_MODELS": "any"}) as inner,
+        proxy_before(f"{inner.url}/v1", a) as middle,
+        proxy_before(f"{middle.url}/v1", b) as outer,
+    ):
+        for path, body in (
+            ("/v1/chat/completions", user("Say hello.")),
+            ("/v1/responses", {"model": "fake-model", "input": "Say hello."}),
+        ):
+            for streamed in (False, True):
+                own = await inner.send("POST", path, {**body, "stream": streamed})
+                far = await outer.send("POST", path, {**body, "model": "fake-model", "stream": streamed})
+                assert (far.status, said(far.text)) == (200, said(own.text))
+        for proxy in (outer, middle):
+            await nothing_left(proxy)
+
+
+def two_folders(folder: Path) -> tuple[Path, Path]:
+    a, b = folder / "a", folder / "b"
+    for each in (a, b):
+        each.mkdir()
+    return a, b
+
+
+def said(text: str) -> str:
+    """The text of an answer, whole or streamed, of either API."""
+    found = []
+    for line in text.splitlines():
+        data = line.removeprefix("data: ")
+        if not data.startswith("{"):
+            continue
+        value = json.loads(data)
+        said = (choice.get("delta") or choice.get("message") or {} for choice in value.get("choices", ()))
+        found += [each.get("content") or "" for each in said]
+        if value.get("type") == "response.output_text.delta":
+            found.append(value["delta"])
+        for item in value.get("output", ()):
+            found += [part["text"] for part in item.get("content", ())]
+    return "".join(found)
+
+
+async def test_a_request_that_comes_back_is_refused(tmp_path: Path) -> None:
+    a, b = two_folders(tmp_path)
+    async with (
+        upstream() as server,
+        proxy_before(server.url, a) as first,
+        proxy_before(f"{first.url}/v1", b) as second,
+    ):
+        point_at(first, f"{second.url}/v1")
+        answer = await second.ask(user() | {"model": "small"})
+        assert answer.status >= 500
+        assert "came back to this server" in answer.error["message"]
+        assert server.asked == []
+        point_at(first, server.url)
+
+
+def point_at(proxy: Proxy, url: str) -> None:
+    """Gives the proxy another upstream, as no operator can while it runs."""
+    agent: Any = proxy.server.agent
+    agent._client._upstream = msgspec.structs.replace(agent._client._upstream, url=url)
+
+
+def test_the_environment_of_these_tests_has_no_proxy_of_its_own() -> None:
+    assert not any(name.lower().endswith("_proxy") for name in ENVIRONMENT)

@@ -1,0 +1,345 @@
+"""Both APIs in front of an upstream that only knows Chat Completions, with the official SDK as the client."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from tests.http.serving import WEATHER, Proxy, user
+from tests.mcp.serving import PROGRAM
+from tests.upstreams.cases import CASES, Case, call, stream, text
+from tests.upstreams.serving import Upstream, proxy_before, upstream
+from tests.waiting import eventually, polled
+
+CHAT_TOOL: Any = WEATHER
+TOOL: Any = {"type": "function", **CHAT_TOOL["function"], "strict": False}
+PARIS = '{"city":"Paris"}'
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Upstream]:
+    async with upstream() as served:
+        served.models += [{"id": name} for name in CASES]
+        yield served
+
+
+@pytest.fixture
+async def proxy(server: Upstream, tmp_path: Path) -> AsyncIterator[Proxy]:
+    async with proxy_before(server.url, tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def said(case: Case) -> str:
+    """What of a case is the answer's text."""
+    return "".join(text for kind, _, text in case.items if kind == "Message")
+
+
+def calls(case: Case) -> list[Any]:
+    return [[name, json.loads(text)] for kind, name, text in case.items if kind == "ToolCall"]
+
+
+# --- every dialect, on each endpoint --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_chat_streams_what_the_upstream_means(name: str, client: AsyncOpenAI) -> None:
+    case, text, finish, usage = CASES[name], "", None, None
+    made: dict[int, list[str]] = {}
+    try:
+        answer = await client.chat.completions.create(
+            model=name, messages=[{"role": "user", "content": "weather?"}], tools=[CHAT_TOOL], stream=True,
+            stream_options={"include_usage": True},
+        )  # fmt: skip
+        async for part in answer:
+            usage = part.usage or usage
+            for choice in part.choices:
+                text += choice.delta.content or choice.delta.refusal or ""
+                finish = choice.finish_reason or finish
+                for each in choice.delta.tool_calls or ():
+                    assert each.function is not None
+                    found = made.setdefault(each.index, ["", ""])
+                    found[0] += each.function.name or ""
+                    found[1] += each.function.arguments or ""
+    except openai.APIError:
+        assert case.stop == "failed"
+        assert finish is None, "a failed answer is never a whole one"
+    else:
+        assert finish == case.stop
+        assert [[tool, json.loads(given)] for tool, given in made.values()] == calls(case)
+        if case.usage:
+            assert usage is not None
+            assert (usage.prompt_tokens, usage.completion_tokens) == case.usage
+    if case.status == 200 and case.fault is None:
+        assert text == said(case)
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_responses_streams_what_the_upstream_means(name: str, client: AsyncOpenAI) -> None:
+    case, last, text = CASES[name], None, ""
+    try:
+        answer = await client.responses.create(model=name, input="weather?", tools=[TOOL], stream=True)
+        async for event in answer:
+            last = event
+            if event.type in ("response.output_text.delta", "response.refusal.delta"):
+                text += event.delta
+    except openai.APIError:
+        assert case.stop == "failed"
+        return
+    assert last is not None
+    response: Any = getattr(last, "response", None)
+    status = {"stop": "completed", "tool_calls": "completed", "failed": "failed"}.get(case.stop, "incomplete")
+    assert response.status == status
+    assert text == said(case)
+    made = [
+        [item.name, json.loads(item.arguments)] for item in response.output if item.type == "function_call"
+    ]
+    assert made == calls(case)
+    if case.usage and case.stop != "failed":
+        assert (response.usage.input_tokens, response.usage.output_tokens) == case.usage
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_whole_answer_is_what_the_upstream_means(name: str, proxy: Proxy) -> None:
+    case = CASES[name]
+    chat = await proxy.ask(user("weather?", tools=[WEATHER]) | {"model": name})
+    body = {"model": name, "input": "weather?", "tools": [TOOL]}
+    response = await proxy.send("POST", "/v1/responses", body)
+    if case.fault is not None:
+        assert chat.status >= 400
+        assert case.message in chat.error["message"]
+        assert response.status >= 400 or response.body["status"] == "failed"
+        return
+    message = chat.body["choices"][0]
+    assert message["finish_reason"] == case.stop
+    assert (message["message"].get("content") or message["message"].get("refusal") or "") == said(case)
+    made = [each["function"] for each in message["message"].get("tool_calls") or ()]
+    assert [[each["name"], json.loads(each["arguments"])] for each in made] == calls(case)
+    assert response.body["status"] in ("completed", "incomplete")
+
+
+# --- what reaches the upstream --------------------------------------------------------------------
+
+
+async def test_sampling_reaches_the_upstream_as_it_is(proxy: Proxy, server: Upstream) -> None:
+    sampling: dict[str, Any] = {
+        "temperature": 0.2,
+        "top_p": 0.9,
+        "seed": 7,
+        "logit_bias": {"5": -1},
+        "top_k": 3,
+    }
+    answer = await proxy.ask(user(**sampling, max_tokens=5, stop=["x"], store=True))
+    assert answer.headers["x-codex-ignored-params"] == "store"
+    assert {name: server.asked[-1].body[name] for name in sampling} == sampling
+    assert (server.asked[-1].body["max_tokens"], server.asked[-1].body["stop"]) == (5, ["x"])
+    body = {"model": "small", "input": "Hi", "temperature": 0.3, "top_p": 0.8, "max_output_tokens": 6}
+    answer = await proxy.send("POST", "/v1/responses", body)
+    assert "x-codex-ignored-params" not in answer.headers
+    asked = server.asked[-1].body
+    assert (asked["temperature"], asked["top_p"], asked["max_tokens"]) == (0.3, 0.8, 6)
+
+
+async def test_a_required_tool_is_asked_for_and_not_told_in_words(proxy: Proxy, server: Upstream) -> None:
+    server.script = [stream(call("get_weather", PARIS), finish="tool_calls")]
+    await proxy.ask(user(tools=[WEATHER], tool_choice="required"))
+    asked = server.asked[-1].body
+    assert asked["tool_choice"] == {"type": "function", "function": {"name": "get_weather"}}
+    assert [message["role"] for message in asked["messages"]] == ["user"]
+
+
+async def test_a_model_that_does_not_call_what_it_must_is_told_once(proxy: Proxy, server: Upstream) -> None:
+    server.script = [text("Sunny."), stream(call("get_weather", PARIS), finish="tool_calls")]
+    answer = await proxy.ask(user(tools=[WEATHER], tool_choice="required"))
+    assert answer.body["choices"][0]["finish_reason"] == "tool_calls"
+    assert "get_weather" in server.asked[1].body["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "json_object"])
+async def test_a_format_reaches_the_upstream_and_is_kept(kind: str, proxy: Proxy, server: Upstream) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": kind} | (
+        {"json_schema": {"name": "x", "schema": schema}} if kind == "json_schema" else {}
+    )
+    server.script = [text("no"), text('{"a": 1}')]
+    answer = await proxy.ask(user("JSON!", response_format=wanted))
+    assert json.loads(answer.body["choices"][0]["message"]["content"]) == {"a": 1}
+    asked = server.asked[0].body["response_format"]
+    assert asked["type"] == kind
+    if kind == "json_schema":
+        assert asked["json_schema"]["name"] == "x"
+        assert asked["json_schema"]["schema"].items() >= schema.items()
+
+
+async def test_an_agent_is_not_to_be_had(proxy: Proxy) -> None:
+    answer = await proxy.ask(user(), headers={"X-Codex-Mode": "agent"})
+    assert (answer.status, answer.error["code"]) == (403, "not_allowed")
+
+
+async def test_a_client_that_asked_for_no_usage_gets_none_though_the_upstream_was_asked(
+    proxy: Proxy, server: Upstream
+) -> None:
+    frames = (await proxy.ask(user(stream=True))).frames
+    assert not any(frame.get("usage") for frame in frames[:-1])
+    assert server.asked[-1].body["stream_options"] == {"include_usage": True}
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+async def test_the_models_are_the_upstreams(client: AsyncOpenAI, proxy: Proxy) -> None:
+    names = [model.id async for model in client.models.list()]
+    assert names[:2] == ["small", "large"]
+    assert not any(name.startswith("codex") for name in names)
+    small = (await proxy.send("GET", "/v1/models/small")).body
+    assert (small["context_window"], small["owned_by"]) == (8192, "upstream")
+
+
+async def test_a_name_that_the_upstream_does_not_list_never_reaches_it(
+    proxy: Proxy, server: Upstream
+) -> None:
+    answer = await proxy.ask(user() | {"model": "smal"})
+    assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+    assert server.asked == []
+
+
+async def test_the_default_model_is_the_first_that_is_listed(proxy: Proxy, server: Upstream) -> None:
+    await proxy.ask(user())
+    assert server.asked[-1].body["model"] == "small"
+
+
+async def test_new_models_of_the_upstream_are_found_while_the_server_runs(
+    server: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.agents.openai_chat.agent.MODELS_SECONDS", 0.01)
+    async with proxy_before(server.url, tmp_path) as proxy:
+        server.models.append({"id": "new"})
+        listed = server.listed
+        await eventually(lambda: server.listed > listed + 1)
+        assert (await proxy.ask(user() | {"model": "new"})).status == 200
+
+
+# --- loops of tools -------------------------------------------------------------------------------
+
+
+async def test_a_tool_loop_of_chat_goes_round(client: AsyncOpenAI, server: Upstream) -> None:
+    server.script = [stream({"content": "Let me see."}, call("get_weather", PARIS), finish="tool_calls")]
+    messages: list[Any] = [{"role": "user", "content": "weather?"}]
+    first = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_TOOL])
+    message = first.choices[0].message
+    assert message.tool_calls is not None
+    messages += [message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sunny"}]
+    second = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_TOOL])
+    assert second.choices[0].message.content == "Hello."
+    asked = server.asked[-1].body["messages"]
+    assert [each["role"] for each in asked] == ["user", "assistant", "tool"]
+    assert asked[1]["content"] == "Let me see."
+    assert asked[1]["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": PARIS}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_tool_loop_of_responses_goes_on_from_what_is_stored(
+    strict: bool, client: AsyncOpenAI, server: Upstream
+) -> None:
+    server.script = [stream(call("get_weather", PARIS), finish="tool_calls")]
+    tool = TOOL | {"strict": strict}
+    first = await client.responses.create(model="small", input="weather?", tools=[tool])
+    [made] = [item for item in first.output if item.type == "function_call"]
+    output: Any = {"type": "function_call_output", "call_id": made.call_id, "output": "sunny"}
+    second = await client.responses.create(
+        model="small", input=[output], previous_response_id=first.id, tools=[tool]
+    )
+    assert second.output_text == "Hello."
+    asked = server.asked[-1].body["messages"]
+    assert [each["role"] for each in asked] == ["user", "assistant", "tool"]
+    assert asked[2] == {"role": "tool", "tool_call_id": made.call_id, "content": "sunny"}
+    assert (await client.responses.retrieve(first.id)).output[0].type == "function_call"
+
+
+async def test_a_call_that_breaks_a_strict_schema_is_hidden_and_asked_for_again(
+    client: AsyncOpenAI, server: Upstream
+) -> None:
+    wrong, right = (stream(call("get_weather", given), finish="tool_calls") for given in ("{}", PARIS))
+    server.script = [wrong, right]
+    answer = await client.responses.create(model="small", input="weather?", tools=[TOOL | {"strict": True}])
+    assert [item.arguments for item in answer.output if item.type == "function_call"] == [PARIS]
+    assert "break the tool's schema" in server.asked[1].body["messages"][-1]["content"]
+    assert answer.usage is not None
+    assert answer.usage.input_tokens == 22, "of both steps"
+
+
+async def test_a_background_response_is_answered_and_kept(client: AsyncOpenAI) -> None:
+    queued = await client.responses.create(model="small", input="Hi", background=True)
+    assert queued.status in ("queued", "in_progress")
+
+    async def done() -> Any:
+        found = await client.responses.retrieve(queued.id)
+        return found if found.status == "completed" else None
+
+    assert (await polled(done)).output_text == "Hello."
+
+
+async def test_reasoning_of_the_upstream_is_shown_and_not_sent_back(
+    client: AsyncOpenAI, server: Upstream
+) -> None:
+    first = await client.responses.create(model="reasoning_content", input="Hi")
+    assert [item.type for item in first.output] == ["reasoning", "message"]
+    await client.responses.create(model="small", input="And?", previous_response_id=first.id)
+    assert [each["content"] for each in server.asked[-1].body["messages"]] == ["Hi", "Hello world", "And?"]
+
+
+# --- tools of MCP servers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("surface", ["chat", "responses"])
+async def test_tools_of_an_mcp_server_are_run_here(
+    surface: str, streamed: bool, server: Upstream, tmp_path: Path
+) -> None:
+    config = tmp_path / "mcp.json"
+    config.write_text(
+        json.dumps({"mcpServers": {"files": {"command": sys.executable, "args": [PROGRAM, "stdio"]}}})
+    )
+    server.script = [
+        stream(call("files__echo", '{"text":"hello.txt"}'), finish="tool_calls"),
+        text("It is hello.txt."),
+    ]
+    async with (
+        proxy_before(server.url, tmp_path, mcp_config=config) as proxy,
+        AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        if surface == "chat":
+            answer = await proxy.ask(user("read it") | {"stream": streamed})
+            assert "It is he" in answer.text
+            assert '"tool_calls"' not in answer.text
+        elif streamed:
+            kinds = [
+                event.type
+                async for event in await client.responses.create(model="small", input="?", stream=True)
+            ]
+            assert "response.mcp_call.completed" in kinds
+            assert kinds[-1] == "response.completed"
+        else:
+            response = await client.responses.create(model="small", input="?")
+            assert response.output_text == "It is hello.txt."
+            assert "mcp_call" in [item.type for item in response.output]
+    tool = server.asked[1].body["messages"][-1]
+    assert (tool["role"], tool["tool_call_id"]) == ("tool", "call_a")
+    assert "hello.txt" in tool["content"]
