@@ -1,4 +1,4 @@
-"""The bytes of a request's body."""
+"""Reads what a request brings: the bytes of its body, what a parser makes of them, and the headers about a turn."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from aiohttp import web
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.http.codings import TooLarge, coding_of, unpacked
+from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.body_budget import HELD, HeldBytes
 from codex_proxy.http.middleware.content_log import log_content
 from codex_proxy.http.middleware.request_context import OWNER
+from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.workers.pdf_reader import PdfReader, parsed_with_pdfs
 
 T = TypeVar("T")
 
 PDF_READER = web.AppKey("pdf_reader", PdfReader)
-"""Not there where what reads PDFs is not installed."""
+"""Present where the package that reads PDFs is installed."""
 
 BODY_SECONDS = 300.0
 """How long a body may take: the largest one there may be, over a line of one megabit a second."""
@@ -70,6 +72,17 @@ async def parsed_from(request: web.Request, body: bytes, parse: Callable[[bytes,
         return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, body, pdfs)
 
     return await parsed_with_pdfs(parsed, request.app.get(PDF_READER), request[OWNER])
+
+
+def hints_of(request: web.Request) -> RequestHints:
+    """What the headers say about a turn."""
+    return RequestHints(
+        mode=request.headers.get("X-Codex-Mode"),
+        workdir=request.headers.get("X-Codex-Workdir"),
+        sandbox=request.headers.get("X-Codex-Sandbox"),
+        activity=request.headers.get("X-Codex-Activity"),
+        origin=origin_of(request),
+    )
 
 
 async def _read(request: web.Request, limit: int, held: HeldBytes) -> bytes:

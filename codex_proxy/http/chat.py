@@ -11,16 +11,14 @@ from aiohttp import web
 from codex_proxy.admission.admit import FieldNames
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLOCK, IDS, RUNS, USAGE
-from codex_proxy.http.body import parsed_from, read_body
+from codex_proxy.http.body import hints_of, parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, streamed, whole
-from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers
 from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.http.turn_timings import TurnTimings
-from codex_proxy.surfaces.base import RequestHints
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.render import ChatProfile, ChatRenderer
 from codex_proxy.surfaces.models import billed_model
@@ -54,15 +52,10 @@ CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
-    """The whole exchange. Faults before the first byte are raised."""
+    """POST /v1/chat/completions. Raises the `Fault` of a turn that failed before the first byte was sent."""
     app = request.app
     timings = TurnTimings(app[CLOCK])
-    hints = RequestHints(
-        mode=request.headers.get("X-Codex-Mode"),
-        workdir=request.headers.get("X-Codex-Workdir"),
-        sandbox=request.headers.get("X-Codex-Sandbox"),
-        origin=origin_of(request),
-    )
+    hints = hints_of(request)
     client = request[CLIENT]
     parsed = await parsed_from(
         request,

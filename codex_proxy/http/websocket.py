@@ -4,8 +4,8 @@ In: frames `{"type": "response.create", ...}`. Out: the events of a stream, each
 would be a status elsewhere is `{"type": "error", "status", "error"}`. The newest response stays in the connection's
 memory, so that it can be continued with `store: false`; a continuation that fails makes it forgotten.
 
-Each turn is a request of its own: its key is looked at again, and the limits of the key count it. A key that is no
-longer one ends the connection.
+Each turn is a request of its own: its key is checked again, and it counts against the limits of the key. A key that is
+not valid any more ends the connection.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.http.body import parsed_from
+from codex_proxy.http.body import hints_of, parsed_from
 from codex_proxy.http.middleware.access import DIGEST, KEY_PROTOCOL, subprotocols
 from codex_proxy.http.middleware.body_budget import BODY_BUDGET, HeldBytes
 from codex_proxy.http.middleware.content_log import log_content
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, counted
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import log_unforeseen
-from codex_proxy.http.responses.create import hints_of
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.responses.context import Context, ContextItem, context_item, context_of
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
@@ -58,7 +57,7 @@ TOO_MANY = Failure(
 async def responses_socket(request: web.Request) -> web.StreamResponse:
     """Serves the whole connection. Raises `Fault` where it is no handshake, or the server stops."""
     socket = web.WebSocketResponse(
-        max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_spoken(request)
+        max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_chosen_subprotocol(request)
     )
     if not socket.can_prepare(request):
         message = "GET of this path is for WebSockets; send a POST."
@@ -76,13 +75,13 @@ async def responses_socket(request: web.Request) -> web.StreamResponse:
     return socket
 
 
-def _spoken(request: web.Request) -> list[str]:
-    """The subprotocol that is agreed on: the first that is offered and is no key. A browser that offers some hangs up
+def _chosen_subprotocol(request: web.Request) -> list[str]:
+    """The subprotocol that the server takes: the first one offered that is no key. A browser that offers some hangs up
     where none is taken, and a key must not be repeated."""
     return [name for name in subprotocols(request) if not name.startswith(KEY_PROTOCOL)][:1]
 
 
-class _Remembered(msgspec.Struct, frozen=True):
+class _LastResponse(msgspec.Struct, frozen=True):
     """The newest response of the connection, for a request that continues it."""
 
     id: str
@@ -90,8 +89,8 @@ class _Remembered(msgspec.Struct, frozen=True):
     stored: bool
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    """A request that continues a response in the connection's memory."""
+class _OwnItems(msgspec.Struct, frozen=True):
+    """The items of a request whose context is in the connection's memory."""
 
     input_items: tuple[ItemDict, ...]
     previous_response_id: str | None = None
@@ -111,18 +110,18 @@ class _Connection:
         self._waiting_size = 0
         self._busy = False
         """A turn is under way."""
-        self._last: _Remembered | None = None
+        self._last: _LastResponse | None = None
 
     async def serve(self) -> None:
-        """Serves until the client closes the connection; a turn under way ends then."""
-        answering = asyncio.ensure_future(self._answer())
+        """Reads and answers frames until the client closes. A turn that runs then ends too."""
+        answering = asyncio.ensure_future(self._answer_frames())
         leaving = asyncio.ensure_future(self._leave_when_the_server_stops())
         try:
             async for message in self._socket:
                 if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                     continue
                 try:
-                    self._keep(message.data)
+                    self._enqueue(message.data)
                 except Fault as fault:
                     await self._send(socket_error(fault.failure))
                     await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"Too much waits.")
@@ -144,9 +143,9 @@ class _Connection:
         await self._send(socket_error(STOPPING))
         await self._socket.close(code=WSCloseCode.GOING_AWAY, message=STOPPING.message.encode())
 
-    def _keep(self, frame: str | bytes) -> None:
-        """Puts it behind those that wait. Raises `Fault` where there is no room: not to read on instead would hide
-        that a client left."""
+    def _enqueue(self, frame: str | bytes) -> None:
+        """Queues a frame behind those that wait. Raises `Fault` where there is no room: to stop reading instead would
+        hide that the client has left."""
         if self._waiting.full() or (
             self._waiting_size and self._waiting_size + len(frame) > self._request.client_max_size
         ):
@@ -156,7 +155,7 @@ class _Connection:
         self._waiting_size += len(frame)
         self._waiting.put_nowait((frame, held))
 
-    async def _answer(self) -> None:
+    async def _answer_frames(self) -> None:
         going_on = True
         while going_on:
             if self._responses.runs.draining and self._waiting.empty():
@@ -167,23 +166,23 @@ class _Connection:
             self._busy = True
             self._waiting_size -= len(frame)
             try:
-                going_on = await self._answered(frame)
+                going_on = await self._answer_frame(frame)
             finally:
                 held.release()
                 del frame  # not while the next one is waited for
 
-    async def _answered(self, frame: str | bytes) -> bool:
-        """Answers one frame. Returns False where the connection ends with it."""
+    async def _answer_frame(self, frame: str | bytes) -> bool:
+        """Answers one frame. False where that ends the connection."""
         log_content(self._request, "request", frame.encode() if isinstance(frame, str) else frame)
         try:
-            self._look_at_key()
+            self._check_key()
         except Fault as fault:
             await self._send(socket_error(fault.failure))
             await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"The key is not valid.")
             return False
         try:
-            with counted(self._request.app[REQUEST_LIMITS], self._client):
-                await self._in_its_place(frame)
+            with counted(self._request.app[REQUEST_LIMITS], self._client), stream_slot(self._request):
+                await self._turn(frame)
         except Fault as fault:
             await self._send(socket_error(fault.failure))
         except ConnectionError:
@@ -193,23 +192,19 @@ class _Connection:
             await self._send(socket_error(UNFORESEEN))
         return True
 
-    def _look_at_key(self) -> None:
-        """Whoever opened the connection must still be let in, with the limits of now. Raises `Fault`."""
+    def _check_key(self) -> None:
+        """Looks the key up again, for the limits that it has now. Raises `Fault` where it is not valid any more."""
         client = self._responses.clients.holding(self._digest)
         if client.name != self._client.name:  # what this connection remembers is another's
             raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message="The key has another name now."))
         self._client = client
 
-    async def _in_its_place(self, frame: str | bytes) -> None:
-        with stream_slot(self._request):
-            await self._turn(frame)
-
     async def _turn(self, frame: str | bytes) -> None:
         body = frame.encode() if isinstance(frame, str) else frame
-        parsed = await parsed_from(self._request, body, self._parsed)
+        parsed = await parsed_from(self._request, body, self._parse)
         previous = parsed.previous_response_id
         try:
-            prepared = await self._prepared(parsed)
+            prepared = await self._prepare(parsed)
             response, reader = await start_foreground(self._responses, prepared, "websocket")
             await self._send_events(reader)
             if response.failure is not None:
@@ -220,7 +215,7 @@ class _Connection:
             raise
         output = tuple(map(context_item, response.output))
         items = (*prepared.context.earlier, *prepared.context.fresh, *output)
-        self._last = _Remembered(prepared.id, items, parsed.store)
+        self._last = _LastResponse(prepared.id, items, parsed.store)
 
     def _forget(self, id: str | None) -> None:
         if self._last is not None and self._last.id == id:
@@ -244,7 +239,7 @@ class _Connection:
 
     # --- from a frame to a turn -----------------------------------------------------------------
 
-    def _parsed(self, frame: bytes, pdfs: PdfTexts | None) -> ParsedResponse:
+    def _parse(self, frame: bytes, pdfs: PdfTexts | None) -> ParsedResponse:
         body = _body_of(frame)
         if body.get("background"):
             raise bad_request("A WebSocket's turns are not in the background: use POST.", "background")
@@ -259,7 +254,7 @@ class _Connection:
             pdfs=pdfs,
         )
 
-    async def _prepared(self, parsed: ParsedResponse) -> PreparedResponse:
+    async def _prepare(self, parsed: ParsedResponse) -> PreparedResponse:
         service = self._responses
         id, now = service.ids.new("resp_"), service.clock.epoch()
         last = self._last
@@ -271,7 +266,7 @@ class _Connection:
                 "This response cannot be stored, since the one that it continues was not: send 'store': false.",
                 "store",
             )
-        asked = _Asked(parsed.input_items)
+        asked = _OwnItems(parsed.input_items)
         fresh = await context_of(asked, service.store, self._client.name, service.ids, now)
         context = Context(last.items, fresh.fresh, fresh.input)
         return await prepare_in_context(service, parsed, context, self._client.name, id=id, created=now)

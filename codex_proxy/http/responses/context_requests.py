@@ -29,7 +29,8 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 async def count_input_tokens(request: web.Request) -> web.Response:
-    """POST /v1/responses/input_tokens. No agent counts without a model call: the answer says that it estimates."""
+    """POST /v1/responses/input_tokens: an estimate, since no agent counts without calling the model. No turn is run, so
+    none is admitted."""
     service = request.app[RESPONSES]
     parsed = await _parsed(request, counting=True)
     measure, fresh = await measured(parsed, service.store, request[OWNER], service.ids)
@@ -37,7 +38,7 @@ async def count_input_tokens(request: web.Request) -> web.Response:
 
 
 async def compact(request: web.Request) -> web.Response:
-    """POST /v1/responses/compact: the plain model sums the context up; its output begins a new chain as it is."""
+    """POST /v1/responses/compact: the plain model sums the context up. Its output can begin a new chain as it is."""
     service = request.app[RESPONSES]
     parsed, history = await _context(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}

@@ -1,4 +1,4 @@
-"""POST /v1/responses, in front of its client: whole or streamed."""
+"""POST /v1/responses: whole, streamed, or in the background."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.http.body import parsed_from, read_body
+from codex_proxy.http.body import hints_of, parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, Reader, streamed, whole
-from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.body_budget import HELD
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers
@@ -31,9 +30,9 @@ from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
-    """The whole exchange. Faults before the first byte are raised."""
+    """POST /v1/responses. Raises the `Fault` of a turn that failed before the first byte was sent."""
     service = request.app[RESPONSES]
-    observed = TurnTimings(service.clock)
+    timings = TurnTimings(service.clock)
     body, hints = await read_body(request), hints_of(request)
     settings = request[CLIENT].responses
     parsed = await parsed_from(
@@ -49,13 +48,13 @@ async def create_response(request: web.Request) -> web.StreamResponse:
         "background": parsed.background,
     }
     if parsed.background:
-        return await _behind(request, parsed, body, hints)
+        return await _in_background(request, parsed, body, hints)
     del body  # a turn may take an hour
-    return await _in_front(request, parsed, observed)
+    return await _in_foreground(request, parsed, timings)
 
 
-async def _in_front(
-    request: web.Request, parsed: ParsedResponse, observed: TurnTimings
+async def _in_foreground(
+    request: web.Request, parsed: ParsedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
     """A turn that ends when its client leaves."""
     service = request.app[RESPONSES]
@@ -69,34 +68,34 @@ async def _in_front(
     )
     request[NOTES]["response_id"] = prepared.id
     if not keeps_anything(service, parsed) and parsed.truncation != "auto":
-        return await _unkept(request, prepared, observed)
-    return await _kept(request, prepared, observed)
+        return await _unsaved(request, prepared, timings)
+    return await _saved(request, prepared, timings)
 
 
-async def _kept(
-    request: web.Request, prepared: PreparedResponse, observed: TurnTimings
+async def _saved(
+    request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
     """A response that is saved: a task of the server's, which its client reads."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     headers = headers_of(service, prepared)
-    with ExitStack() as place:
+    with ExitStack() as stack:
         if stream:
             try:
-                place.enter_context(stream_slot(request))
+                stack.enter_context(stream_slot(request))
             except Fault:
                 prepared.release()
                 raise
         response, reader = await start_foreground(
-            service, prepared, "sse" if stream else "whole", observed.record
+            service, prepared, "sse" if stream else "whole", timings.record
         )
         try:
             return await (_streamed(request, reader, headers) if stream else whole(reader, headers))
         finally:
-            request[NOTES] |= ending_of(response.failure, response.final, observed)
+            request[NOTES] |= ending_of(response.failure, response.final, timings)
 
 
-async def _unkept(
-    request: web.Request, prepared: PreparedResponse, observed: TurnTimings
+async def _unsaved(
+    request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
     """A response of which nothing is kept: the log of its turn is read straight into the answer."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
@@ -108,15 +107,15 @@ async def _unkept(
             stream_slot(request) if stream else nullcontext(),
         ):
             run = await start_run(service, prepared)
-            reader = LogReader(OneRun(run), renderer, observed)
+            reader = LogReader(OneRun(run), renderer, timings)
             return await (_streamed(request, reader, headers) if stream else whole(reader, headers))
     finally:
         request[NOTES] |= ending_of(
-            renderer.failure, renderer.response() if renderer.ended else None, observed
+            renderer.failure, renderer.response() if renderer.ended else None, timings
         )
 
 
-async def _behind(
+async def _in_background(
     request: web.Request, parsed: ParsedResponse, body: bytes, hints: RequestHints
 ) -> web.StreamResponse:
     """A turn that goes on when its client leaves; with a stream its client may read along."""
@@ -155,28 +154,17 @@ def headers_of(service: ResponsesService, prepared: PreparedResponse) -> dict[st
     return agent_headers(service.runs.agent, prepared.turn, ignored, search, "text.verbosity", "reasoning")
 
 
-def hints_of(request: web.Request) -> RequestHints:
-    """What the headers say of a turn."""
-    return RequestHints(
-        mode=request.headers.get("X-Codex-Mode"),
-        workdir=request.headers.get("X-Codex-Workdir"),
-        sandbox=request.headers.get("X-Codex-Sandbox"),
-        activity=request.headers.get("X-Codex-Activity"),
-        origin=origin_of(request),
-    )
-
-
 def ending_of(
-    failure: Failure | None, final: dict[str, Any] | None, observed: TurnTimings
+    failure: Failure | None, final: dict[str, Any] | None, timings: TurnTimings
 ) -> dict[str, object]:
     """What the server's log has of an answer: how it ended and who said so, and what it cost. `final`: the response,
     where it has ended."""
-    notes: dict[str, object] = {"first_ms": observed.first_ms}
+    notes: dict[str, object] = {"first_ms": timings.first_ms}
     if failure is not None:
         notes["error"] = failure.kind.value
     if final is not None:
         notes["finish_reason"] = final["status"]
-        notes["finish_source"] = observed.ended_by
+        notes["finish_source"] = timings.ended_by
         usage = final["usage"]
         if usage is not None:
             notes["input_tokens"], notes["output_tokens"] = usage["input_tokens"], usage["output_tokens"]

@@ -1,4 +1,4 @@
-"""What is done with a response that is stored: shown, deleted, its input listed."""
+"""Handlers for a stored response: it is shown, deleted, cancelled, or its input listed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
 
 
 def _is_streamed(request: web.Request) -> bool:
-    """`stream` of the query. Raises `Fault` for what is no word for yes or no."""
+    """Whether the query has `stream=true`. Raises `Fault` for a value that is neither true nor false."""
     given = request.query.get("stream", "").lower()
     if given not in ("", "true", "1", "false", "0"):
         raise bad_request(
