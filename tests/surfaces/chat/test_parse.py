@@ -117,7 +117,7 @@ def test_a_request_without_a_model_is_answered_as_codex_5() -> None:
     assert (parsed.model_asked, parsed.turn.model) == ("codex-5", "gpt-5.5")
 
 
-def test_ignored_parameters_are_named() -> None:
+def test_sampling_is_kept_for_an_agent_that_can_set_it_and_named_for_the_others() -> None:
     sampling: dict[str, Any] = {
         "temperature": 0,
         "top_p": 1,
@@ -125,9 +125,10 @@ def test_ignored_parameters_are_named() -> None:
         "frequency_penalty": 0,
         "logit_bias": {},
     }
-    parsed = ask(**sampling, seed=1, prediction={"type": "content", "content": "x"})
-    assert parsed.ignored == (*sampling, "seed", "prediction")
-    assert parsed.turn == ask().turn
+    sampling |= {"seed": 1, "prediction": {"type": "content", "content": "x"}}
+    parsed = ask(**sampling)
+    assert parsed.ignored == tuple(sampling)
+    assert parsed.turn == msgspec.structs.replace(ask().turn, sampling=sampling)
 
 
 def test_stop_is_one_sequence_or_up_to_four_and_the_empty_one_means_none() -> None:
