@@ -1,4 +1,9 @@
-"""The agent's own requests: what they ask, and what we answer, in its shapes."""
+"""The agent's own requests, and the proxy's answers: approvals, questions, and outputs of the client's tools.
+
+A call of a client's tool is known from the model's raw items, all calls of a step together. The agent's requests for
+the outputs come one by one, some only after an earlier one was answered (0.163), others only after the response is
+over. So an output may come before or after the agent's request for it.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +17,14 @@ from codex_proxy.core.items import Part, TextPart
 
 
 def tool_content(part: Part) -> dict[str, Any]:
-    """One part of a tool's output, as `item/tool/call` wants it."""
+    """Converts one part of a tool's output for `item/tool/call`."""
     if isinstance(part, TextPart):
         return {"type": "inputText", "text": part.text}
     return {"type": "inputImage", "imageUrl": part.url}
 
 
 def decision_result(ask_id: str, reply: Decision) -> dict[str, Any]:
-    """The answer to a question; `ask_id` begins with the method that asked."""
+    """Returns the result that answers an approval or question; `ask_id` begins with the request's method."""
     method = ask_id.partition(":")[0]
     if method == "mcpServer/elicitation/request":
         return {"action": "accept" if reply.approve else "decline", "content": None, "_meta": None}
@@ -29,7 +34,7 @@ def decision_result(ask_id: str, reply: Decision) -> dict[str, Any]:
 
 
 def question_event(message: Message, ask_id: str) -> ApprovalRequested | InputRequested | None:
-    """What the agent asks of a person; None where it is nothing that we know an answer to."""
+    """Returns the event of an approval or question; None for a request that is not supported."""
     match message.method:
         case "item/commandExecution/requestApproval":
             return ApprovalRequested(ask_id, "command", command_text(message.params.command))
@@ -43,13 +48,13 @@ def question_event(message: Message, ask_id: str) -> ApprovalRequested | InputRe
 
 
 class Questions:
-    """What the agent has asked of a person and got no answer to."""
+    """The agent's approval requests and questions without an answer."""
 
     def __init__(self) -> None:
         self._open: dict[str, int | str] = {}
 
     def add(self, message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:
-        """The event of a question; None where it is nothing that we know an answer to."""
+        """Adds a request and returns its event; None for a request that is not supported."""
         ask_id = f"{message.method}:{id}"
         event = question_event(message, ask_id)
         if event is not None:
@@ -57,37 +62,39 @@ class Questions:
         return event
 
     def answer(self, ask_id: str, reply: Decision) -> bytes:
-        """The line that answers; none where nothing was asked, or it was answered before."""
+        """Returns the line that answers the request; empty if there is no such request, or it is answered already."""
         id = self._open.pop(ask_id, None)
         return b"" if id is None else answer(id, decision_result(ask_id, reply))
 
     def clear(self) -> None:
-        """The turn is over; nobody waits any more."""
+        """Drops all requests: the turn is over."""
         self._open.clear()
 
 
 class PendingCalls:
-    """By call id. What gives bytes gives what to write."""
+    """Calls of the client's tools without an output, by call id."""
 
     def __init__(self) -> None:
         self._requests: dict[str, list[int | str]] = {}
+        """Ids of the agent's requests for outputs that are not there yet."""
         self._replies: dict[str, ToolReply] = {}
+        """Outputs that the agent has not requested yet."""
         self.waiting: set[str] = set()
-        """Calls that were asked of us and have no answer yet."""
+        """The ids of calls whose outputs the client has not given yet."""
         self._bypassed = False
-        """The agent answered one of them by itself: from then on it does not wait for us."""
+        """Whether the agent has answered one of the calls itself: then it no longer waits for the client."""
 
     @property
     def can_resume(self) -> bool:
-        """Whether the agent's turn goes on as soon as the outputs are there that are waited for."""
+        """Whether the agent's turn continues once the client gives the outputs."""
         return bool(self.waiting) and not self._bypassed
 
     def has_call(self, call_id: str) -> bool:
-        """Whether an output of this call is due, or there already."""
+        """Returns whether the call waits for its output, or has one that was not requested yet."""
         return call_id in self.waiting or call_id in self._replies
 
     def add_request(self, call_id: str, id: int | str) -> bytes:
-        """The agent asks for the output of a call."""
+        """Handles the agent's request for an output. Returns the answer; empty if the output is not there yet."""
         reply = self._replies.pop(call_id, None)
         if reply is not None:
             return _answer(id, reply)
@@ -95,7 +102,9 @@ class PendingCalls:
         return b""
 
     def add_reply(self, call_id: str, reply: ToolReply) -> bytes:
-        """The output of a call; of one that does not wait for it, nothing."""
+        """Handles the output of a call. Returns the answers to the requests for it; empty if it does not wait or was
+        not requested.
+        """
         if call_id not in self.waiting:
             return b""
         self.waiting.remove(call_id)
@@ -106,19 +115,20 @@ class PendingCalls:
         return b"".join(_answer(id, reply) for id in requests)
 
     def agent_answered(self, call_id: str) -> None:
-        """The agent has given the model an output of this call."""
+        """Notes that the agent itself has given the model an output of this call."""
         self._requests.pop(call_id, None)
         self._replies.pop(call_id, None)
         self._bypassed |= call_id in self.waiting
         self.waiting.discard(call_id)
 
     def clear(self) -> None:
-        """The turn is over; nobody waits any more."""
+        """Drops all calls: the turn is over."""
         self._requests.clear()
         self._replies.clear()
         self.waiting.clear()
 
 
 def _answer(id: int | str, reply: ToolReply) -> bytes:
+    """Encodes the answer to a request for an output."""
     content = [tool_content(part) for part in reply.parts]
     return answer(id, {"contentItems": content, "success": reply.success})

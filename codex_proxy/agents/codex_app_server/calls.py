@@ -1,6 +1,7 @@
-"""What the model itself put out in one model call: raw items, and the calls of the client's tools in them.
+"""The raw items of the current model call, and the calls of the client's tools in them.
 
-Held until that model call is over: a retry makes it all anew, and only then is it known that no call follows.
+They are kept until the model call is over: a retry repeats all of them, and only the end shows that no further call
+follows.
 """
 
 from __future__ import annotations
@@ -28,32 +29,37 @@ KEPT_TYPES = frozenset(
         "message",
     }
 )
-"""Raw items that the model needs to see again. The rest is the agent's own context."""
+"""Types of raw items that the model must see again in later turns. Other types are the agent's own context."""
 
 CALL_TYPES = frozenset({"function_call", "custom_tool_call"})
 
 OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
-"""Raw items that come between two model calls: a retry does not make them anew."""
+"""Types of raw items that come between two model calls, so that a retry does not repeat them."""
 
 
 class ModelItems:
-    """The raw items of the model call that is under way, and the calls in them that wait for an answer."""
+    """The raw items of the current model call, and the calls in them that wait for the client's output."""
 
     def __init__(self, tools: Sequence[Tool] = (), *, plain: bool = True) -> None:
+        """`tools` are the client's; `plain`: the turn is in model mode, where the agent has no tools of its own."""
         self._tools = {tool.name: tool for tool in tools}
         self._names = ToolNames(self._tools)
         self._plain = plain
         self._events: list[Event] = []
         self._calls: list[ToolCallRequested] = []
         self._response_open = False
-        """A response has begun whose end has not come."""
+        """Whether a response has begun whose end has not come."""
         self._agent_calls: set[str] = set()
-        """Calls that the agent answers by itself, and has not yet, before it asks for the first of the client's."""
+        """Calls that the agent answers itself before it requests the first of the client's outputs, and has
+        not yet.
+        """
         self._outputs_from_client: set[str] = set()
-        """Calls whose outputs are in the client's history already."""
+        """Calls whose outputs the client gave, so that its history has them already."""
 
     def add_item(self, item: msgspec.Raw) -> RawItemHead | None:
-        """Keeps a raw item; its head, or None where it is the agent's own context, or an output."""
+        """Keeps a raw item. Returns its head, or None if it is the agent's own context or an output. Raises
+        `UNREADABLE`.
+        """
         head = msgspec.json.decode(item, type=RawItemHead)
         if head.type not in KEPT_TYPES or (head.type == "message" and head.role != "assistant"):
             return None
@@ -66,7 +72,9 @@ class ModelItems:
         return head
 
     def add_output(self, item: msgspec.Raw) -> str | None:
-        """Keeps an output that the agent gave to the model; its call's id. None where the item is no output."""
+        """Keeps an output that the agent gave to the model. Returns its call's id, or None if the item is not an
+        output.
+        """
         head = msgspec.json.decode(item, type=RawItemHead)
         if head.type not in OUTPUT_TYPES:
             return None
@@ -80,13 +88,17 @@ class ModelItems:
         return call_id
 
     def client_gave_outputs(self, call_ids: Iterable[str]) -> None:
-        """The client has brought the outputs of these calls: they are no news to it when the agent repeats them."""
+        """Notes that the client gave the outputs of these calls: the agent's copies of them are not reported
+        again.
+        """
         self._outputs_from_client.update(call_ids)
 
     def _add_call(self, head: RawItemHead, call: RawItemCall) -> None:
-        """A call of the client's tool waits for an answer; the agent itself answers one that it cannot pass on."""
+        """Adds a call of a client's tool. A call that the agent cannot pass on is noticed, and answered by the agent
+        itself.
+        """
         if not self._names.is_offered(call.name):
-            if self._plain:  # where the agent works, it has tools of its own
+            if self._plain:  # in agent mode it may be one of the agent's own tools
                 self._events.append(Notice("unoffered_call", call.name))
             self._await_agent_output(call)
         elif head.type == "function_call" and not _is_valid_json(call.arguments):
@@ -100,24 +112,31 @@ class ModelItems:
             )
 
     def _await_agent_output(self, call: RawItemCall) -> None:
-        """The step is over when its output is there, or nobody could tell the model of it again. Behind a call of
-        the client's there is no waiting for it: some releases do one after the other."""
+        """Has the step wait for the agent's own output of a call, so that later turns can tell the model of it.
+
+        Not if the call comes after one of the client's: some releases handle the calls one after the other.
+        """
         if not self._calls:
             self._agent_calls.add(call.call_id)
 
     def output_requested(self, begun: Collection[str]) -> None:
-        """The agent asks for an output of the client's: what of its own it has not begun waits for that."""
+        """Handles the agent's request for a client's output: its own calls that it has not started yet come after
+        that.
+
+        `begun` are the ids of the items that it has started.
+        """
         self._agent_calls.intersection_update(begun)
 
     def has_call(self, call_id: str) -> bool:
-        """Whether the call came in the response that is under way."""
+        """Returns whether the call came in the current response."""
         return any(call.call_id == call_id for call in self._calls)
 
     def add_requested_call(self, params: Params) -> bool:
-        """The agent asks for the output of a call that no raw item told: the model made it out of a program.
+        """Adds a call that the agent requests the output of, but that no raw item had. Returns False if it is not a
+        client's tool.
 
-        Some models do all their work in one tool, `exec`, that runs JavaScript; the client's tools are functions
-        there. False where it is no tool of the client's.
+        Some models do all their work in one tool, `exec`, which runs JavaScript; the client's tools are functions in
+        it.
         """
         if not params.call_id or not self._names.is_offered(params.tool or ""):
             return False
@@ -129,16 +148,16 @@ class ModelItems:
 
     @property
     def must_request_now(self) -> bool:
-        """There are calls to ask for, and no end of a response will do it."""
+        """Whether calls wait for the client's outputs although no end of a response will come for them."""
         return bool(self._calls) and not self._response_open and not self._agent_calls
 
     def end_response(self) -> bool:
-        """The response is complete. False where the agent has yet to answer calls that stand before the client's."""
+        """Notes the end of the response. Returns False if the agent must first answer calls of its own."""
         self._response_open = False
         return not (self._calls and self._agent_calls)
 
     def discard_for_retry(self) -> None:
-        """A retry: what the model put out will come again."""
+        """Drops what the model put out: the retry repeats it. Outputs stay."""
         self._calls.clear()
         self._agent_calls.clear()
         self._response_open = False
@@ -147,7 +166,7 @@ class ModelItems:
         ]
 
     def take(self) -> tuple[list[Event], list[ToolCallRequested]]:
-        """The raw items, once it is sure that they stay, and the calls that wait for an answer."""
+        """Returns the raw items, and the calls that wait for the client's outputs, and forgets them."""
         events, self._events = self._events, []
         calls, self._calls = self._calls, []
         self._agent_calls.clear()
@@ -157,7 +176,7 @@ class ModelItems:
     def _tool_call_request(
         self, call_id: str, name: str, text: str, item_id: str | None, *, as_function: bool
     ) -> ToolCallRequested:
-        """The ask of a whole call: the agent gives no pieces of it. A custom tool's travelled as a function's."""
+        """Makes the event of a call. `as_function`: a custom tool's input comes as a function's arguments."""
         name = self._names.client_name(name)
         kind = self._tools[name].kind
         if kind == "custom" and as_function:
@@ -166,7 +185,7 @@ class ModelItems:
 
 
 def _is_valid_json(arguments: str) -> bool:
-    """Whether the agent can read them. To it, a number may be of any size."""
+    """Returns whether the agent can read these arguments. It accepts numbers of any size."""
     if not arguments.strip():
         return True
     try:

@@ -1,7 +1,7 @@
-"""Names of the client's tools that the agent forbids or swallows, there and back.
+"""The client's tools as the agent takes them: their names, definitions and custom inputs, and the way back.
 
-The agent takes `[A-Za-z0-9_-]{1,128}`, reserves `mcp__`, and accepts `exec_command` and `shell_command` only to
-leave them out of the model's request. Source: experiments with 0.163 and 0.169.
+The agent accepts names that match `[A-Za-z0-9_-]{1,128}`, reserves the prefix `mcp__`, and silently leaves out some
+names (`IGNORED_NAMES`). It has no custom tools. Source: experiments with releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from codex_proxy.core.items import Tool
 
 VALID_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 IGNORED_NAMES = frozenset({"exec_command", "shell_command", "functions"})
+"""Names that the agent accepts, but leaves out of the model's request."""
 RESERVED_PREFIX = "mcp__"
 PREFIX = "client_"
-"""What is put in front of a name that is not taken. A name of the client's that begins so is renamed too, so
-that no two names meet."""
+"""Put in front of a name that must be changed. A client's name that begins so is changed too, so that names stay
+unique.
+"""
 
 MAX_CHARS = 64
-"""Characters of a renamed name: providers take no more, though the agent takes 128."""
+"""The longest changed name: the agent takes 128 characters, but providers only 64."""
 
 DIGEST_DIGITS = 16
-"""Of the digest, which tells apart what was cut or replaced: 64 bits, so that no two names meet by chance."""
+"""The digits of a digest in a changed name: 64 bits, so that no two names become the same by chance."""
 
 MAX_KEPT_CHARS = MAX_CHARS - len(PREFIX) - 1 - DIGEST_DIGITS
-"""Characters that are kept of a name which gets a digest."""
+"""How many characters of a name are kept before a digest."""
 
 _ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
 
 
 def agent_name(name: str) -> str:
-    """The name under which the agent is offered a tool. The same name always gives the same one.
+    """Returns the name under which the agent is offered a tool; always the same one for the same name.
 
-    A name that is only reserved keeps all its letters, unless it is too long or looks as if it had a digest.
+    A name that is only reserved is kept in full behind the prefix, unless it is too long or ends like a digest.
     """
     if not _must_rename(name):
         return name
@@ -54,27 +56,28 @@ def agent_name(name: str) -> str:
 
 
 def _must_rename(name: str) -> bool:
+    """Returns whether the agent would refuse or leave out a tool of this name."""
     reserved = name in IGNORED_NAMES or name.startswith((RESERVED_PREFIX, PREFIX))
     return reserved or VALID_NAME.fullmatch(name) is None
 
 
 class ToolNames:
-    """The way back, for the tools of one turn."""
+    """Converts the agent's names of one turn's tools back to the client's."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._client = {agent_name(name): name for name in names}
 
     def is_offered(self, name: str) -> bool:
-        """Whether the agent's name is that of a tool that was offered."""
+        """Returns whether a tool was offered under the agent's name `name`."""
         return name in self._client
 
     def client_name(self, name: str) -> str:
-        """The client's name of the tool that the agent calls so."""
+        """Returns the client's name for the agent's name `name`."""
         return self._client.get(name, name)
 
 
 def dynamic_tool(tool: Tool) -> dict[str, Any]:
-    """A tool of the client as `thread/start` wants it."""
+    """Returns a tool's definition for `thread/start`. A custom tool becomes a function with one string `input`."""
     if tool.kind == "custom":
         schema: Any = {
             "type": "object",
@@ -89,12 +92,12 @@ def dynamic_tool(tool: Tool) -> dict[str, Any]:
 
 
 def custom_arguments(text: str) -> str:
-    """The input of a custom tool as the arguments of the function that it travels as."""
+    """Returns the arguments of the function that stands for a custom tool, from the tool's input."""
     return msgspec.json.encode({"input": text}).decode()
 
 
 def custom_input(arguments: str) -> str:
-    """The input of a custom tool, out of the arguments of the function that it travelled as."""
+    """Returns the input of a custom tool, from the arguments of the function that stands for it."""
     try:
         value = msgspec.json.decode(arguments, type=dict[str, Any])
     except UNREADABLE:

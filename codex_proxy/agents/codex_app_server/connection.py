@@ -1,8 +1,8 @@
-"""One `codex app-server` process, sans-IO: who is spoken to on which lane, and what state the agent is in.
+"""The JSON-RPC connection to one `codex app-server` process, without IO: which message belongs to which channel.
 
-A lane is one turn's end of the connection. Request ids are strings `<channel>.<n>`, so an answer finds its lane
-by its id; a thread belongs to the lane that started it, so a notification finds its lane by its thread. Lane
-0 is the connection's own. It does not know what a turn is.
+Many threads share a connection. Each session gets a *channel*: its request ids are `<channel>.<n>`, so that an answer
+names its channel, and the thread that it starts belongs to it, so that a notification is assigned by its thread id.
+Channel 0 is the connection's own, for `initialize` and for questions about the account.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from codex_proxy.agents.codex_app_server.messages import (
 )
 
 MAX_IN_FLIGHT = 64
-"""Requests without an answer: from about 400 on the agent loses some (64 is what was seen to be safe)."""
+"""The most unanswered requests at a time. From about 400 on Codex loses some; 64 was seen to be safe."""
 
 MAX_CHANNEL_DIGITS = 18
-"""Digits of a lane's number: more are no number of ours, and `int` refuses thousands of them."""
+"""The most digits of a channel's number in an answer's id: longer ones are invalid, and `int` refuses very
+long ones.
+"""
 
 INITIALIZE, ACCOUNT, LIMITS = "0.1", "0.2", "0.3"
 
@@ -51,16 +53,16 @@ class _ThreadStartResult(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What to write, and what each lane has to read, in order."""
+    """What a chunk of lines leads to: bytes to write, and messages by channel, in order."""
 
     writes: bytes
     messages_by_channel: list[tuple[int, list[Message]]]
     limits: bytes | None = None
-    """What was told of the account's limits, JSON of the agent's shape; empty where it was asked and refused."""
+    """The account's limits as JSON, if they were reported; empty if the agent refused to report them."""
 
 
 class Connection:
-    """The state of one process: `opening`, then `ready`, or `refused` with a reason in `fault`."""
+    """The state of one connection. It is opening at first, then `ready`, or failed with the reason in `fault`."""
 
     def __init__(self, client_name: str, client_version: str) -> None:
         self._client = (client_name, client_version)
@@ -68,36 +70,38 @@ class Connection:
         self.fault: str | None = None
         self.user_agent = ""
         self.signed_in = True
-        """False where the provider wants a sign-in and there is none."""
+        """False if the model provider needs a sign-in and nobody is signed in."""
         self._new_limits: bytes | None = None
         self._last_channel = 0
         self._threads: dict[str, int] = {}
         self._unanswered: dict[int, int] = {}
+        """The number of unanswered requests of each open channel."""
         self._in_flight = 0
         self._held_writes: deque[tuple[int, bytes]] = deque()
+        """Writes that wait until fewer requests are in flight, with their channels."""
 
     def open(self) -> bytes:
-        """The first line of the conversation."""
+        """Returns the first line to write: the `initialize` request."""
         return request(INITIALIZE, "initialize", initialize_params(*self._client))
 
     def account_request(self) -> bytes:
-        """Asks again who is signed in; the answer updates `signed_in`."""
+        """Returns the request who is signed in. The answer updates `signed_in`."""
         return request(ACCOUNT, "account/read", {})
 
     def limits_request(self) -> bytes:
-        """Asks what the account may still use: no turn, but a question of the agent's to its provider."""
+        """Returns the request for the account's limits. The agent asks its model provider, without a turn."""
         return request(LIMITS, "account/rateLimits/read", None)
 
-    # --- lanes ----------------------------------------------------------------------------------
+    # --- channels -------------------------------------------------------------------------------
 
     def open_channel(self) -> int:
-        """A new lane's number. Numbers are never used twice."""
+        """Opens a channel and returns its number. Numbers are never reused."""
         self._last_channel += 1
         self._unanswered[self._last_channel] = 0
         return self._last_channel
 
     def close_channel(self, channel: int) -> bytes:
-        """Forgets a lane; what still comes for it is dropped. Returns what may be written now."""
+        """Closes a channel: messages for it are dropped from now on. Returns bytes that may be written now."""
         self._in_flight -= self._unanswered.pop(channel, 0)
         self._threads = {thread: each for thread, each in self._threads.items() if each != channel}
         self._held_writes = deque(each for each in self._held_writes if each[0] != channel)
@@ -105,10 +109,13 @@ class Connection:
 
     @property
     def channel_count(self) -> int:
+        """The number of open channels."""
         return len(self._unanswered)
 
     def send(self, channel: int, writes: bytes) -> bytes:
-        """What of a lane's `writes` may go out now; requests beyond the cap wait for answers."""
+        """Returns what of a channel's `writes` may be written now. Requests beyond `MAX_IN_FLIGHT` are held until
+        answers come.
+        """
         requests = count_requests(writes)
         if requests and (self._held_writes or self._in_flight + requests > MAX_IN_FLIGHT):
             self._held_writes.append((channel, writes))
@@ -116,12 +123,14 @@ class Connection:
         return self._count_sent(channel, requests, writes)
 
     def _count_sent(self, channel: int, requests: int, writes: bytes) -> bytes:
-        if channel in self._unanswered:  # an answer to a lane that is closed will not be counted either
+        """Counts requests of an open channel as in flight. Returns `writes`."""
+        if channel in self._unanswered:  # answers to a closed channel are not counted either
             self._unanswered[channel] += requests
             self._in_flight += requests
         return writes
 
     def _release_held(self) -> bytes:
+        """Returns the held writes that may be written now."""
         out = []
         while self._held_writes:
             channel, writes = self._held_writes[0]
@@ -132,13 +141,13 @@ class Connection:
             out.append(self._count_sent(channel, requests, writes))
         return b"".join(out)
 
-    # --- what the child says --------------------------------------------------------------------
+    # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes]) -> Received:
-        """Sorts the child's lines to their lanes. Nonsense is dropped; it never raises."""
+        """Assigns the child's lines to channels. Invalid lines are dropped; nothing raises."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
-        # Most lines are notifications of one thread in a row: for those nothing is called but the decoder.
+        # Most lines are notifications of the same thread as the line before: they need only be decoded.
         last_thread: str | None = None
         same: list[Message] = []
         for line in lines:
@@ -161,7 +170,7 @@ class Connection:
         return Received(b"".join(writes), list(by_channel.items()), limits)
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """The lane that a message belongs to; None where it is ours, or nobody's."""
+        """Returns a message's channel; None if the connection handles it itself, or it belongs to nobody."""
         if message.method is None:
             return self._channel_of_answer(message, writes)
         thread = message.params.thread_id
@@ -178,6 +187,7 @@ class Connection:
         return None
 
     def _channel_of_answer(self, message: Message, writes: list[bytes]) -> int | None:
+        """Returns the channel of an answer, and counts its request as answered."""
         head = message.id.partition(".")[0] if isinstance(message.id, str) else ""
         if not (head.isascii() and head.isdigit() and len(head) <= MAX_CHANNEL_DIGITS):
             return None
@@ -195,7 +205,7 @@ class Connection:
         return channel
 
     def _bind_thread(self, channel: int, message: Message) -> None:
-        """The first request of a lane is `thread/start`: its thread is the lane's from here on."""
+        """Assigns the thread that `thread/start`, a channel's first request, has started to the channel."""
         try:
             started = msgspec.json.decode(message.result or b"{}", type=_ThreadStartResult)
         except UNREADABLE:
@@ -204,11 +214,12 @@ class Connection:
             self._threads[started.thread.id] = channel
 
     def _handle_own_answer(self, message: Message) -> bytes:
+        """Handles an answer on channel 0. Returns bytes to write."""
         if message.error is not None:
             if message.id == INITIALIZE:
                 self.fault = f"the agent refused to start: {message.error.message}"
             elif message.id == ACCOUNT:
-                self.ready = True  # an agent that cannot tell is asked by the first turn
+                self.ready = True  # unknown: the first turn will show whether somebody is signed in
             elif message.id == LIMITS:
                 self._new_limits = b""
             return b""
@@ -222,6 +233,7 @@ class Connection:
             return b""
 
     def _handle_own_result(self, message: Message) -> bytes:
+        """Handles a successful answer on channel 0. Returns bytes to write. Raises `UNREADABLE`."""
         result = message.result or b"{}"
         if message.id == INITIALIZE:
             self.user_agent = msgspec.json.decode(result, type=_InitializeResult).user_agent

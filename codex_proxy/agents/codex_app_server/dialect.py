@@ -1,10 +1,9 @@
-"""Turns over one thread of `codex app-server`: what its messages mean, and what to say to it. Sans-IO.
+"""The dialect of `codex app-server`: turns over one thread, converted to and from its messages. Without IO.
 
-A turn is: `thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications
-until `turn/completed`. Calls of the client's tools are collected from the raw items of our own turn and asked
-for when the model's response ends, which only `rawResponse/completed` tells. A thread that rests, between two
-turns or on its calls, can be taken up again; `interrupt` stops what runs and unsubscribes. Source: the
-recordings of 0.163 and 0.169.
+A turn is `thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications until
+`turn/completed`. Calls of the client's tools are collected from the turn's raw items and reported when the model's
+response ends, which only `rawResponse/completed` shows. A thread whose turn has ended, or waits for outputs, can be
+resumed; `interrupt` stops its turn and unsubscribes it. Source: recordings of releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -76,27 +75,29 @@ CONVERSATION_LOST = Failure(
 
 
 class AppServerTurn:
-    """A `Dialect[Message]` on one lane. Its states are those of `turn_states`."""
+    """A `Dialect[Message]` on one channel. Its states are in `turn_states`."""
 
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
-        """`parallel_calls`: the agent says when a response of the model's is over, so that its calls are asked for
-        together. Releases before 0.147 do not: there they are asked for as the agent comes to them."""
+        """`parallel_calls`: the agent reports the end of a model's response, so that its calls are reported together.
+
+        Releases before 0.147 do not: their calls are reported one by one, as the agent requests the outputs.
+        """
         self._parallel_calls = parallel_calls
         self._state = TABLE.start
         self._channel = channel
         self._requests = 0
         self._response_handlers: dict[str, Callable[[Message], None]] = {}
-        """Our requests without an answer, and what their answer means."""
+        """The handler of the answer to each unanswered request, by request id."""
         self._turn: Turn | None = None
         self._thread_id = ""
         self._model_name = ""
-        """Of the model that serves the thread, as the agent says."""
+        """The model that serves the thread, as the agent reports it."""
         self._turn_id: str | None = None
         self._previous_turn_id: str | None = None
-        """The agent's turn before this one, of which late words may come."""
+        """The agent's turn before this one, of which late messages may come."""
         self._reader = ItemReader()
         self._events: list[Event] = self._reader.events
-        """What was gathered since the last step; the reader writes to the same list."""
+        """Events since the last step; the item reader appends to the same list."""
         self._writes: list[bytes] = []
         self._model_items = ModelItems()
         self._questions = Questions()
@@ -236,7 +237,7 @@ class AppServerTurn:
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded, *, running: bool = True) -> None:
-        """Says the end. `running`: the agent's own turn goes on until it is told to stop."""
+        """Ends the client's turn. `running`: the agent's turn continues until it is interrupted."""
         self._reader.flush_outputs()
         raw, _ = self._model_items.take()
         self._events += raw
@@ -252,7 +253,7 @@ class AppServerTurn:
         self._state = TABLE.after(self._state, change)
 
     def _continue_closing(self) -> None:
-        """The next step towards forgetting the turn. An answer that is still due takes it up again."""
+        """Takes the next step of ending the thread, unless an answer must come first."""
         if self._response_handlers:
             return
         if not self._thread_id:
@@ -274,7 +275,7 @@ class AppServerTurn:
         self._unsubscribe()
 
     def _end_commands(self) -> None:
-        """Ends what the turn's commands have left running. Nobody waits for the answer: the thread may rest at once."""
+        """Ends commands that still run. The answer is not waited for, so that the thread can be resumed at once."""
         if self._thread_id:
             self._requests += 1
             params = {"threadId": self._thread_id}
@@ -330,7 +331,7 @@ class AppServerTurn:
             self._events.append(Notice("unknown_request", message.method or ""))
 
     def _is_expected_call(self, params: Params) -> bool:
-        """Whether somebody will give, or has given, the output that the agent asks for."""
+        """Returns whether the requested output belongs to a call of the client's tools."""
         call_id = params.call_id or ""
         return (
             self._model_items.has_call(call_id)
@@ -339,7 +340,7 @@ class AppServerTurn:
         )
 
     def _thread_closed(self) -> None:
-        """By the agent itself; after our `thread/unsubscribe` there is no thread of ours any more."""
+        """Handles the agent's closing of the thread; after `thread/unsubscribe` it means nothing."""
         if self._thread_id:
             self._thread_id = ""
             if self._state is ACTIVE:
@@ -422,7 +423,7 @@ class AppServerTurn:
 
 
 def _ignore_response(_: Message) -> None:
-    """The answer to a request that may fail without harm."""
+    """Handles the answer to a request that may fail without harm."""
 
 
 NOTIFICATIONS: dict[str, Callable[[AppServerTurn, Params], None]] = {
@@ -432,4 +433,4 @@ NOTIFICATIONS: dict[str, Callable[[AppServerTurn, Params], None]] = {
     "error": AppServerTurn._error,
     "turn/completed": AppServerTurn._turn_completed,
 }
-"""What a notification about the turn means."""
+"""The handler of each notification about the turn."""

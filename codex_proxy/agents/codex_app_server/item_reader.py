@@ -1,4 +1,4 @@
-"""What the agent says of its items: messages, reasoning, activity. From notifications to events, sans-IO."""
+"""Converts notifications about items to events: messages, reasoning, and the agent's own activities."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ REFUSED = "The model refused to answer. The agent does not pass its words on."
 
 
 MAX_OUTPUT_PIECES = 256
-"""Of the output of one command that are kept until it ends; Codex has up to 8 KiB in each."""
+"""The most pieces of a command's output that are kept until it ends; Codex sends up to 8 KiB in each."""
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
+    """A changed file of a patch."""
+
     path: str = ""
 
 
 class ThreadItem(msgspec.Struct, frozen=True, gc=False):
-    """An item of a thread: the fields that we read of any type of it."""
+    """An item of a thread: the fields that are read of any type."""
 
     type: str
     id: str = ""
@@ -49,10 +51,12 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
     path: str | None = None
     status: str | None = None
     output: str | None = msgspec.field(default=None, name="aggregatedOutput")
-    """All that a command has printed."""
+    """Everything that a command has printed."""
 
 
 class PlanStep(msgspec.Struct, frozen=True, gc=False):
+    """A step of the agent's plan."""
+
     step: str = ""
     status: str = ""
 
@@ -84,14 +88,15 @@ ACTIVITY_KINDS = {
     "webSearch": ("web_search", _query),
     "imageView": ("image", _path),
 }
+"""The kind of activity of each item type, and the function that describes it."""
 TEXT_AT_END = frozenset({"webSearch"})
-"""Types whose text is empty until they are completed."""
+"""Item types whose description is empty until they are completed."""
 
 _STEP_MARKS = {"completed": "[x]", "inProgress": "[>]", "in_progress": "[>]"}
 
 
 def activity_of(item: ThreadItem) -> Activity | None:
-    """The activity that an item of the agent stands for; None where it is none."""
+    """Returns the activity that an item stands for; None if it is none."""
     known = ACTIVITY_KINDS.get(item.type)
     if known is None:
         return None
@@ -100,40 +105,40 @@ def activity_of(item: ThreadItem) -> Activity | None:
 
 
 def plan_activity(id: str, steps: list[PlanStep]) -> Activity:
-    """The agent's to-do list in one line."""
+    """Returns the activity of the agent's plan, described in one line."""
     return Activity(
         id, "plan", "; ".join(f"{_STEP_MARKS.get(each.status, '[ ]')} {each.step}" for each in steps)
     )
 
 
 class ItemReader:
-    """The items of one turn. What it reads goes to the end of `events`, which its owner empties."""
+    """Reads the items of one turn. It appends events to `events`, which its owner empties."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.open_items: dict[str, type[items.Item]] = {}
-        """Items that the agent started and has not completed, in that order."""
+        """Items that were started and not completed, by id in that order, with their classes."""
         self.seen_messages: set[str] = set()
-        """Messages that had a text or a raw item: one that never had is a refusal."""
+        """Ids of messages that had a text or a raw item. A message that never had is a refusal."""
         self.ran_commands = False
-        """The agent has started a command in this turn."""
+        """Whether the agent has started a command in this turn."""
         self._plans = 0
         self._outputs: dict[str, list[str]] = {}
-        """By command that runs, what was heard of its output."""
+        """The output of each running command so far."""
 
     def start_turn(self) -> None:
-        """Another turn of the agent's: what an earlier one left open does not concern it."""
+        """Starts another turn: what the turn before left open is dropped."""
         self.open_items.clear()
         self.seen_messages.clear()
         self._outputs.clear()
         self.ran_commands = False
 
     def discard_for_retry(self) -> None:
-        """The agent begins its model call again; what it left open will not be completed."""
+        """Drops the open items: after a retry they will not be completed."""
         self.open_items.clear()
 
     def add_refusals(self) -> None:
-        """A turn that is complete has no open message, but for one whose refusal the agent swallowed."""
+        """Adds a refusal for each open message without a text, since the agent drops the refusal's own text."""
         self.events += [
             RefusalDelta(id, REFUSED)
             for id, kind in self.open_items.items()
@@ -141,11 +146,12 @@ class ItemReader:
         ]
 
     def flush_outputs(self) -> None:
-        """The turn ends: of a command that goes on, what was heard of its output is all there will be."""
+        """Adds the output so far of commands that still run: at the turn's end no more of it will come."""
         self.events += [OutputDelta(id, "".join(pieces)) for id, pieces in self._outputs.items()]
         self._outputs.clear()
 
     def item_started(self, params: Params) -> None:
+        """Handles `item/started`."""
         item = msgspec.json.decode(params.item, type=ThreadItem)
         if item.type == "agentMessage":
             self._start(item.id, items.Message(item.id, phase=item.phase))
@@ -160,10 +166,12 @@ class ItemReader:
                 self._start(item.id, activity)
 
     def _start(self, id: str, item: items.Item) -> None:
+        """Opens an item."""
         self.open_items[id] = type(item)
         self.events.append(ItemStarted(item))
 
     def item_completed(self, params: Params) -> None:
+        """Handles `item/completed`."""
         item = msgspec.json.decode(params.item, type=ThreadItem)
         open_items = item.id in self.open_items
         if item.type == "agentMessage":
@@ -190,34 +198,39 @@ class ItemReader:
         self.open_items.pop(item.id, None)
 
     def _add_full_reasoning(self, item: ThreadItem) -> None:
+        """Adds the full texts of a reasoning item's parts."""
         for part, text in enumerate(item.summary or ()):
             self.events.append(FullReasoning(item.id, text, part))
         for part, text in enumerate(_texts(item.content)):
             self.events.append(FullReasoning(item.id, text, part, "raw"))
 
     def summary_delta(self, params: Params) -> None:
+        """Handles `item/reasoning/summaryTextDelta`."""
         if params.item_id and params.delta:
             self.events.append(ReasoningDelta(params.item_id, params.delta, params.summary_index))
 
     def raw_delta(self, params: Params) -> None:
+        """Handles `item/reasoning/textDelta`."""
         if params.item_id and params.delta:
             self.events.append(ReasoningDelta(params.item_id, params.delta, params.content_index, "raw"))
 
     def output_delta(self, params: Params) -> None:
-        # Not passed on yet: the first part of an output, often all of it, comes with the end of the command only.
+        """Handles `item/commandExecution/outputDelta`."""
+        # Kept back: the first part of an output, often all of it, comes only with the end of the command.
         if params.item_id and params.delta and params.item_id in self.open_items:
             pieces = self._outputs.setdefault(params.item_id, [])
             if len(pieces) < MAX_OUTPUT_PIECES:
                 pieces.append(params.delta)
 
     def plan_updated(self, params: Params) -> None:
+        """Handles `turn/plan/updated`."""
         self._plans += 1
         plan = plan_activity(f"plan_{self._plans}", msgspec.json.decode(params.plan, type=list[PlanStep]))
         self.events += [ItemStarted(plan), ItemEnded(plan.id)]
 
 
 def _texts(content: msgspec.Raw) -> list[str]:
-    """The raw parts of a reasoning item; none where `content` is of another shape, as a message's is."""
+    """Returns the raw parts of a reasoning item; none if `content` has another form, as a message's has."""
     try:
         return msgspec.json.decode(content, type=list[str]) if content else []
     except UNREADABLE:
@@ -232,4 +245,4 @@ NOTIFICATIONS: dict[str, Callable[[ItemReader, Params], None]] = {
     "item/commandExecution/outputDelta": ItemReader.output_delta,
     "turn/plan/updated": ItemReader.plan_updated,
 }
-"""What a notification about an item means; `item/agentMessage/delta`, the frequent one, is read elsewhere."""
+"""The handler of each notification about an item, except the frequent `item/agentMessage/delta`."""

@@ -1,8 +1,8 @@
-"""The lines of `codex app-server`, decoded: JSON-RPC without its `jsonrpc` member.
+"""Decodes and encodes the lines of `codex app-server`: JSON-RPC without the `jsonrpc` member.
 
-A line is decoded once, into the few fields that we use; everything else in it is skipped unparsed.
-Three kinds, told apart by shape alone, since ids are counted per direction: a request to answer (method
-and id), a notification (method), an answer to a request of ours (id). Source: recordings of 0.163 and 0.169.
+Each line is decoded once, into the few fields that are used. The kinds of messages are told apart by their members,
+since each side counts its ids separately: the agent's requests (method and id), its notifications (method), and its
+answers to our requests (id). Source: recordings of releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RpcError(msgspec.Struct, frozen=True, gc=False):
 
 
 class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The parameters of every notification and request that we read, in one shape."""
+    """The parameters of all notifications and requests that are read, in one type."""
 
     thread_id: str | None = None
     turn_id: str | None = None
@@ -49,7 +49,7 @@ NO_PARAMS = Params()
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One line. `result` and `error` are an answer's; `method` and `params` are the other kinds'."""
+    """One decoded line. Answers have `result` or `error`, requests and notifications `method` and `params`."""
 
     id: int | str | None = None
     method: str | None = None
@@ -59,12 +59,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Address(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The thread and turn that parameters belong to."""
+
     thread_id: str | None = None
     turn_id: str | None = None
 
 
 class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
-    """What is left to read of a line whose parameters are not what we know."""
+    """A line whose parameters have unexpected types: only what they belong to is read."""
 
     id: int | str | None = None
     method: str | None = None
@@ -72,17 +74,19 @@ class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False):
+    """A line of whose parameters nothing can be read."""
+
     id: int | str | None = None
     method: str | None = None
 
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding can raise; JSON that is nested too deep is the last one."""
+"""The exceptions that decoding can raise; RecursionError for JSON that is nested too deep."""
 
 UNREADABLE_ANSWER = RpcError(0, "the agent's answer is not what it should be")
 
 decode_expected = msgspec.json.Decoder(Message).decode
-"""A line as we know it. Raises `UNREADABLE`; then it is one for `decode_loosely`."""
+"""Decodes a line in the expected form. Raises `UNREADABLE` otherwise; `decode_loosely` may then read parts of it."""
 
 _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
     msgspec.json.Decoder(_AddressedMessage),
@@ -91,10 +95,10 @@ _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
 
 
 def decode(line: bytes) -> Message | None:
-    """One line of the child, or None where it is no JSON-RPC at all.
+    """Decodes one line; None if it is not JSON-RPC.
 
-    A line with parameters of other types than we know keeps its method, id and address (a request must
-    still be refused, a turn must still end) and loses the rest; such an answer becomes an error.
+    If parameters have unexpected types, the message keeps its id, method and thread (its request must still be
+    refused, its turn must still end). An unreadable answer becomes an error.
     """
     try:
         return decode_expected(line)
@@ -103,7 +107,7 @@ def decode(line: bytes) -> Message | None:
 
 
 def decode_loosely(line: bytes) -> Message | None:
-    """What is left of a line that is not as we know it."""
+    """Decodes the parts of a line that can be read, if the line does not have the expected form."""
     for decoder in _LOOSE_DECODERS:
         try:
             loose = decoder.decode(line)
@@ -118,22 +122,23 @@ def decode_loosely(line: bytes) -> Message | None:
 
 
 def request(id: str, method: str, params: dict[str, Any] | None) -> bytes:
-    """The line of a request of ours. JSON of the client's inside it may be laid out on several lines."""
+    """Encodes a request as one line, even if the client's JSON inside it contains line breaks."""
     line = msgspec.json.encode({"id": id, "method": method, "params": params})
     return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
 
 
 def notification(method: str) -> bytes:
+    """Encodes a notification as one line."""
     return msgspec.json.encode({"method": method}) + b"\n"
 
 
 def answer(id: int | str, result: Any) -> bytes:
-    """The line that answers a request of the child's."""
+    """Encodes the answer to one of the agent's requests as one line."""
     return msgspec.json.encode({"id": id, "result": result}) + b"\n"
 
 
 def refusal(id: int | str) -> bytes:
-    """The line that refuses a request of the child's: silence would hang its turn for ever."""
+    """Encodes the refusal of one of the agent's requests. Without any answer the agent's turn would hang."""
     return msgspec.json.encode({"id": id, "error": {"code": -32601, "message": "unsupported"}}) + b"\n"
 
 
@@ -141,7 +146,7 @@ _REQUEST = re.compile(rb'\{"id":"[^"]*","method":')
 
 
 def count_requests(writes: bytes) -> int:
-    """How many requests of ours are in `writes`, whole lines; an answer of ours has no method."""
+    """Counts the requests in `writes`, which are complete lines. Answers have no method and do not count."""
     count = start = 0
     while start < len(writes):
         count += _REQUEST.match(writes, start) is not None

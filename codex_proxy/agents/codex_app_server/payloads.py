@@ -1,4 +1,4 @@
-"""The shapes inside the agent's messages: what an answer, an error or a count of tokens holds."""
+"""The objects inside the agent's messages (answers, errors, token counts, raw items), and what they mean."""
 
 from __future__ import annotations
 
@@ -11,50 +11,63 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 
 class TurnError(msgspec.Struct, frozen=True, rename="camel"):
+    """The error of a turn."""
+
     message: str = ""
     codex_error_info: msgspec.Raw = msgspec.Raw()
     additional_details: str | None = None
 
 
 class TurnPayload(msgspec.Struct, frozen=True):
+    """A turn, as notifications have it."""
+
     id: str = ""
     status: str = ""
     error: TurnError | None = None
 
 
 class TurnHead(msgspec.Struct, frozen=True):
+    """A turn, of which only the id is read."""
+
     id: str
 
 
 class TurnStartResult(msgspec.Struct, frozen=True):
+    """The answer to `turn/start`."""
+
     turn: TurnHead
 
 
 class ThreadHead(msgspec.Struct, frozen=True):
-    """A thread has a `status` as a turn has, but of another shape."""
+    """A thread, of which only the id is read: its `status` has another form than a turn's."""
 
     id: str
 
 
 class ThreadStartResult(msgspec.Struct, frozen=True):
+    """The answer to `thread/start`."""
+
     thread: ThreadHead
     model: str | None = None
 
 
 class Tokens(msgspec.Struct, frozen=True, rename="camel"):
+    """Token counts as the agent writes them."""
+
     input_tokens: int = 0
     cached_input_tokens: int = 0
     output_tokens: int = 0
     reasoning_output_tokens: int = 0
 
     def usage(self) -> Usage:
+        """Converts the counts."""
         return Usage(
             self.input_tokens, self.cached_input_tokens, self.output_tokens, self.reasoning_output_tokens
         )
 
 
 def decode_usage(tokens: msgspec.Raw) -> Usage | None:
-    """The usage that the agent told of a model call; None where it told none (or not in numbers)."""
+    """Decodes the usage of one model call; None if there is none, or it is unreadable."""
     try:
         tokens_or_none = msgspec.json.decode(tokens, type=Tokens | None) if tokens else None
     except UNREADABLE:
@@ -63,31 +76,38 @@ def decode_usage(tokens: msgspec.Raw) -> Usage | None:
 
 
 class ThreadTokenUsage(msgspec.Struct, frozen=True):
+    """The token counts of a whole thread."""
+
     total: Tokens
 
 
 class TurnUsage:
-    """The tokens of a client's turn, of which a thread may serve several."""
+    """Counts the tokens of a client's turn; a thread may serve several turns."""
 
     def __init__(self) -> None:
         self.total = Usage()
         self.from_provider = False
-        """The turn's newest tokens were told with a response of the model's provider, and by nobody else."""
+        """Whether the newest count came with a response of the model provider, and the agent has not confirmed it
+        yet.
+        """
         self._earlier_turns = Usage()
-        """Of earlier turns on the same thread, whose sum the agent reports."""
+        """The tokens of earlier turns on the thread, which the agent's totals include."""
 
     def start_turn(self) -> None:
+        """Starts the count of another turn on the same thread."""
         self._earlier_turns += self.total
         self.total = Usage()
         self.from_provider = False
 
     def add_call(self, usage: Usage) -> None:
-        """Tokens of one model call, as its provider counted them."""
+        """Adds the tokens of one model call, as the provider counted them."""
         self.total += usage
         self.from_provider = True
 
     def set_thread_total(self, total: Usage) -> bool:
-        """What the agent says of the whole thread; True where that is more than its model calls said one by one."""
+        """Handles the agent's total of the whole thread. Returns whether it is more than the sum of the
+        model calls.
+        """
         turn_total = total - self._earlier_turns
         turn_total = Usage(*(max(0, tokens) for tokens in msgspec.structs.astuple(turn_total)))
         if turn_total.input + turn_total.output <= self.total.input + self.total.output:
@@ -97,7 +117,7 @@ class TurnUsage:
 
 
 class RawItemHead(msgspec.Struct, frozen=True):
-    """What any raw item may have."""
+    """The fields that any raw item may have."""
 
     type: str = ""
     id: str | None = None
@@ -105,11 +125,13 @@ class RawItemHead(msgspec.Struct, frozen=True):
 
 
 class RawItemPart(msgspec.Struct, frozen=True):
+    """A part of a raw item's content."""
+
     text: str | None = None
 
 
 class ReadableRawItem(RawItemHead, frozen=True):
-    """All that is read of a raw item after it was kept: one whose fields are of other types is not kept."""
+    """All fields that are read of a kept raw item. An item whose fields have other types is not kept."""
 
     call_id: str | None = None
     name: str | None = None
@@ -119,12 +141,12 @@ class ReadableRawItem(RawItemHead, frozen=True):
 
 
 def check_readable(item: msgspec.Raw) -> None:
-    """Raises one of UNREADABLE where a raw item, or what is read of it later, could not be read again."""
+    """Raises one of `UNREADABLE` if a kept raw item could not be decoded again later."""
     msgspec.convert(msgspec.json.decode(item), ReadableRawItem)
 
 
 class RawItemCall(msgspec.Struct, frozen=True):
-    """A call of the model's, or (by its id) the output of one."""
+    """A call by the model, or the output of one (which has the same call id)."""
 
     call_id: str
     name: str = ""
@@ -133,7 +155,7 @@ class RawItemCall(msgspec.Struct, frozen=True):
 
 
 def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
-    """`codexErrorInfo`: a word, or a word with an HTTP status. Anything else is (None, None)."""
+    """Decodes `codexErrorInfo`: a kind, and the HTTP status if it has one. (None, None) if it is unreadable."""
     if not info or info == b"null":
         return None, None
     value = msgspec.json.decode(info)
@@ -147,7 +169,7 @@ def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
 
 
 def command_text(value: msgspec.Raw) -> str:
-    """A command as one line: the agent gives a text, or a list of words."""
+    """Returns a command as one line: the agent writes it as a text or as a list of words."""
     decoded = msgspec.json.decode(value) if value else ""
     if isinstance(decoded, list):
         decoded = " ".join(str(word) for word in decoded)
@@ -155,16 +177,18 @@ def command_text(value: msgspec.Raw) -> str:
 
 
 CLIENT_ERROR_TEXTS = ("not a valid response item", "image URLs are not supported")
-"""Words of refusals for which another request is the only way out."""
+"""Texts in errors that only another request can avoid."""
 
 BAD_TOOL_TEXT = "dynamic tool "
-"""How the agent begins to say what it has against a tool: its schema, since its name was mapped."""
+"""How an error about a tool's schema begins. (A tool's name was made valid before.)"""
 
 OVERLOADED, INPUT_TOO_LARGE = -32001, -32602
 
 
 def failure_of_error(what: str, error: RpcError) -> Failure:
-    """Why the agent would not do `what` (a verb phrase), by the error that answered our request."""
+    """Returns the failure for an error that answered one of our requests. `what` is what was requested, a verb
+    phrase.
+    """
     failure = failure_from_text(error.message)
     if error.message.startswith(BAD_TOOL_TEXT):
         reason = failure.message[max(failure.message.find(BAD_TOOL_TEXT), 0) :]
@@ -188,7 +212,9 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
 
 
 def failed_end(error: TurnError | None) -> TurnEnded:
-    """The end of a turn by an error of the agent's. Some are none: a text that was cut, for the provider's reasons."""
+    """Returns the end of a turn that failed. Some errors only say that the provider cut the answer: a stop, not a
+    failure.
+    """
     if error is None:
         return TurnEnded(Stop.FAILED)
     details = error.additional_details
@@ -201,7 +227,7 @@ def failed_end(error: TurnError | None) -> TurnEnded:
 
 
 def turn_end(turn: TurnPayload) -> TurnEnded:
-    """What the end of the agent's turn means."""
+    """Returns the end of a turn for the agent's notification of it."""
     if turn.status == "completed":
         return TurnEnded(Stop.STOP)
     return TurnEnded(Stop.INTERRUPTED) if turn.status == "interrupted" else failed_end(turn.error)

@@ -158,7 +158,7 @@ LOOP_FAILURES = 4
 
 
 class RestartBackoff(msgspec.Struct, frozen=True):
-    """How many processes in a row have failed, when the last one did, and how many were at work on no turn."""
+    """Counts failures of processes in a row, and decides when the next may be started."""
 
     failures: int = 0
     last_at: float = 0.0
@@ -167,20 +167,23 @@ class RestartBackoff(msgspec.Struct, frozen=True):
     def after_failure(
         self, now: float, lived_seconds: float = 0.0, *, during_turn: bool = False
     ) -> "RestartBackoff":
-        """After one more failure, of a process that was ready for `lived_seconds` seconds. A steady one is the first.
+        """Returns the count after a failure of a process that was ready for `lived_seconds`. A stable process resets
+        it first.
 
-        `during_turn`: it had a turn.
+        `during_turn`: the process had a turn, which may have been the cause.
         """
         before = RestartBackoff() if is_stable(lived_seconds) else self
         return RestartBackoff(before.failures + 1, now, before.outside_turns + (not during_turn))
 
     def after_success(self, started_at: float) -> "RestartBackoff":
-        """After a turn that a process has seen to its end; `started_at` says when that one was started."""
+        """Returns the count after a completed turn; `started_at` is when its process was started."""
         return RestartBackoff() if started_at >= self.last_at else self
 
     def pause_seconds(self, now: float) -> float:
-        """Seconds until the next start: none after the first failure, then more and more, up to a limit. It grows
-        with failures that were no turn's; for the others the first pause is enough."""
+        """Returns the seconds until the next start may happen: 0 after the first failure, then growing up to a limit.
+
+        Only failures outside turns make it grow.
+        """
         if self.failures < 2:
             return 0.0
         pause_seconds = min(
@@ -190,10 +193,10 @@ class RestartBackoff(msgspec.Struct, frozen=True):
 
     @property
     def looping(self) -> bool:
-        """Whether so many have failed in a row that a turn would most likely fail too."""
+        """Whether so many failed in a row that a turn would most likely fail too."""
         return self.failures >= LOOP_FAILURES
 
 
 def is_stable(lived_seconds: float) -> bool:
-    """Whether a process that has been ready for so many seconds does not fail by its own doing any more."""
+    """Returns whether a process that was ready for so many seconds no longer fails by its own fault."""
     return lived_seconds >= STABLE_SECONDS

@@ -1,8 +1,6 @@
-"""The pool of app-server processes: performs what `process.plan` and `process.restarts` decide.
+"""The pool of app-server processes: carries out what `plan` decides.
 
-Turns that cannot be placed wait here in the order in which they came; while no process may be started after too
-many have failed, none waits. It owns its processes from the first moment of their start, and every process's end is
-awaited in `close`.
+Turns without a process wait in order. While restarts are delayed after failures, waiting turns fail at once instead.
 """
 
 from __future__ import annotations
@@ -40,39 +38,38 @@ BROKEN_START = Failure(
 KEEPS_ENDING_TEXT = "The agent's process keeps ending by itself. It is started again after a pause. It ended"
 
 MAINTENANCE_SECONDS = 30.0
-"""How often the pool looks at itself when nothing happens: ages pass slowly."""
+"""How often the pool is maintained when nothing else happens."""
 
 MEMORY_SECONDS = 30.0
-"""How often it is seen how much memory each process holds, at most: each look reads files of the system's."""
+"""The least time between two measurements of memory, which read files of the system."""
 
 ORPHAN_SECONDS = 1.0
-"""How long after a turn what it has left running is looked for: the agent ends its own commands in less. Nor are
-two looks closer together, however many turns end: each reads several files of the system's."""
+"""How long after a turn orphans are looked for, and the least time between two such checks."""
 
 
 class PoolEntry:
-    """A process of the pool, and what the pool knows of it."""
+    """A process of the pool with the pool's notes on it."""
 
     def __init__(self, key: int, process: AppServerProcess, started_at: float) -> None:
         self.key = key
         self.process = process
         self.started_at = started_at
         self.ready_at = math.inf
-        """When it was."""
+        """When it became ready, on the clock's monotonic time."""
         self.memory = 0
-        """As it was last seen."""
+        """Its memory in bytes when it was last measured."""
         self.state = State.STARTING
         self.is_ending = False
-        """Somebody sees to its end already."""
+        """Whether a task is already ending it."""
 
     def drain(self) -> None:
-        """No further turn comes here, neither a new one nor one on a thread that is kept here."""
+        """Gives it no further turns, also none on idle channels."""
         self.state = State.DRAINING
         self.process.end_idle_channels()
 
 
 class Pool:
-    """`start_process` gives a process that was started, or raises a `Fault`; it is given the empty process to start."""
+    """Processes for turns. `start_process` starts one that `new_process` made, or raises `Fault`."""
 
     def __init__(
         self,
@@ -105,12 +102,14 @@ class Pool:
     # --- for runs -------------------------------------------------------------------------------
 
     async def warm(self) -> None:
-        """Starts the processes that are kept warm and waits for the first. A `Fault` where it fails."""
+        """Starts the processes that are kept warm and waits for the first. Raises `Fault` where it fails."""
         transport = await self.acquire()
         await self.release(transport, finished=True)
 
     async def acquire(self) -> ThreadTransport:
-        """A transport on the least busy process; waits for one that is starting. A `Fault` where there is none."""
+        """Returns a transport on the least busy process, waiting for one if need be. Raises `Fault` if there
+        is none.
+        """
         if self._closed:
             raise Fault(STOPPING)
         decision = assign(self._process_infos(), self._limits, len(self._waiting))
@@ -135,17 +134,17 @@ class Pool:
             del future  # its exception holds this frame: no cycle stays behind
 
     async def release(self, transport: ThreadTransport, *, finished: bool) -> None:
-        """Gives a transport back."""
+        """Returns a transport to the pool. `finished`: the agent has finished with the turn."""
         await transport.release(finished=finished)
         self._turn_finished()
 
     @property
     def processes(self) -> list[AppServerProcess]:
-        """The processes that are there, starting ones left out."""
+        """The processes that have started."""
         return [each.process for each in self._entries.values() if each.state is not State.STARTING]
 
     def readiness_failure(self) -> Failure | None:
-        """Why a turn would not work just now: no process starts, or none lives for long."""
+        """Returns why a turn would fail now; None if it would not, as far as is known."""
         if self.last_failure is not None:
             return self.last_failure
         now = self._clock.monotonic()
@@ -157,7 +156,7 @@ class Pool:
         return None
 
     def retire(self, process: AppServerProcess) -> None:
-        """No further turn on this process; it ends when it is idle."""
+        """Gives the process no further turns, and ends it when it is idle."""
         for each in self._entries.values():
             if each.process is process:
                 each.drain()
@@ -198,7 +197,7 @@ class Pool:
         )
 
     def _changed(self) -> None:
-        """Gives processes to turns that wait, then maintains the pool."""
+        """Assigns processes to waiting turns, then maintains the pool."""
         for each in list(self._entries.values()):
             if each.process.completed_turn:
                 self._backoff = self._backoff.after_success(each.started_at)
@@ -236,7 +235,9 @@ class Pool:
         self._schedule_tick(MAINTENANCE_SECONDS)
 
     def _start_another(self) -> None:
-        """Starts a process, unless too many have failed; then who waits for it is told why, and when to come back."""
+        """Starts a process. While restarts are delayed, it fails the waiting turns with the reason and the delay
+        instead.
+        """
         now = self._clock.monotonic()
         pause = self._backoff.pause_seconds(now)
         if not pause:
@@ -251,7 +252,7 @@ class Pool:
             self._fail_waiting(msgspec.structs.replace(reason, retry_after=pause))
 
     def _has_usable_process(self) -> bool:
-        """Whether there is a process that takes turns, or will in a moment."""
+        """Returns whether a process takes turns, or is starting."""
         return any(each.state is not State.DRAINING for each in self._entries.values())
 
     def _crashed(self, entry: PoolEntry) -> None:

@@ -1,7 +1,6 @@
-"""One `codex app-server` process and the lanes on it: bytes in, messages to each lane's reader.
+"""One `codex app-server` process and the channels on it: passes its messages to the reader of each channel.
 
-It knows which lane a message belongs to and nothing of what it means; which process a turn gets is the
-pool's affair.
+What a message means is up to the dialect, and which process a turn gets is up to the pool.
 """
 
 from __future__ import annotations
@@ -24,43 +23,45 @@ RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it
 
 
 class AppServerProcess:
-    """A process that serves many turns. `start` first; `open_channel` once it is ready."""
+    """A process that serves many turns at once. Call `start`, then `open_channel` for each thread."""
 
     def __init__(self, client_name: str, client_version: str, *, parallel_calls: bool = True) -> None:
-        """`parallel_calls`: the binary says when a response of the model's is over."""
+        """`parallel_calls`: whether the program reports the end of a model's response."""
         self.parallel_calls = parallel_calls
         self.connection = Connection(client_name, client_version)
         self.exit: Exit | None = None
-        """How it ended, once it has."""
+        """How the process ended; None before that."""
         self.turns_served = 0
         self.on_change: Callable[[], None] | None = None
-        """Who wants to know that the process is gone, or not to be used any more."""
+        """Called when the process has ended, becomes unhealthy, or a channel's use changes."""
         self.on_limits: Callable[[bytes], None] | None = None
-        """Who wants to know what the account may still use."""
+        """Called with the account's limits as JSON when they are reported."""
         self.unhealthy = False
-        """It broke its protocol, or a turn on it did not finish: it takes no further one."""
+        """Whether it broke its protocol or did not finish a turn: it gets no further turns."""
         self.completed_turn = False
-        """A turn has come to its end here, as turns do."""
+        """Whether a turn on it has ended properly."""
         self.ended_during_turn = False
-        """The process ended while a turn was under way on it."""
+        """Whether the process ended while a turn was running on it."""
         self._child: Child | None = None
         self._framer = LineFramer()
         self._readers: dict[int, TransportReader] = {}
         self._idle_channels: set[int] = set()
         self._silent_channels: set[int] = set()
-        """Lanes on which the process has not said a word since they were opened or taken up again."""
+        """Channels on which nothing has come since they were opened or resumed."""
         self._greeted: asyncio.Event = asyncio.Event()
         self._channel_starts: dict[int, float] = {}
-        """When each lane in use was opened or taken up again, on the clock of `descendants`."""
+        """When each channel in use was opened or resumed, in seconds since boot."""
         self._had_parallel_turns = False
-        """Several turns have been under way at once since there was none."""
+        """Whether turns have overlapped since the process last had none."""
         self._agent_pids: frozenset[int] = frozenset()
-        """What the warden has for children before the first turn: the agent."""
+        """The warden's children before the first turn: the agent itself."""
         self._agent_processes: dict[int, float] = {}
-        """The agent with what it was started through (npm's wrapper), and when each was started."""
+        """The agent and any wrapper it was started through: pid to start time."""
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
-        """Spawns the process and greets it. A `Fault` where it does not answer `within` seconds."""
+        """Starts the process and initializes the connection. Raises `Fault` if it does not answer within
+        `timeout_seconds`.
+        """
         try:
             self._child = await spawn(command, self)
         except SpawnError as error:
@@ -95,12 +96,14 @@ class AppServerProcess:
 
     @property
     def exit_suffix(self) -> str:
-        """For behind a sentence about its end: its exit. Its last words are the affair of whose turn it was."""
+        """Returns ' (exit code 3).' or ' (signal 9).', to put behind a sentence. The stderr text belongs to single
+        turns.
+        """
         return "." if self.exit is None else f"{exit_of(_exit_of(self.exit))}."
 
     @property
     def memory(self) -> int:
-        """Bytes that the agent holds, as far as the system tells. Reads files: not for every turn."""
+        """The agent's resident memory in bytes. It reads files of the system, so do not call it for every turn."""
         return resident_bytes(self._agent_processes) if self.alive else 0
 
     @property
@@ -113,7 +116,7 @@ class AppServerProcess:
 
     @property
     def turns_running(self) -> int:
-        """Lanes in use, also those that nobody reads yet; not those that are only kept."""
+        """The number of channels in use; idle channels do not count."""
         return self.connection.channel_count - len(self._idle_channels)
 
     def open_channel(self) -> ThreadTransport:
@@ -125,14 +128,16 @@ class AppServerProcess:
         return ThreadTransport(self, channel)
 
     def _note_turn_start(self) -> None:
-        """What the process says on stderr is told to a turn that was alone with it: else it may be another's."""
+        """Forgets earlier stderr text if this turn is alone: it is reported only to a turn that had the process to
+        itself.
+        """
         self._had_parallel_turns = self.turns_running > 0
         if not self._had_parallel_turns and self._child is not None:
             self._child.clear_stderr()
 
     @property
     def has_orphans(self) -> bool:
-        """Whether something still runs that a turn has left behind: it is older than every turn there is."""
+        """Whether a process that an ended turn has started still runs: it is older than every turn."""
         if self._child is None or not self.alive:
             return False
         oldest_turn = min(self._channel_starts.values(), default=math.inf)
@@ -151,7 +156,7 @@ class AppServerProcess:
         self._write(self.connection.send(channel, writes))
 
     def set_idle(self, channel: int, idle: bool) -> None:
-        """A process on which lanes are only kept is idle: it may be ended, and they with it."""
+        """Marks a channel as idle, or as in use again. A process with idle channels only may be ended."""
         if channel not in self._readers:
             return
         if idle:
@@ -166,12 +171,12 @@ class AppServerProcess:
         self._changed()
 
     def end_idle_channels(self) -> None:
-        """The process will take no further turn, also none on a lane that is kept: those are told its end now."""
+        """Ends the idle channels: the process takes no further turn."""
         for channel in list(self._idle_channels):
             self._readers[channel].ended(RENEWED)
 
     def end_silent_channels(self) -> None:
-        """The process may never answer again: lanes on which it has not said a word are told its end now."""
+        """Ends the channels on which nothing has come: the process may never answer again."""
         for channel in list(self._silent_channels):
             if channel in self._readers:
                 self._readers[channel].ended(RENEWED)
@@ -184,7 +189,7 @@ class AppServerProcess:
         self._write(self.connection.close_channel(channel))
 
     def ask_limits(self) -> None:
-        """Asks what the account may still use; `on_limits` is told."""
+        """Requests the account's limits; the answer goes to `on_limits`."""
         self._write(self.connection.limits_request())
 
     def _write(self, writes: bytes) -> None:
@@ -192,7 +197,7 @@ class AppServerProcess:
             self._child.write(writes)
 
     async def end(self) -> None:
-        """Ends the process, politely first: its stdin is closed."""
+        """Closes stdin and waits for the process to end."""
         if self._child is not None:
             await self._child.end()
 
@@ -200,7 +205,7 @@ class AppServerProcess:
         if self._child is not None:
             self._child.kill()
 
-    # --- the child's sink -----------------------------------------------------------------------
+    # --- called by the child (see ChildListener) ------------------------------------------------
 
     def received(self, chunk: bytes) -> None:
         broken: Failure | None = None
@@ -248,7 +253,7 @@ class AppServerProcess:
 
 
 class ThreadTransport:
-    """The `Transport` of one thread on a shared process. It cannot be paused: others are served by the same pipe."""
+    """The `Transport` of one thread on a shared process."""
 
     exclusive = False
 
@@ -257,7 +262,7 @@ class ThreadTransport:
         self.dialect = AppServerTurn(channel, parallel_calls=process.parallel_calls)
         self.process = process
         self.has_begun = False
-        """A turn has begun on it."""
+        """Whether a turn has begun on it."""
 
     def attach(self, reader: TransportReader) -> None:
         self.has_begun = True
@@ -270,10 +275,12 @@ class ThreadTransport:
         raise RuntimeError("stdin of a process that serves several turns stays open")
 
     def pause_reading(self) -> None:
-        """Not here; a reader that falls too far behind is cut instead."""
+        """Does nothing: other sessions read from the same pipe. A reader that falls too far behind is
+        disconnected.
+        """
 
     def resume_reading(self) -> None:
-        """Never paused."""
+        """Does nothing: reading is never paused."""
 
     def set_idle(self, idle: bool) -> None:
         self.process.set_idle(self.channel, idle)

@@ -1,8 +1,8 @@
-"""The history of a turn as the agent's own items: what goes into `thread/inject_items` and `turn/start`.
+"""The parameters of `thread/start`, `thread/inject_items` and `turn/start`, from a `Turn`.
 
-Everything here avoids a trap of the agent's: it drops system messages without a word, refuses a whole
-batch for one empty content, and replaces an image of low detail by a text. Source: experiments with 0.163
-and 0.169 (`inject_history` among the recordings).
+The agent would drop system messages silently, refuse a whole batch for one empty message, and replace images of low
+detail by a text; the conversion avoids that. Source: experiments with releases 0.163 and 0.169 (the recording
+`inject_history`).
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import Turn
 
 MAX_TURN_INPUT = 1_000_000
-"""Characters of text in `turn/start.input`: the agent refuses more than 1,048,576, but injects any size."""
+"""The most characters of text in `turn/start.input`. The agent refuses more than 1,048,576, but injects any size."""
 
 ID_PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
+"""How ids of items begin, by type."""
 MAX_ID_CHARS = 64
-"""Ids are the provider's; one of another type's prefix (a custom call's), or a longer one, it refuses."""
+"""The longest id that the model provider accepts. It also refuses an id with another type's prefix."""
 
 
 def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
-    """Responses items, in order. Messages with nothing in them are left out: the agent refuses them.
+    """Converts a history to Responses items, in order. Empty messages are left out, since the agent refuses them.
 
-    An item without an id gets one from its place (the first of these is number `first` of the conversation)
-    and its content: the agent would give it another one each time, and the provider's prompt cache would
-    never see the same prefix twice.
+    An item without an id gets one made of its content and its position, where `first` is the position of the first
+    item in the conversation. The agent's own ids would differ each time, which would defeat the provider's prompt
+    cache.
     """
     out: list[Any] = []
     for index, each in enumerate(history, first):
@@ -55,29 +56,32 @@ def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any
 
 
 def _usable_id(type: str, id: str | None) -> str | None:
-    """The id that the client gave, where the provider takes it for an item of this type."""
+    """Returns the client's id of an item, or None if the provider would refuse it."""
     fits = id is not None and id.startswith(ID_PREFIXES[type]) and len(id) <= MAX_ID_CHARS
     return id if fits else None
 
 
 def _digest(index: int, item: dict[str, Any]) -> str:
+    """Returns a hash of an item and its position."""
     content = json.dumps([index, item], ensure_ascii=True).encode()
     return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any] | None:
+    """Converts one item; None for an empty message."""
     if isinstance(item, HistoryMessage):
         return _message(item)
     if isinstance(item, HistoryOutput):
         return {"type": "function_call_output", "call_id": item.call_id, "output": _output(item.parts)}
     name = agent_name(item.name)
     call: dict[str, Any] = {"type": "function_call", "call_id": item.call_id, "name": name}
-    # The agent has no custom tools: there a custom call is a function with one string.
+    # The agent has no custom tools: a custom call goes in as a call of a function with one string.
     call["arguments"] = item.arguments if item.kind == "function" else custom_arguments(item.arguments)
     return call
 
 
 def _message(item: HistoryMessage) -> dict[str, Any] | None:
+    """Converts a message; None if it has no parts."""
     text_type = "output_text" if item.role == "assistant" else "input_text"
     content = [_part(part, text_type) for part in item.parts]
     if not content:
@@ -95,10 +99,12 @@ def _part(part: Part, text_type: str) -> dict[str, Any]:
 
 
 def _detail(part: ImagePart) -> str:
+    """Returns the detail of an image. `low` becomes `auto`: the agent would replace the image by a text."""
     return "auto" if part.detail in (None, "low") else str(part.detail)
 
 
 def _output(parts: Sequence[Part]) -> Any:
+    """Converts a tool's output: to a string if it is one text, otherwise to a list of parts."""
     if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return [_part(part, "input_text") for part in parts]
@@ -107,10 +113,11 @@ def _output(parts: Sequence[Part]) -> Any:
 def split_input(
     turn: Turn, history: Sequence[HistoryItem], *, first: int = 0
 ) -> tuple[list[Any], list[dict[str, Any]]]:
-    """`history`, all of a turn's or what of it is new to a thread, as (items to inject, input of `turn/start`).
+    """Splits a history into the items to inject and the input of `turn/start`.
 
-    A plain-model turn injects all and starts on nothing: the model then sees exactly the client's items. An
-    agent turn gives its newest user message as the turn's input, as a person at the terminal would.
+    `history` is all of the turn's, or the part that the thread has not seen. In model mode everything is injected and
+    the input is empty, so that the model sees exactly the client's items. In agent mode the last user message is the
+    input.
     """
     if turn.mode == "agent" and history:
         last = history[-1]
@@ -122,13 +129,14 @@ def split_input(
 
 
 def _input(part: Part) -> dict[str, Any]:
+    """Converts a part of a user message to an input of `turn/start`."""
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text, "text_elements": []}
     return {"type": "image", "url": part.url}
 
 
 def thread_params(turn: Turn) -> dict[str, Any]:
-    """Parameters of `thread/start`: all of a turn that holds for its thread."""
+    """Returns the parameters of `thread/start`."""
     model = turn.model or None
     tools = [dynamic_tool(tool) for tool in turn.tools]
     if turn.mode == "model":
@@ -140,12 +148,12 @@ def thread_params(turn: Turn) -> dict[str, Any]:
         params |= {"dynamicTools": tools} if tools else {}
     config = {"model_verbosity": turn.verbosity} if turn.verbosity else {}
     if turn.web_search:
-        config["web_search"] = "live"  # whatever the process says for turns that did not ask
+        config["web_search"] = "live"  # replaces the process's setting, which is for turns without it
     return params | {"config": config} if config else params
 
 
 def turn_settings(turn: Turn) -> dict[str, Any]:
-    """Parameters of `turn/start` beside the thread and the input: those that the client gave."""
+    """Returns the parameters of `turn/start` besides thread and input, as far as the client gave them."""
     optional = {
         "effort": turn.effort,
         "summary": turn.summary,

@@ -1,4 +1,4 @@
-"""The states of a turn over a thread of `codex app-server`, and what leads from one to another."""
+"""The state machine of a turn over a thread of `codex app-server`."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from codex_proxy.core.states import StateTable
 
 
 class State(Enum):
-    """How far a turn and its thread are. In all states but ACTIVE the client has the end of its turn."""
+    """How far a turn and its thread are. In all states but ACTIVE the client has been given the end of its turn."""
 
-    ACTIVE = "the agent works on the turn, waits for outputs of its calls, or is being asked to begin"
-    ABANDONED = "the client has the end of its turn, while the agent may still work on it"
+    ACTIVE = "the agent is starting the turn, works on it, or waits for outputs of its calls"
+    ABANDONED = "the client's turn has ended, while the agent may still work on it"
     REUSABLE = "the agent's turn ended well: another one can be started on the thread"
-    UNUSABLE = "the agent's turn is over, and nobody can go on from it"
-    CLOSING = "nobody wants the thread any more, on which the agent may still work"
-    UNSUBSCRIBING = "the agent's turn is over or told to stop, and its thread is to be unsubscribed"
+    UNUSABLE = "the agent's turn has ended, and no other can be started on the thread"
+    CLOSING = "the thread is no longer needed, while the agent may still work on its turn"
+    UNSUBSCRIBING = "the agent's turn has ended or was interrupted, and its thread is being unsubscribed"
     DONE = "nothing is left to read or write"
 
 
 class Change(Enum):
-    """What leads to another state."""
+    """What moves a turn from one state to another."""
 
     ENDED_WELL = "the agent has completed its turn"
-    ENDED_BADLY = "the agent's turn is over in any other way, or its thread cannot be resumed"
-    GIVEN_UP = "the turn cannot go on, though the agent may"
+    ENDED_BADLY = "the agent's turn has ended in any other way, or its thread cannot be resumed"
+    GIVEN_UP = "the client's turn cannot continue, but the agent may still work on it"
     RESUMED = "another turn starts on the thread"
-    UNWANTED = "nobody wants the thread any more"
-    INTERRUPTED = "the agent was told to stop its turn"
-    UNSUBSCRIBED = "the agent has let go of the thread, or has none"
-    PROCESS_ENDED = "the agent's process is gone"
+    UNWANTED = "the thread is no longer needed"
+    INTERRUPTED = "the agent was asked to stop its turn"
+    UNSUBSCRIBED = "the thread was unsubscribed, or never started"
+    PROCESS_ENDED = "the agent's process has ended"
 
 
 TABLE = StateTable(
@@ -74,9 +74,12 @@ TABLE = StateTable(
         },
     },
 )
-"""A turn that cannot be resumed ends once more, in whatever state its thread is."""
+"""ENDED_BADLY is allowed in most states: a turn on a thread that cannot be resumed fails, whatever state the thread
+is in.
+"""
 
 ACTIVE = State.ACTIVE
 AGENT_MAY_WORK = frozenset({State.ACTIVE, State.ABANDONED, State.CLOSING})
-"""The agent may work on its turn."""
+"""The states in which the agent may still work on its turn."""
 UNWANTED = frozenset({State.CLOSING, State.UNSUBSCRIBING, State.DONE})
+"""The states in which the thread is no longer needed."""
