@@ -235,6 +235,15 @@ class TestParams:
         assert method not in launch.OPT_OUT_NOTIFICATIONS
 
 
+def test_releases_whose_snapshots_hold_every_variable_take_none() -> None:
+    before = app_server_argv("codex", plain=False, version=Version(0, 157, 1))
+    assert "features.shell_snapshot=false" in before
+    assert "features.shell_snapshot=false" not in app_server_argv(
+        "codex", plain=False, version=Version(0, 158, 0)
+    )
+    assert "features.shell_snapshot=false" not in app_server_argv("codex", plain=False)
+
+
 class TestVersions:
     @pytest.mark.parametrize(
         ("text", "version"),

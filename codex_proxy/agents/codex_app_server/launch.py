@@ -17,6 +17,11 @@ from typing import Any, Final, NamedTuple
 
 from codex_proxy.agents.codex.sandbox_config import Sandbox, toml_string
 from codex_proxy.agents.codex.shadow_home import ProviderConfig, shell_exclude
+from codex_proxy.agents.codex.version import NEWEST_TESTED, Version
+
+SAFE_SNAPSHOTS_SINCE: Final = Version(0, 158, 0)
+"""Earlier releases run each command in a snapshot of a login shell, which has the variables again that are hidden from
+commands, the provider's key among them. Seen on 0.133 to 0.157.1; those take no snapshot."""
 
 
 class Switch(NamedTuple):
@@ -99,6 +104,7 @@ def app_server_argv(
     hidden: Iterable[str] = (),
     extra: Iterable[tuple[str, str]] = (),
     unknown: Collection[str] = (),
+    version: Version = NEWEST_TESTED,
 ) -> tuple[str, ...]:
     """The argument vector of an app-server.
 
@@ -107,7 +113,7 @@ def app_server_argv(
     retries (a retry streams text again that the client already has) and hides its keys from the agent's
     shells; ``hidden`` are further variables that those do not see. ``extra`` are further ``(key, TOML value)``
     pairs; they come last, and the last one wins. ``unknown`` are keys of switches that the binary does not know: some
-    of them would end it at start.
+    of them would end it at start. ``version`` is its release, for the faults of earlier ones.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")
@@ -119,6 +125,8 @@ def app_server_argv(
         pairs += _provider_pairs(provider)
     if not plain:
         pairs += _shell_pairs(provider or ProviderConfig(), hidden)
+        if version < SAFE_SNAPSHOTS_SINCE:
+            pairs.append(("features.shell_snapshot", "false"))
     argv = [codex, "app-server"]
     for key, value in (*pairs, *extra):
         argv += ["-c", f"{key}={value}"]

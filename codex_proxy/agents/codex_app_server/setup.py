@@ -136,6 +136,7 @@ def _lay_out(
         hidden=credential_names(env, extra=child_env),
         extra=[*workspace_write_pairs(places.policy), *profiles.pairs()],
         unknown=check.unknown_switches,
+        version=version,
     )
     agent_env = {name: value for name, value in env.items() if name != "CODEX_HOME"}
     if Path(places.codex_home).is_dir():
