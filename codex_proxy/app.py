@@ -48,7 +48,7 @@ from codex_proxy.keys_file import Keyring
 from codex_proxy.protected_paths import protected_paths, write_conflict
 from codex_proxy.responses.background_responses import BackgroundResponses
 from codex_proxy.responses.conversation_turns import ConversationTurns
-from codex_proxy.responses.recovery import take_up_again, unfinished_of_last_process
+from codex_proxy.responses.recovery import recover_responses, unfinished_responses
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
@@ -177,11 +177,11 @@ class Server:
         self.host, self.port = self.runner.addresses[0][:2]
         if self.webhooks is not None:
             self.webhooks.wake()
-        await take_up_again(self.app[RESPONSES], left)
+        await recover_responses(self.app[RESPONSES], left)
 
     async def _left_unfinished(self, service: ResponsesService) -> Sequence[StoredResponse]:
         try:
-            return await unfinished_of_last_process(service)
+            return await unfinished_responses(service)
         except StoreError as error:
             raise StartError(f"{error}: the responses in it that have not ended cannot be read") from error
 

@@ -27,7 +27,7 @@ from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, counted
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.stream_slots import stream_slot
-from codex_proxy.responses.context import Context, ContextItem, context_item, context_of
+from codex_proxy.responses.context import Context, ContextItem, context_item, read_context
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context
 from codex_proxy.surfaces.body import decoded
@@ -267,7 +267,7 @@ class _Connection:
                 "store",
             )
         asked = _OwnItems(parsed.input_items)
-        fresh = await context_of(asked, service.store, self._client.name, service.ids, now)
+        fresh = await read_context(asked, service.store, self._client.name, service.ids, now)
         context = Context(last.items, fresh.fresh, fresh.input)
         return await prepare_in_context(service, parsed, context, self._client.name, id=id, created=now)
 

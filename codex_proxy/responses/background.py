@@ -10,7 +10,7 @@ import msgspec
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import STOPPING, Fault, bad_request
 from codex_proxy.responses.background_response import RETRY_SECONDS, BackgroundResponse, can_run_again
-from codex_proxy.responses.context import context_of
+from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context, renderer_of
 from codex_proxy.responses.recovery import recovery_of
 from codex_proxy.responses.saving import end_stored_response
@@ -23,10 +23,10 @@ from codex_proxy.surfaces.responses.parse import ParsedResponse
 
 
 class HeldBody(Protocol):
-    """The bytes of a request's body, which are counted as long as they are held."""
+    """The bytes of a request's body, which count against a budget until they are released."""
 
     def handed_over(self) -> HeldBody:
-        """The same bytes, held by whoever releases what this returns."""
+        """Returns an object that holds the same bytes; this one holds none any more."""
         ...
 
     def release(self) -> None: ...
@@ -46,13 +46,13 @@ async def create_in_background(
     store = required_store(service.store)
     owner, background, now = client.name, service.background, service.clock.epoch()
     with background.room(owner, client.concurrency):
-        context = await context_of(parsed, store, owner, service.ids, now)
+        context = await read_context(parsed, store, owner, service.ids, now)
         prepared = await prepare_in_context(
             service, parsed, context, owner, id=service.ids.new("resp_"), created=now
         )
         queued = _queued(service, prepared, body, hints)
         # From the write on it is the server's: a client that leaves must not leave it queued with nobody to run it.
-        work = _store_and_begin(service, store, prepared, queued, held.handed_over())
+        work = _store_and_start(service, store, prepared, queued, held.handed_over())
         await background.tasks.run(work)
     return prepared
 
@@ -66,21 +66,21 @@ def refuse_without_store(service: ResponsesService) -> None:
         )
 
 
-async def _store_and_begin(
+async def _store_and_start(
     service: ResponsesService,
     store: Store,
     prepared: PreparedResponse,
     queued: StoredResponse,
     held: HeldBody,
 ) -> None:
-    """It is written and runs, or it is not written. Raises `Fault`."""
+    """Stores the response and starts it, or does neither. Raises `Fault`."""
     try:
         response = BackgroundResponse(service, prepared, store)
         await _store(service, store, prepared, queued)
     except BaseException:
         held.release()
         raise
-    service.background.begin(response, held.release)
+    service.background.start(response, held.release)
 
 
 async def _store(
@@ -103,7 +103,7 @@ async def _store(
 
 
 async def _take_back(store: Store, queued: StoredResponse) -> None:
-    """Deletes a response of which no client knows, as soon as the store takes it."""
+    """Deletes a response whose id no client has, as soon as the store can."""
     while True:
         try:
             await store.delete_response(queued.owner, queued.id)
@@ -116,7 +116,7 @@ async def _take_back(store: Store, queued: StoredResponse) -> None:
 def _queued(
     service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints
 ) -> StoredResponse:
-    """What is stored of a response that waits."""
+    """The response before its turn starts, as it is stored."""
     return StoredResponse(
         owner=prepared.owner,
         id=prepared.id,
@@ -131,7 +131,7 @@ def _queued(
 
 
 def queued_json(service: ResponsesService, prepared: PreparedResponse) -> bytes:
-    """The object of a response that waits."""
+    """The response object before its turn starts."""
     return json_bytes({**renderer_of(service, prepared).snapshot(), "status": "queued"})
 
 
@@ -139,7 +139,7 @@ async def cancel_in_background(service: ResponsesService, store: Store, found: S
     """Stops a response that the store has as unfinished. Returns when it has ended, whichever way."""
     live = service.background.find(found.owner, found.id)
     if live is not None:
-        await live.end()
+        await live.cancel_and_wait()
         return
     with store_errors_as_faults():
         await end_stored_response(service, store, found.owner, cancelled(msgspec.json.decode(found.json)))

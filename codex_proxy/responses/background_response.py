@@ -1,7 +1,7 @@
-"""A response in the background: it goes on without its client, until it ends or is cancelled.
+"""A response in the background: its turn goes on without its client, until it ends or is cancelled.
 
-It is stored before its client hears of its id. Where it streams, its frames are stored as they come, before any reader
-gets them: so that everybody can follow, from any frame on, now or later.
+The store has it before its client gets its id. Where it streams, frames are stored before readers get them, so that it
+can be followed from any frame on, now or later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETRY_SECONDS = 2.0
 
 
 class BackgroundResponse(RunningResponse):
-    """One response in the background, which the store has as `queued`."""
+    """Started for a response that the store has as `queued`."""
 
     def __init__(self, service: ResponsesService, prepared: PreparedResponse, store: Store) -> None:
         super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)
@@ -45,7 +45,7 @@ class BackgroundResponse(RunningResponse):
     # --- its start ------------------------------------------------------------------------------
 
     async def _start(self) -> Run:
-        """Waits for a slot, and for its conversation; both take as long as they take."""
+        """Waits for a slot and for its conversation, without a bound, then starts the turn."""
         self._slot = await self._service.background.slots.take(self.owner)
         try:
             if self._prepared.parsed.conversation is not None:
@@ -59,14 +59,14 @@ class BackgroundResponse(RunningResponse):
             raise
 
     async def _enter_conversation(self) -> None:
-        """Prepares it anew: what was said in the conversation meanwhile belongs to its context."""
+        """Prepares the response anew: its context is the conversation as it is now."""
         old = self._prepared
         self._prepared = await prepare(
             self._service, old.parsed, old.owner, id=old.id, created=old.created, wait=None
         )
 
     async def _try_to_start(self) -> Run | None:
-        """The run; None where there is no room for it, some time later. Raises `Fault`."""
+        """Starts the turn. Returns None, after some time, where there is no room for it. Raises `Fault`."""
         try:
             return await start_run(self._service, self._prepared)
         except Fault as fault:
@@ -74,7 +74,7 @@ class BackgroundResponse(RunningResponse):
                 raise
         held = self._prepared.held is not None
         self._prepared.release()
-        with contextlib.suppress(TimeoutError):  # a server that stops says so when it is asked again
+        with contextlib.suppress(TimeoutError):  # where the server stops, the next try raises that
             async with asyncio.timeout(RETRY_SECONDS):
                 await self._service.runs.until_draining()
         if held:
@@ -100,23 +100,23 @@ class BackgroundResponse(RunningResponse):
             await self._store_frames(frames)
 
     async def _store_frames(self, frames: Frames) -> None:
-        """Stores frames and those that could not be stored before, and shows them. Raises `StoreError`."""
+        """Stores and releases frames, with those that could not be stored before. Raises `StoreError`."""
         self._unstored += frames
         if self._unstored:
             await self._store.append_frames(self.owner, self.id, [Frame(*each) for each in self._unstored])
-            self._show_unstored()
+            self._release_unstored()
 
-    def _show_unstored(self) -> None:
+    def _release_unstored(self) -> None:
         frames, self._unstored = self._unstored, []
         self.buffer.append(frames)
 
     # --- its end --------------------------------------------------------------------------------
 
-    async def _end(self, ended: TurnEnded) -> None:
+    async def _finish(self, ended: TurnEnded) -> None:
         if self._runs_again(ended.failure):
             self.failure = ended.failure
         else:
-            await super()._end(ended)
+            await super()._finish(ended)
 
     def _runs_again(self, failure: Failure | None) -> bool:
         """Whether the server stops in the middle of a turn that its next start will run again."""
@@ -133,7 +133,7 @@ class BackgroundResponse(RunningResponse):
         self._saved = True
 
     async def _complete(self, frames: Frames) -> None:
-        """Saves the end until it is saved, then shows the last frames."""
+        """Goes on trying to save the end, then releases the last frames."""
         assert self.final is not None
         while not self._saved:
             try:
@@ -144,9 +144,9 @@ class BackgroundResponse(RunningResponse):
         try:
             await self._store_frames(frames)
         except NotStored:
-            """It was deleted: its readers learn that from the store."""
+            """It was deleted. Its readers find that out from the store."""
         except StoreError:
-            self._show_unstored()  # whoever asks later gets a last frame that is made of the object
+            self._release_unstored()  # later readers get a last frame that is made of the object
 
     def _close(self) -> None:
         super()._close()
@@ -155,8 +155,8 @@ class BackgroundResponse(RunningResponse):
 
 
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
-    """Whether a start of the server runs this turn again: it changed nothing, and nobody has read of it. What tools
-    that the server runs have changed is not known."""
+    """Whether the next start of the server may run this turn again: it changes nothing, and nobody reads it before its
+    end. A turn with tools of the server may have changed something."""
     parsed = prepared.parsed
     return (
         service.background_recovery == "rerun"

@@ -1,25 +1,66 @@
-"""The responses that run in the background of this process, by owner and id."""
+"""Keeps the tasks of responses, and finds those in the background by owner and id."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Protocol, TypeVar
 
 from codex_proxy.core.fair_queue import share_of
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.responses.frame_buffer import FrameBuffer
-from codex_proxy.responses.server_tasks import ServerTasks
 from codex_proxy.workers.slots import Slots
 
 MAX_LIVE = 1000
-"""Running and waiting: each keeps its request in RAM."""
+"""How many may run or wait: each keeps its request in RAM."""
+CLOSE_SECONDS = 5.0
+"""How long tasks may take to end when the server stops: turns are over then, their ends are being saved."""
+
+T = TypeVar("T")
+
+
+class ServerTasks:
+    """Tasks that belong to the server, not to the request that starts them: a client that leaves does not end them."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def running(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Runs `work` in a task, which `close` waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits `work`, which goes on to its end when the caller is cancelled; the caller waits for it even then."""
+        task = self.spawn(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                await asyncio.wait({task})
+            raise
+
+    async def close(self) -> None:
+        """Waits for the tasks, and cancels those that take too long."""
+        if not self._tasks:
+            return
+        await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Live(Protocol):
-    """A response that has not ended."""
+    """A background response that has not ended."""
 
     id: str
     owner: str
@@ -31,14 +72,14 @@ class Live(Protocol):
         """Starts its task."""
         ...
 
-    async def end(self) -> None:
-        """Stops it. Returns when it has ended."""
+    async def cancel_and_wait(self) -> None:
+        """Stops its turn. Returns when it has ended."""
         ...
 
 
 class BackgroundResponses:
-    """Finds them, and says whether there is room for another. `limit`: how many run at once; `owners` gives how many
-    owners there may be."""
+    """The background responses that have not ended. `limit`: how many run at once; `owners` gives how many owners there
+    may be, each of which gets a share of the room."""
 
     def __init__(self, limit: int, owners: Callable[[], int] = lambda: 1) -> None:
         self.slots = Slots(limit, owners)
@@ -46,38 +87,38 @@ class BackgroundResponses:
         """The tasks of all responses, also of those in the foreground."""
         self._owners = owners
         self._live: dict[tuple[str, str], Live] = {}
-        self._coming: Counter[str] = Counter()
-        """By owner, those whose requests are being read and stored."""
+        self._being_created: Counter[str] = Counter()
+        """How many of each owner's are being prepared and stored."""
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:
-        """Room for one more, which is to `begin` inside: what is done before that counts already. Raises `Fault` where
-        there are too many, of all or (beyond `limit`, 0 for none) of this owner's."""
-        if len(self._live) + self._coming.total() >= MAX_LIVE:
+        """Counts one more of this owner's from now on; it is to be given to `start` inside. Raises `Fault` where there
+        are too many: in all, or of this owner's (`limit`, 0 for any number)."""
+        if len(self._live) + self._being_created.total() >= MAX_LIVE:
             raise _too_many(f"{MAX_LIVE} responses run or wait in the background.")
-        theirs = self._coming[owner] + sum(name == owner for name, _ in self._live)
+        theirs = self._being_created[owner] + sum(name == owner for name, _ in self._live)
         if limit and theirs >= limit:
             raise _too_many(
                 f"{limit} responses of this key run or wait in the background, as many as it may have."
             )
         if theirs >= share_of(MAX_LIVE, self._owners()):
             raise _too_many(f"{theirs} responses of this key run or wait in the background.")
-        self._coming[owner] += 1
+        self._being_created[owner] += 1
         try:
             yield
         finally:
-            self._coming[owner] -= 1
-            if not self._coming[owner]:
-                del self._coming[owner]
+            self._being_created[owner] -= 1
+            if not self._being_created[owner]:
+                del self._being_created[owner]
 
-    def begin(self, response: Live, ended: Callable[[], None] = lambda: None) -> None:
-        """Starts a response, which is found until its end; then calls `ended`."""
+    def start(self, response: Live, on_end: Callable[[], None] = lambda: None) -> None:
+        """Starts a response, which `find` gives until its end; then calls `on_end`."""
         key = (response.owner, response.id)
         self._live[key] = response
 
         def over(_: asyncio.Task[None]) -> None:
             self._live.pop(key, None)
-            ended()
+            on_end()
 
         response.start_in(self.tasks).add_done_callback(over)
 

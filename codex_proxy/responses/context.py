@@ -1,7 +1,7 @@
-"""What a turn continues: the items before it and its own, as its client sees them and as its model must.
+"""Reads what a request continues: the items of its conversation or its previous responses, and its own.
 
-In: a parsed request and a store. Out: a `Context`; `turn_with` makes the turn of it, and tells the same history with
-the model's own items in it. Raises `Fault` for what is not there, and for outputs without calls and the like.
+In: a parsed request and a store. Out: a `Context`; `turn_in_context` makes the turn of it, and the same history with
+the model's own items. Raises `Fault` for what is not there, and for outputs without calls and the like.
 """
 
 from __future__ import annotations
@@ -34,26 +34,27 @@ _model_item = msgspec.json.Decoder(ModelItem)
 
 
 class ContextItem(msgspec.Struct, frozen=True):
-    """`shown` is None for what only the model sees; `model` where it is kept as the model gave it."""
+    """One item, as its client sees it (`shown`; None for what only the model sees), and as the model gave it (`model`;
+    None where that is not kept)."""
 
     shown: ItemDict | None
     model: ModelItem | None = None
 
 
 class Context(msgspec.Struct, frozen=True):
-    """Everything that a turn goes on from."""
+    """Everything that a turn continues."""
 
     earlier: tuple[ContextItem, ...] = ()
     fresh: tuple[ContextItem, ...] = ()
     """The request's own items."""
     input: tuple[StoredItem, ...] = ()
-    """The same, as they are kept."""
+    """The same, as they are stored."""
     shortened: bool = False
     """The oldest turns were left out."""
 
 
-class Continues(Protocol):
-    """What a request says of its context."""
+class ContextFields(Protocol):
+    """The fields of a request that name its context."""
 
     @property
     def input_items(self) -> tuple[ItemDict, ...]: ...
@@ -63,10 +64,10 @@ class Continues(Protocol):
     def conversation(self) -> str | None: ...
 
 
-async def context_of(
-    request: Continues, store: Store | None, owner: str, ids: IdSource, now: float
+async def read_context(
+    request: ContextFields, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
-    """The request's own items with ids, what they refer to, and all that was said before them."""
+    """Reads the items before the request's, and resolves the references in its own."""
     earlier: list[ContextItem] = []
     await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
     known = {item.shown["id"] for item in earlier if item.shown is not None and "id" in item.shown}
@@ -79,11 +80,11 @@ async def context_of(
     return Context(tuple(earlier), fresh, kept)
 
 
-async def measured(
-    request: Continues, store: Store | None, owner: str, ids: IdSource
+async def measure_context(
+    request: ContextFields, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[Measure, list[ItemDict]]:
-    """The same for who only asks how long it is: what was said before, measured as it is read, and the request's own
-    items."""
+    """Measures the items before the request's as they are read, without keeping them. Returns the request's own items
+    beside that."""
     measure = Measure()
     known: set[str] = set()
 
@@ -98,10 +99,10 @@ async def measured(
 
 
 async def _own_items(
-    request: Continues, known: Collection[str], store: Store | None, owner: str, ids: IdSource
+    request: ContextFields, known: Collection[str], store: Store | None, owner: str, ids: IdSource
 ) -> list[tuple[ItemDict, StoredItem | None]]:
-    """The request's items, each with how it is kept already where it is. References to `known` ones are left out: what
-    is there already need not be said twice."""
+    """The request's items, each with the stored item that it refers to, if it does. References to `known` items, which
+    are in the context already, are left out."""
     given = [
         item for item in request.input_items if not (item["type"] == "item_reference" and item["id"] in known)
     ]
@@ -123,14 +124,14 @@ def _encoded(item: ItemDict) -> bytes:
 
 
 def context_item(stored: StoredItem) -> ContextItem:
-    """A stored item, read."""
+    """Decodes a stored item."""
     return ContextItem(
         _shown(stored) if stored.json else None, _model_item.decode(stored.raw) if stored.raw else None
     )
 
 
 async def _visit_earlier(
-    request: Continues, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
+    request: ContextFields, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
 ) -> None:
     """Calls `visit` with each item that is continued, oldest first, in a thread of the store's."""
     if request.conversation is not None:
@@ -174,7 +175,7 @@ def _shown(item: StoredItem) -> ItemDict:
 
 
 def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """The items, each with an id of its own: a client may send two under one id."""
+    """Gives each item an id of its own: a client may send two under one id."""
     seen: set[str] = set()
     out = []
     for item in items:
@@ -188,31 +189,32 @@ def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 # --- the turn -----------------------------------------------------------------------------------
 
 
-def turn_with(
+def turn_in_context(
     parsed: ParsedResponse, context: Context, identity: str
 ) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
-    """The turn, and its history as the model saw and said it; None where nothing of the model's own is kept."""
+    """Makes the turn, and its history with the model's own items; None for that where none of them is kept.
+    `identity`: the agent and model that will read the history."""
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
-    told = history_entries([*earlier, *fresh], earlier=len(earlier))
-    turn = turn_of(parsed, tuple(part for _, part in told))
+    entries = history_entries([*earlier, *fresh], earlier=len(earlier))
+    turn = turn_of(parsed, tuple(part for _, part in entries))
     if brought := tools_in(earlier):  # those of the request's own items are offered already
         turn = msgspec.structs.replace(turn, tools=joined(turn.tools, brought))
     items = (*context.earlier, *context.fresh)
     if all(item.model is None for item in items):
         return turn, None
     lead = turn_of(parsed, ()).history
-    return turn, (*lead, *native(items, told, identity))
+    return turn, (*lead, *history_with_model_items(items, entries, identity))
 
 
-def native(
-    items: Sequence[ContextItem], told: Sequence[HistoryEntry], identity: str
+def history_with_model_items(
+    items: Sequence[ContextItem], entries: Sequence[HistoryEntry], identity: str
 ) -> tuple[HistoryItem, ...]:
-    """The same history, with the model's own item wherever it is kept. `told`: what the visible items tell."""
+    """The history with the model's own item wherever it is kept. `entries`: the history that the visible items make."""
     parts: dict[int, list[HistoryItem]] = {}
-    for place, part in told:
+    for place, part in entries:
         parts.setdefault(place, []).append(part)
-    kept = _Kept(items)
+    calls = _ModelCalls(items)
     history: list[HistoryItem] = []
     visible = 0
     for item in items:
@@ -220,13 +222,13 @@ def native(
         if raw is not None:
             history.append(raw)
         if item.shown is not None:
-            history += kept.without(parts.get(visible, ()), item.model)
+            history += calls.without(parts.get(visible, ()), item.model)
             visible += 1
     return settled(history)
 
 
-class _Kept:
-    """The model's own calls and outputs, so that no half of a call is told twice."""
+class _ModelCalls:
+    """The model's own calls and outputs: no half of a call may be in the history twice."""
 
     def __init__(self, items: Sequence[ContextItem]) -> None:
         heads = [(item.model.head, item.shown) for item in items if item.model is not None]
@@ -238,7 +240,7 @@ class _Kept:
         self._renamed: dict[str, str] = {}
 
     def without(self, parts: Iterable[HistoryItem], model: ModelItem | None) -> Iterator[HistoryItem]:
-        """What a visible item tells, but what the model's own items tell of it."""
+        """The entries of a visible item that none of the model's own items stands for."""
         for part in parts:
             if isinstance(part, HistoryCall):
                 if not self._has_call(part, model):
@@ -258,7 +260,7 @@ class _Kept:
 
 
 def _taken(kept: Counter[str], call_id: str) -> bool:
-    """Takes one of these, if there is one left."""
+    """Takes one off the count; False where none is left."""
     there = kept[call_id] > 0
     kept[call_id] -= there
     return there

@@ -1,7 +1,7 @@
-"""Follows the stream of a background response, from any event on: out of the store, and as it comes.
+"""Follows the stream of a background response, from any event on.
 
-A follower reads the store up to what the response has released so far, then the buffer of the response, where it still
-runs. One that falls behind the buffer goes back to the store: however slow it is, nobody waits for it.
+A follower reads the frames that the store has, then those that the running response releases. One that falls behind the
+buffer of the response goes back to the store: however slow it is, nobody waits for it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind, bad_request
 from codex_proxy.responses.background_responses import Live
-from codex_proxy.responses.profiles import end_of_profile, events_of_profile
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.responses.store_faults import required_store, store_errors_as_faults
 from codex_proxy.store.base import UNFINISHED, Frame, NotStored, Store, StoredResponse
 from codex_proxy.surfaces.responses.objects import not_resumable
+from codex_proxy.surfaces.responses.profile import end_of_stream, new_events
 
 HEARTBEAT = b": heartbeat\n\n"
 """The comment that a silent stream gets."""
@@ -59,7 +59,7 @@ async def check_followable(store: Store, found: StoredResponse, live: Live | Non
 
 
 class Follower:
-    """Reads the events with a number above `after` until the end. The response does not mind who reads."""
+    """Reads the events with a number above `after`, to the end of the stream."""
 
     refusal = None
 
@@ -73,7 +73,7 @@ class Follower:
         self._after = after
         live = service.background.find(owner, id)
         self._live = None if live is None else live.buffer.reader(MAX_UNREAD)
-        """Frames from now on."""
+        """The frames that are released from now on; None where the response has ended."""
         self._behind = live is None or live.buffer.next > after + 1
         """The next frame is in the store, if there is one."""
         self._fetched: list[tuple[int, bytes]] | None = None
@@ -91,7 +91,7 @@ class Follower:
                 self._fetched, self._deleted = [], True
 
     def take(self) -> bytes:
-        """What is new, with what closes the stream behind the last event."""
+        """What is new; behind the last event, the end of the stream."""
         if self._fetched is not None:
             frames, self._fetched = self._fetched, None
         else:
@@ -103,16 +103,16 @@ class Follower:
         if self._deleted:
             self.finished = True
             return data
-        return data + end_of_profile(self._service.profile) if self.finished else data
+        return data + end_of_stream(self._service.profile) if self.finished else data
 
     def open(self) -> bytes:
         return b""
 
     def break_off(self, failure: Failure) -> bytes:
-        return b""  # the response goes on; its reader may come again
+        return b""  # the response goes on: its client can follow it again
 
     def close(self) -> None:
-        """The response goes on."""
+        """Ends the reading, not the response."""
         if self._live is not None:
             self._live.close()
 
@@ -121,7 +121,7 @@ class Follower:
         self._behind = self._live.overrun
         frames = self._live.take()
         if self._live.finished and not (frames and is_last(frames[-1][1])):
-            self._live, self._behind = None, True  # it has ended without a last frame: the store knows why
+            self._live, self._behind = None, True  # it has ended without a last frame
         return frames
 
     async def _fetch(self) -> None:
@@ -136,13 +136,13 @@ class Follower:
         self._fetched = frames
 
     async def _made_end(self, after: int) -> list[tuple[int, bytes]]:
-        """The last frames of a stream that was cut off, made of the object; none where the reader has had them."""
+        """The last frames of a stream that was cut off, made of the object; none where the reader has them."""
         found = await self._store.response(self._owner, self._id)
         last = await self._last_frame()
         if found is None or found.status in UNFINISHED or (last is not None and is_last(last.data)):
             return []
         object = msgspec.json.decode(found.json)
-        events = events_of_profile(self._service.profile, object)
+        events = new_events(self._service.profile, object)
         events.number = 0 if last is None else last.number + 1
         if object["error"] is not None:
             events.fail(Failure(kind=FaultKind.UNAVAILABLE, message=object["error"]["message"]))

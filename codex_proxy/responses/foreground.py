@@ -12,15 +12,14 @@ from typing import Any
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.responses.frame_buffer import Frames
-from codex_proxy.responses.prepare import PreparedResponse, prepare_shorter, start_run
-from codex_proxy.responses.profiles import end_of_profile
+from codex_proxy.responses.prepare import PreparedResponse, may_shorten, prepare_shorter, start_run
 from codex_proxy.responses.running import Delivery, Observe, RunningResponse
 from codex_proxy.responses.saving import output_items, save_response
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.responses.shortening import may_shorten
 from codex_proxy.runs.run import Run
 from codex_proxy.store.base import StoredItem, StoreError
 from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.responses.profile import end_of_stream
 
 
 class ForegroundResponse(RunningResponse):
@@ -38,7 +37,7 @@ class ForegroundResponse(RunningResponse):
     ) -> None:
         super().__init__(service, prepared, delivery, paced=True, observe=observe)
         self.output: Sequence[StoredItem] = ()
-        """What it has said, as the store has it."""
+        """The items of its answer, as they are stored."""
         self._again = False
         """The turn that has just ended is to be tried with less context."""
 
@@ -60,27 +59,27 @@ class ForegroundResponse(RunningResponse):
     async def _release(self, frames: Frames) -> None:
         self.buffer.append(frames)
 
-    async def _end(self, ended: TurnEnded) -> None:
+    async def _finish(self, ended: TurnEnded) -> None:
         prepared = self._prepared
         if (
             self._delivery != "websocket"
             and not self._renderer.visible
             and may_shorten(prepared.parsed, prepared.context, ended.failure)
         ):
-            self._renderer.feed([ended])  # it has cost something
+            self._renderer.feed([ended])  # what it has cost is counted
             self._again = True
-        elif self._run is None:  # nobody has heard of it
+        elif self._run is None:  # its client has not got its id
             self.failure = ended.failure
         else:
-            await super()._end(ended)
+            await super()._finish(ended)
 
     async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
         assert self._run is not None, "a turn that never began is not saved"
         self.output = output_items(self._service, final, self._run)
         failed = final["status"] == "failed"
         if failed and not self.streams:
-            return  # nobody has heard of it
-        # The client of a failed response is told why it has failed, also where that cannot be saved.
+            return  # its client gets an error, and no id
+        # A failed response keeps its own failure where it cannot be saved.
         with contextlib.suppress(*((StoreError,) if failed else ())):
             await save_response(self._service, self._prepared, final, self.output)
 
@@ -94,7 +93,7 @@ class ResponseReader:
     def __init__(self, service: ResponsesService, response: ForegroundResponse) -> None:
         self._response = response
         self._frames = response.buffer.reader()
-        self._end = end_of_profile(service.profile)
+        self._end = end_of_stream(service.profile)
 
     @property
     def finished(self) -> bool:
@@ -113,7 +112,7 @@ class ResponseReader:
         return data + self._end if data and self._frames.finished else data
 
     def take_frames(self) -> Frames:
-        """What is new, for who frames it otherwise."""
+        """What is new, as single frames."""
         return self._frames.take()
 
     def open(self) -> bytes:
@@ -136,7 +135,7 @@ class ResponseReader:
 async def start_foreground(
     service: ResponsesService, prepared: PreparedResponse, delivery: Delivery, observe: Observe | None = None
 ) -> tuple[ForegroundResponse, ResponseReader]:
-    """Starts a response; its turn has begun, or it has ended already."""
+    """Starts a response. Returns when its turn has begun or will never begin; `refusal` is set then."""
     response = ForegroundResponse(service, prepared, delivery, observe)
     reader = ResponseReader(service, response)
     response.start_in(service.background.tasks)

@@ -1,4 +1,4 @@
-"""From a parsed request to an answer under way: context, turn, renderer, run, and what is kept at its end."""
+"""Prepares responses: reads what a request continues, and makes the turn that answers it, its renderer and its run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import msgspec
 
 from codex_proxy.admission.admit import FieldNames
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
-from codex_proxy.responses.context import Context, context_of, turn_with
+from codex_proxy.responses.context import Context, ContextItem, read_context, turn_in_context
 from codex_proxy.responses.conversation_turns import ConversationTurn
-from codex_proxy.responses.profiles import renderer_of_profile
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.responses.shortening import shortened
 from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.responses.mcp_offers import listed_in
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
+from codex_proxy.surfaces.responses.profile import renderer_class
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import tokens_in
 
@@ -32,7 +32,11 @@ FIELDS = FieldNames(
 
 
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is known of a response before its turn begins."""
+    """A response before its turn starts.
+
+    `replay` is the history of the turn with the model's own items in it, where they are kept. `held` is the right to
+    continue its conversation; whoever has this object releases it.
+    """
 
     id: str
     owner: str
@@ -42,7 +46,6 @@ class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     turn: Turn
     replay: tuple[HistoryItem, ...] | None
     held: ConversationTurn | None
-    """The right to continue its conversation; whoever holds this gives it back."""
 
     def release(self) -> None:
         if self.held is not None:
@@ -58,12 +61,13 @@ async def prepare(
     created: float,
     wait: float | None,
 ) -> PreparedResponse:
-    """Reads the context and makes the turn. Raises `Fault`. `wait`: seconds for another turn of its conversation."""
+    """Reads what the request continues, and makes its turn. `wait`: how many seconds to wait for another turn of its
+    conversation; None without a bound. Raises `Fault` for what admission refuses, and for what is not there."""
     held = None
     if parsed.conversation is not None and service.store is not None:
         held = await service.turns.enter(owner, parsed.conversation, wait)
     try:
-        context = await context_of(parsed, service.store, owner, service.ids, created)
+        context = await read_context(parsed, service.store, owner, service.ids, created)
         return await prepare_in_context(service, parsed, context, owner, id=id, created=created, held=held)
     except BaseException:
         if held is not None:
@@ -81,8 +85,8 @@ async def prepare_in_context(
     created: float,
     held: ConversationTurn | None = None,
 ) -> PreparedResponse:
-    """The same, for a context that is known already, within what its owner may do now."""
-    turn, replay = turn_with(parsed, context, service.runs.identity(parsed.turn))
+    """The same for a context that was read already. What its owner may do now counts."""
+    turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
         turn,
         service.clients.named(owner),
@@ -104,21 +108,6 @@ async def prepare_in_context(
     )
 
 
-async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse) -> PreparedResponse:
-    """The same turn without the older half of its context, which `may_shorten` has allowed. Raises `Fault`."""
-    context = shortened(prepared.context)
-    assert context is not None, "there is something to leave out"
-    return await prepare_in_context(
-        service,
-        prepared.parsed,
-        context,
-        prepared.owner,
-        id=prepared.id,
-        created=prepared.created,
-        held=prepared.held,
-    )
-
-
 def _with_images(
     replay: tuple[HistoryItem, ...] | None, turn: Turn, admitted: Turn
 ) -> tuple[HistoryItem, ...] | None:
@@ -134,7 +123,7 @@ def renderer_of(
 ) -> ResponsesRenderer:
     """The renderer of this response, in the profile that the operator chose."""
     parsed = prepared.parsed
-    return renderer_of_profile(service.profile)(
+    return renderer_class(service.profile)(
         id=prepared.id,
         created_at=int(prepared.created),
         echo={**parsed.echo, "store": stores(service, parsed)},
@@ -152,17 +141,17 @@ def renderer_of(
 
 
 def stores(service: ResponsesService, parsed: ParsedResponse) -> bool:
-    """Whether the response will be there afterwards."""
+    """Whether the response is stored at its end."""
     return parsed.store and service.store is not None
 
 
 def keeps_anything(service: ResponsesService, parsed: ParsedResponse) -> bool:
-    """Whether something is written when the response has ended: itself, or its items in a conversation."""
+    """Whether anything is stored at its end: the response, or its items in a conversation."""
     return stores(service, parsed) or parsed.conversation is not None
 
 
 async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Run:
-    """Starts the turn. Raises the `Fault` of one that cannot begin."""
+    """Starts the turn, with the tools that this server runs. Raises `Fault`."""
     turn, tools = await _with_server_tools(service, prepared)
     return await service.runs.start(
         turn,
@@ -189,3 +178,57 @@ async def _with_server_tools(
     )
     client = service.clients.named(prepared.owner)
     return await service.admission.add_server_tools(prepared.turn, client, FIELDS, request)
+
+
+# --- `truncation: auto` -------------------------------------------------------------------------
+
+
+async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse) -> PreparedResponse:
+    """The same response without the older half of its context, where `may_shorten` allows it. Raises `Fault`."""
+    context = shortened(prepared.context)
+    assert context is not None, "there is something to leave out"
+    return await prepare_in_context(
+        service,
+        prepared.parsed,
+        context,
+        prepared.owner,
+        id=prepared.id,
+        created=prepared.created,
+        held=prepared.held,
+    )
+
+
+def may_shorten(parsed: ParsedResponse, context: Context, failure: Failure | None) -> bool:
+    """Whether a turn that failed like this is to be tried again with a shorter context."""
+    return (
+        failure is not None
+        and failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
+        and parsed.truncation == "auto"
+        and shortened(context) is not None
+    )
+
+
+def shortened(context: Context) -> Context | None:
+    """The context without its older half, cut in front of something that a user said, so that no call loses its output.
+    What was asked last stays. None where there is nothing to leave out, or something was left out already."""
+    items = (*context.earlier, *context.fresh)
+    cuts = [place for place, item in enumerate(items) if place and _is_users(item)]
+    if not cuts or context.shortened:
+        return None
+    sizes = [_size(item) for item in items]
+    half = sum(sizes) / 2
+    cut = next((place for place in cuts if sum(sizes[:place]) >= half), cuts[-1])
+    kept = len(context.earlier)
+    return msgspec.structs.replace(
+        context, earlier=context.earlier[cut:], fresh=context.fresh[max(0, cut - kept) :], shortened=True
+    )
+
+
+def _is_users(item: ContextItem) -> bool:
+    return item.shown is not None and item.shown.get("role") == "user"
+
+
+def _size(item: ContextItem) -> int:
+    if item.model is not None:
+        return len(bytes(item.model.item))
+    return len(str(item.shown))

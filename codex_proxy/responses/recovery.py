@@ -1,4 +1,4 @@
-"""What becomes of background responses that a restart of the server has cut off: they are run again, or fail."""
+"""Recovers background responses that the end of a server has cut off: runs them again, or fails them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import structlog
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.responses.background_response import RETRY_SECONDS, BackgroundResponse
-from codex_proxy.responses.context import context_of
+from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import prepare_in_context
 from codex_proxy.responses.saving import end_stored_response
 from codex_proxy.responses.service import ResponsesService
@@ -30,7 +30,7 @@ CUT_OFF = Failure(
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """What a turn is run again from."""
+    """The request of a turn that can be run again, as the store keeps it."""
 
     body: str
     mode: str | None
@@ -39,41 +39,41 @@ class Recovery(msgspec.Struct, frozen=True):
 
 
 def recovery_of(body: bytes, hints: RequestHints) -> bytes:
-    """What the store keeps of a request, so that its turn can be run again."""
+    """Encodes the request of a turn that can be run again."""
     return msgspec.json.encode(Recovery(body.decode(), hints.mode, hints.workdir, hints.activity))
 
 
-async def unfinished_of_last_process(service: ResponsesService) -> list[StoredResponse]:
-    """What the last process left unfinished; to be asked before this one takes requests. Raises `StoreError`."""
+async def unfinished_responses(service: ResponsesService) -> list[StoredResponse]:
+    """Reads what an earlier server left unfinished. To be called before requests are taken. Raises `StoreError`."""
     store = service.store
     return [] if store is None else await store.unfinished_responses()
 
 
-async def take_up_again(service: ResponsesService, left: Sequence[StoredResponse]) -> None:
-    """Each of these is run again or fails with the reason; what the store does not take now, as soon as it does."""
+async def recover_responses(service: ResponsesService, left: Sequence[StoredResponse]) -> None:
+    """Runs each of these again, or fails it. Where the store does not take that now, goes on trying in a task."""
     store = service.store
     if store is None:
         return
-    refused = [found for found in left if not await _taken_up(service, store, found)]
+    refused = [found for found in left if not await _recovered(service, store, found)]
     if refused:
-        service.background.tasks.spawn(_take_up_until_it_is(service, store, refused))
+        service.background.tasks.spawn(_recover_until_stored(service, store, refused))
 
 
-async def _take_up_until_it_is(
+async def _recover_until_stored(
     service: ResponsesService, store: Store, left: Sequence[StoredResponse]
 ) -> None:
     for found in left:
-        while not await _taken_up(service, store, found):  # noqa: ASYNC110 - a disk gives no event
+        while not await _recovered(service, store, found):  # noqa: ASYNC110 - a disk gives no event
             await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _taken_up(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
-    """False where the store does not take its end."""
+async def _recovered(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
+    """Runs it again or fails it. Returns False where the store does not take its end."""
     try:
         if not await _run_again(service, store, found):
             await _fail(service, store, found)
     except StoreError as error:
-        log.error("background_not_taken_up", id=found.id, reason=str(error))
+        log.error("background_not_recovered", id=found.id, reason=str(error))
         return False
     return True
 
@@ -95,7 +95,7 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
             )
 
         parsed = await parsed_with_pdfs(parsed_again, service.pdfs, found.owner)
-        context = await context_of(parsed, store, found.owner, service.ids, found.created)
+        context = await read_context(parsed, store, found.owner, service.ids, found.created)
         prepared = await prepare_in_context(
             service, parsed, context, found.owner, id=found.id, created=found.created
         )
@@ -106,7 +106,7 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
         log.warning("background_not_run_again", id=found.id, reason="written by another version")
         return False
     log.info("background_run_again", id=found.id)
-    service.background.begin(BackgroundResponse(service, prepared, store))
+    service.background.start(BackgroundResponse(service, prepared, store))
     return True
 
 

@@ -9,6 +9,7 @@ reader waits for the end.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -18,16 +19,16 @@ import structlog
 from codex_proxy.core.events import Event, Spending, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.shown_text import trace_of
+from codex_proxy.responses.background_responses import ServerTasks
 from codex_proxy.responses.frame_buffer import FrameBuffer, Frames
 from codex_proxy.responses.prepare import PreparedResponse, renderer_of
-from codex_proxy.responses.profiles import failed_end
-from codex_proxy.responses.server_tasks import ServerTasks
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.responses.store_faults import failure_of
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
 from codex_proxy.store.base import StoreError
 from codex_proxy.surfaces.models import billed_model
+from codex_proxy.surfaces.responses.profile import failed_end
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
 log = structlog.get_logger(__name__)
@@ -46,11 +47,11 @@ NOT_SAVED = Failure(
 )
 
 
-class RunningResponse:
-    """What foreground and background responses have in common; `work` is the task.
+class RunningResponse(ABC):
+    """What foreground and background responses have in common.
 
-    A subclass says how its turn starts (`_start`), how frames reach the readers (`_release`), and how the end is saved
-    (`_save`, `_complete`).
+    A subclass defines how the turn starts (`_start`), how frames get to the readers (`_release`), and how the end is
+    saved (`_save`) and released (`_complete`).
     """
 
     def __init__(
@@ -62,16 +63,16 @@ class RunningResponse:
         paced: bool,
         observe: Observe | None = None,
     ) -> None:
-        """`paced`: a reader that is slow slows the agent down. `observe` is called with each batch of events before it
-        is rendered."""
+        """`paced`: what its reader has not taken slows the agent down. `observe` is called with each batch of events
+        before it is rendered."""
         self.id = prepared.id
         self.owner = prepared.owner
         self.streams = delivery != "whole"
-        """It has readers of frames."""
+        """Its readers want frames."""
         self.started = asyncio.Event()
         """Its turn has begun, or will never begin."""
         self.ended = False
-        """Its end is saved, or never will be, and the last frames are released."""
+        """Nothing more is saved or released."""
         self.final: dict[str, Any] | None = None
         """The response object, once it has ended."""
         self.failure: Failure | None = None
@@ -97,11 +98,11 @@ class RunningResponse:
 
     @property
     def refusal(self) -> Failure | None:
-        """The failure that it has ended with, where nothing was shown before it: it can be told without a stream."""
+        """The failure that it ended with, where nothing was shown before it: then no stream is needed to say so."""
         return None if self._shown else self.failure
 
     def open(self) -> None:
-        """Releases the first frames, where nothing has been said yet."""
+        """Releases the frames that begin a stream, if the agent has said nothing yet."""
         if not self._renderer.ended:
             self._renderer.open()
             self.buffer.append(self._renderer.take_frames())
@@ -113,24 +114,26 @@ class RunningResponse:
         self._cancelled = True
         if self._run is not None:
             self._run.interrupt()
-        elif self._begun and self._task is not None:
+        elif (
+            self._begun and self._task is not None
+        ):  # a task that is cancelled before it begins would end nothing
             self._task.cancel()
 
-    async def end(self) -> None:
-        """Stops the turn as `cancel` does. Returns when the response has ended."""
+    async def cancel_and_wait(self) -> None:
+        """Stops the turn, if it has not ended by itself. Returns when the response has ended."""
         self.cancel()
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    # --- its life -------------------------------------------------------------------------------
+    # --- the task -------------------------------------------------------------------------------
 
     def start_in(self, tasks: ServerTasks) -> asyncio.Task[None]:
-        """Starts the one task of this response."""
+        """Starts the task of this response."""
         self._task = tasks.spawn(self._work())
         return self._task
 
     async def _work(self) -> None:
-        """From the start of the turn to the end of the response, whatever happens."""
+        """Takes the response from the start of its turn to its end, whatever happens."""
         self._begun = True
         try:
             await self._run_turns()
@@ -143,18 +146,15 @@ class RunningResponse:
     async def _run_turns(self) -> None:
         await self._run_turn()
 
-    async def _run_turn(self) -> TurnEnded:
-        """Runs the turn, and ends the response with its end, which is returned."""
-        turn = self._prepared.turn
-        with self._service.usage.turn(self.owner, billed_model(turn), self):
-            ended = await self._ended_turn()
-            await self._end(ended)
-        return ended
+    async def _run_turn(self) -> None:
+        """Runs the turn, and finishes the response with its end."""
+        with self._service.usage.turn(self.owner, billed_model(self._prepared.turn), self):
+            await self._finish(await self._end_of_turn())
 
-    async def _ended_turn(self) -> TurnEnded:
-        """Starts the turn, and renders its log up to its end."""
+    async def _end_of_turn(self) -> TurnEnded:
+        """Starts the turn and renders its log. Returns the last event, which is not rendered."""
         try:
-            self._run = await self._run_unless_cancelled()
+            self._run = await self._start_unless_cancelled()
         except Fault as fault:
             return TurnEnded(Stop.FAILED, "provider", fault.failure)
         finally:
@@ -167,8 +167,8 @@ class RunningResponse:
         finally:
             self._cursor.detach()
 
-    async def _run_unless_cancelled(self) -> Run | None:
-        """The run; None where the response is cancelled before there is one. Raises `Fault`."""
+    async def _start_unless_cancelled(self) -> Run | None:
+        """Starts the turn. Returns None where the response is cancelled before there is a run. Raises `Fault`."""
         if self._cancelled:
             return None
         try:
@@ -176,7 +176,7 @@ class RunningResponse:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not self._cancelled or (task is not None and task.uncancel()):
-                raise  # by the server, which stops
+                raise  # the server stops
             return None
 
     async def _render_log(self, cursor: Cursor) -> TurnEnded:
@@ -193,20 +193,20 @@ class RunningResponse:
                 return ended
 
     def _pass_on(self) -> None:
-        """The readers have taken everything."""
+        """Reports to the log that the readers have taken everything."""
         if self._cursor is not None:
             self._cursor.pass_on()
 
     # --- its end --------------------------------------------------------------------------------
 
-    async def _end(self, ended: TurnEnded) -> None:
-        """Renders the end, saves it, and shows it."""
+    async def _finish(self, ended: TurnEnded) -> None:
+        """Renders the end, saves the response, and releases the last frames."""
         renderer = self._renderer
         self._shown = renderer.visible
         renderer.feed([ended])
         final, frames = renderer.response(), renderer.take_frames()
         failure = ended.failure
-        not_saved = await self._failure_to_save(final, ended)
+        not_saved = await self._try_to_save(final, ended)
         if not_saved is not None:
             failure = not_saved
             final, frames = failed_end(self._service.profile, final, frames, not_saved)
@@ -215,8 +215,8 @@ class RunningResponse:
         self.final, self.failure = final, failure
         await self._complete(frames)
 
-    async def _failure_to_save(self, final: dict[str, Any], ended: TurnEnded) -> Failure | None:
-        """Saves the response. Returns the failure that it ends with where that cannot be."""
+    async def _try_to_save(self, final: dict[str, Any], ended: TurnEnded) -> Failure | None:
+        """Saves the response. Returns the failure that it ends with instead where it cannot be saved."""
         try:
             async with asyncio.timeout(SAVE_SECONDS):
                 await self._save(final, ended)
@@ -228,11 +228,11 @@ class RunningResponse:
         return None
 
     async def _break_off(self) -> None:
-        """Ends the response after a fault of this server."""
+        """Finishes the response as failed, after a fault of this server."""
         if self.final is not None:
             return
         try:
-            await self._end(TurnEnded(Stop.FAILED, "provider", UNFORESEEN))
+            await self._finish(TurnEnded(Stop.FAILED, "provider", UNFORESEEN))
         except Exception as error:  # noqa: BLE001 - the fault is in rendering itself
             log.error("internal_error", **trace_of(error))
             self.failure = UNFORESEEN
@@ -244,28 +244,29 @@ class RunningResponse:
             self._run.interrupt()  # where rendering broke off
         self._run = self._cursor = None
         self._prepared.release()
+        self.started.set()
         self.ended = True
         self.buffer.end()
 
     def spending(self) -> Spending:
-        """What the turn has cost so far. An end that could not be saved is a failure."""
+        """What the turn has cost so far. A response that could not be saved has failed."""
         spending = self._renderer.spending()
         return msgspec.structs.replace(spending, failed=spending.failed or self.failure is not None)
 
-    # --- what a subclass says -------------------------------------------------------------------
+    # --- what a subclass defines ----------------------------------------------------------------
 
+    @abstractmethod
     async def _start(self) -> Run:
         """Starts the turn. Raises `Fault`."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _release(self, frames: Frames) -> None:
         """Gives frames to the readers."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
         """Saves the final object, where it is to be saved. Raises `StoreError`: then the response fails."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _complete(self, frames: Frames) -> None:
-        """Gives the last frames to the readers."""
-        raise NotImplementedError
+        """Gives the last frames to the readers. `final` is set."""

@@ -12,12 +12,12 @@ from codex_proxy.admission.clients import Clients
 from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.responses.background_responses import BackgroundResponses
 from codex_proxy.responses.conversation_turns import ConversationTurns
-from codex_proxy.responses.profiles import Profile
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.store.base import PendingWebhook, Store
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.store.write_check import WriteCheck
 from codex_proxy.surfaces.models import ModelCatalog
+from codex_proxy.surfaces.responses.profile import Profile
 from codex_proxy.workers.pdf_reader import PdfReader
 
 

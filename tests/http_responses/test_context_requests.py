@@ -10,7 +10,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from codex_proxy.core.tokens import estimate_tokens
-from codex_proxy.responses.context import measured
+from codex_proxy.responses.context import measure_context
 from codex_proxy.store.base import StoredItem
 from codex_proxy.store.sqlite import SqliteStore
 from codex_proxy.surfaces.responses.context import parse_context
@@ -142,7 +142,7 @@ async def test_counting_a_long_conversation_has_little_of_it_in_memory(tmp_path:
     parsed = parse_context(body, catalog=CATALOG)
 
     async def count() -> int:
-        measure, fresh = await measured(parsed, store, OWNER, Counting())
+        measure, fresh = await measure_context(parsed, store, OWNER, Counting())
         return measure.tokens_with(parsed, fresh)
 
     tracemalloc.start()

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, RawHistoryItem
-from codex_proxy.responses.context import Context, ContextItem, context_item, turn_with
-from codex_proxy.responses.stored_output import stored_output
+from codex_proxy.responses.context import Context, ContextItem, context_item, turn_in_context
+from codex_proxy.responses.saving import stored_output
 from codex_proxy.runs.model_items import ModelItem
 from codex_proxy.surfaces.items import with_ids
 from tests.surfaces.responses.asking import ask
@@ -106,7 +106,7 @@ class Talk:
 
     def told(self, model: str = MODEL) -> tuple[HistoryItem, ...]:
         context = Context(tuple(self._earlier), tuple(self._fresh))
-        turn, native = turn_with(ask(), context, model)
+        turn, native = turn_in_context(ask(), context, model)
         return turn.history if native is None else native
 
 

@@ -160,5 +160,5 @@ async def test_a_response_that_waits_for_its_slot_can_be_cancelled_by_several_at
         waits = (await ask(proxy, HELD, background=True)).body["id"]
         response = proxy.server.background.find("local", waits)
         assert response is not None
-        await asyncio.gather(response.end(), response.end())
+        await asyncio.gather(response.cancel_and_wait(), response.cancel_and_wait())
         assert (await proxy.send("GET", f"/v1/responses/{waits}")).body["status"] == "cancelled"

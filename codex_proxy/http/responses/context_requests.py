@@ -16,7 +16,7 @@ from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.sources import OneRun
 from codex_proxy.http.turn_timings import TurnTimings
-from codex_proxy.responses.context import context_of, measured
+from codex_proxy.responses.context import measure_context, read_context
 from codex_proxy.responses.prepare import FIELDS
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.surfaces.items import web_images
@@ -33,7 +33,7 @@ async def count_input_tokens(request: web.Request) -> web.Response:
     none is admitted."""
     service = request.app[RESPONSES]
     parsed = await _parsed(request, counting=True)
-    measure, fresh = await measured(parsed, service.store, request[OWNER], service.ids)
+    measure, fresh = await measure_context(parsed, service.store, request[OWNER], service.ids)
     return json_response(objects.token_count(measure.tokens_with(parsed, fresh)))
 
 
@@ -70,7 +70,7 @@ async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryIt
     """The context of the body, with what is stored of it."""
     service = request.app[RESPONSES]
     parsed = await _parsed(request)
-    context = await context_of(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())
+    context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     return parsed, contexts.context_history(parsed, [*earlier, *fresh], earlier=len(earlier))

@@ -75,7 +75,7 @@ async def _in_foreground(
 async def _saved(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """A response that is saved: a task of the server's, which its client reads."""
+    """A response that is saved: the client reads what a task of the server's makes."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     headers = headers_of(service, prepared)
     with ExitStack() as stack:
@@ -84,7 +84,10 @@ async def _saved(
                 stack.enter_context(stream_slot(request))
             except Fault:
                 prepared.release()
-                raise
+                with service.usage.turn(
+                    prepared.owner, billed_model(prepared.turn), renderer_of(service, prepared)
+                ):
+                    raise  # counted as a failed turn
         response, reader = await start_foreground(
             service, prepared, "sse" if stream else "whole", timings.record
         )

@@ -74,7 +74,7 @@ async def delete(request: web.Request) -> web.Response:
         raise objects.not_found(id)
     live = request.app[RESPONSES].background.find(request[OWNER], id)
     if live is not None:
-        await live.end()
+        await live.cancel_and_wait()
     return json_response(objects.deleted(id))
 
 

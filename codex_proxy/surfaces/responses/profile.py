@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -22,9 +22,13 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Activity, McpApproval, McpCall, McpTools, Reasoning, ToolCall
 from codex_proxy.surfaces.base import json_bytes, raw_text
 from codex_proxy.surfaces.responses import mcp_items
-from codex_proxy.surfaces.responses.events import Events, FrameList
+from codex_proxy.surfaces.responses.events import Events, FrameList, ResponseEvents
+from codex_proxy.surfaces.responses.objects import failed
 from codex_proxy.surfaces.responses.output import ARGUMENTS, TEXT, OutputItem, Part
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
+
+Profile: TypeAlias = Literal["openai", "open-responses-server"]
+"""Whose events a stream has (`PROXY_RESPONSES_PROFILE`)."""
 
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 _RESULT: Final = "function_call_output"
@@ -150,3 +154,35 @@ class OpenResponsesRenderer(ResponsesRenderer):
 
     def _whole_output(self) -> list[dict[str, Any]]:
         return [ready(output) for output in self._output]
+
+
+# --- the profile that the operator has set ------------------------------------------------------
+
+
+def renderer_class(profile: Profile) -> type[ResponsesRenderer]:
+    return OpenResponsesRenderer if profile == "open-responses-server" else ResponsesRenderer
+
+
+def new_events(profile: Profile, response: dict[str, Any]) -> ResponseEvents | OpenResponsesEvents:
+    """Events that are numbered from 0; `response` is the object as it is now."""
+    return OpenResponsesEvents(lambda: response) if profile == "open-responses-server" else ResponseEvents()
+
+
+def end_of_stream(profile: Profile) -> bytes:
+    """What closes a stream, behind the last event."""
+    return OpenResponsesEvents.end if profile == "open-responses-server" else ResponseEvents.end
+
+
+def failed_end(
+    profile: Profile, final: dict[str, Any], frames: list[tuple[int, bytes]], failure: Failure
+) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
+    """The response object and the last frames of a response that fails when its end was rendered already (`final`,
+    `frames`): only the last frame differs."""
+    final = failed({**final, "completed_at": None, "incomplete_details": None}, failure)
+    if not frames:
+        return final, []
+    events = new_events(profile, final)
+    first = events.number = frames[-1][0]
+    events.fail(failure)
+    events.finish(final)
+    return final, [*frames[:-1], *enumerate(events.take(), first)]
