@@ -53,6 +53,11 @@ ACTIVITY: Final = _header(
     TEXT,
     "`items`: what the agent does as items of type `codex:activity`, and not as reasoning summaries.",
 )
+HOPS: Final = _header(
+    "X-Codex-Hops",
+    TEXT,
+    "The servers that the request has come through; one that finds itself there refuses it.",
+)
 NO_KEEPALIVE: Final = _header("x-no-keepalive", TEXT, "`1`: no comments in a silent stream.")
 _INCLUDE: Final = _query(
     "include",
@@ -89,6 +94,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
             WORKDIR,
             SANDBOX,
             NO_KEEPALIVE,
+            HOPS,
             _query("no_keepalive", TEXT, "As the header `x-no-keepalive`."),
         ),
         body="ChatRequest",

@@ -1,5 +1,5 @@
 """Slots of streams: no more streams than a limit at once, each counted from before its agent starts until its answer
-has ended. Source: docs/contract.md#streaming-concurrency.
+has ended. Source: docs/contract.md#the-guard-of-streams.
 
 The endpoints by which tests look at the count are here too. They exist only where PROXY_TEST_ENDPOINTS is on.
 """
