@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from codex_proxy.agents.codex.spec import codex_program, protocol_of
+from codex_proxy.agents.codex.spec import check_with, codex_program, protocol_of
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
-    from codex_proxy.commands.checkup import Check
 
 
 async def _make(context: AgentContext) -> Agent:
@@ -37,18 +36,12 @@ async def _make(context: AgentContext) -> Agent:
     return await make_app_server(context)
 
 
-async def _check(context: AgentContext) -> list[Check]:
-    from codex_proxy.agents.codex.checks import codex_checks
-
-    return await codex_checks(context, "auto")
-
-
 AUTO = AgentSpec(
     name="auto",
     summary="the Codex that is found, by a protocol that it speaks",
     processes="as that agent has them",
     make=_make,
-    check=_check,
+    check=check_with("auto"),
     confined=True,
     uses_codex=True,
 )

@@ -143,7 +143,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="responses",
         summary="An answer that is stored, whole, streamed, or in the background.",
         description="docs/responses.md says what a client may count on.",
-        parameters=(MODE, WORKDIR, SANDBOX, ACTIVITY),
+        parameters=(MODE, WORKDIR, SANDBOX, ACTIVITY, HOPS),
         body="ResponseRequest",
         body_description="Refused, too: `background` with `store: false`, `previous_response_id` with `conversation`, "
         "an empty `input` with neither of them, `stream_options` without `stream`, tools that are named twice or "

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.shadow_home import ProviderConfig
     from codex_proxy.agents.codex.version import Version
     from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
+    from codex_proxy.commands.checkup import Check
 
 Dialect = Literal["codex-app-server", "codex-proto"]
 """The agents that run Codex, each by one of its protocols."""
@@ -40,6 +41,17 @@ def codex_program(context: AgentContext) -> str:
     if program is None:
         raise NoAgentError(NO_CODEX)
     return program
+
+
+def check_with(agent: Literal["auto"] | Dialect) -> Callable[[AgentContext], Awaitable[list[Check]]]:
+    """The `check` of the spec of an agent that runs Codex."""
+
+    async def check(context: AgentContext) -> list[Check]:
+        from codex_proxy.agents.codex.checks import codex_checks
+
+        return await codex_checks(context, agent)
+
+    return check
 
 
 class Protocol(msgspec.Struct, frozen=True):

@@ -52,7 +52,7 @@ class PoolLimits(msgspec.Struct, frozen=True):
     max_turns_running: int = 64
     # Eight turns started at once wait 0.37 s for their first delta, each further one 20 ms of CPU more.
     busy_from: int = 8
-    # What a long-lived_seconds process gathers (memory, threads, descendants) is bounded by renewing it now and then.
+    # What a long-lived process gathers (memory, threads, descendants) is bounded by renewing it now and then.
     max_turns_served: int = 1000
     max_age: float = 3600.0
     # 0 for any. A process takes 130 MiB, and 1.4 MiB for each thread: one of a GiB has lost control of its memory.

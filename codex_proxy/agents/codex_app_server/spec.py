@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from codex_proxy.agents.codex.spec import codex_program
+from codex_proxy.agents.codex.spec import check_with, codex_program
 from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.catalog import CatalogModel
     from codex_proxy.agents.codex_app_server.plan import PoolLimits
     from codex_proxy.agents.codex_app_server.setup import CodexPlaces
-    from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
     from codex_proxy.core.account import AgentModel
 
@@ -121,18 +120,12 @@ def _model(model: CatalogModel, tier: str) -> AgentModel:
     )
 
 
-async def _check(context: AgentContext) -> list[Check]:
-    from codex_proxy.agents.codex.checks import codex_checks
-
-    return await codex_checks(context, "codex-app-server")
-
-
 SPEC = AgentSpec(
     name="codex-app-server",
     summary="Codex, by `codex app-server` (JSON-RPC)",
     processes="a few long-lived processes with many threads each, warm before the first request",
     make=make_app_server,
-    check=_check,
+    check=check_with("codex-app-server"),
     capabilities=CAPABILITIES,
     confined=True,
     uses_codex=True,

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from codex_proxy.agents.codex.spec import NO_PROTO, codex_program, provider_of, speaks_proto
+from codex_proxy.agents.codex.spec import NO_PROTO, check_with, codex_program, provider_of, speaks_proto
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.base import Capability
-    from codex_proxy.commands.checkup import Check
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset({"images"})
 
@@ -102,19 +101,12 @@ async def make_proto(context: AgentContext) -> Agent:
     )
 
 
-async def _check(context: AgentContext) -> list[Check]:
-    """Checks Codex for `doctor`."""
-    from codex_proxy.agents.codex.checks import codex_checks
-
-    return await codex_checks(context, "codex-proto")
-
-
 SPEC = AgentSpec(
     name="codex-proto",
     summary="older Codex, by `codex proto` (JSON lines)",
     processes="one for each turn",
     make=make_proto,
-    check=_check,
+    check=check_with("codex-proto"),
     capabilities=CAPABILITIES,
     confined=True,
     uses_codex=True,
