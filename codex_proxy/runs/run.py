@@ -45,7 +45,7 @@ from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.idle_sessions import ReusedSession
 from codex_proxy.runs.server_calls import ServerCalls
-from codex_proxy.tools.attempt import Attempt, first_attempt
+from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.checks import Check, Verdict
 from codex_proxy.tools.policy import PolicyResult
 from codex_proxy.tools.replay import clean_item, output_id
@@ -332,7 +332,7 @@ class Run:
     def _replay(self) -> None:
         """Moves the turn to another process, once: its own is gone, and the client has seen nothing of it."""
         self._replayed = True
-        self._begin_again(first_attempt(self.turn, self.attempt.form))
+        self._begin_again(self.attempt.anew(self.turn))
 
     def _begin_again(self, attempt: Attempt) -> None:
         """Throws away what came, but for its usage, and has the agent asked again on a new session."""

@@ -30,7 +30,7 @@ from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutp
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, filled
 from codex_proxy.tools.attempt import Attempt, first_attempt
-from codex_proxy.tools.checks import Check, StrictForm
+from codex_proxy.tools.checks import Check
 from codex_proxy.tools.fingerprint import prints_of
 from codex_proxy.tools.replay import entries_of, recalled_history, said_by, visible_calls
 from codex_proxy.workers.schema_checks import SchemaChecks
@@ -45,7 +45,7 @@ REMEMBER_SECONDS = 30.0
 
 class RunLimits(msgspec.Struct, frozen=True):
     """How many turns run at once, how many of each owner wait for that, and how long (seconds); how much each may say
-    (letters)."""
+    (characters)."""
 
     running: int = 16
     waiting: int = 64
@@ -206,14 +206,12 @@ class RunScheduler:
                 return _StartPlan(attempt, reused=reused)
         given = await self._with_memory(_replayed(turn, turn, replay), owner)
         if given is not turn:
-            attempt = self._attempt(given, attempt.form)
+            attempt = attempt.anew(given)
         return _StartPlan(attempt, opened=await self.agent.open(attempt.turn))
 
     async def _first_attempt(self, turn: Turn) -> Attempt:
         schema = turn.output_schema
-        return self._attempt(turn, None if schema is None else await self.checks.strict_form(bytes(schema)))
-
-    def _attempt(self, turn: Turn, form: StrictForm | None) -> Attempt:
+        form = None if schema is None else await self.checks.strict_form(bytes(schema))
         return first_attempt(turn, form, keeps_choice="tool_choice" in self.agent.capabilities)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:

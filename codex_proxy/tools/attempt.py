@@ -33,6 +33,7 @@ class Attempt:
         form: StrictForm | None,
         *,
         as_asked: bool,
+        keeps_choice: bool,
     ) -> None:
         self.turn = turn
         """As the agent is given it."""
@@ -42,6 +43,7 @@ class Attempt:
         """What the agent is given of the turn's output schema."""
         self.as_asked = as_asked
         """Nothing was added to what the client said."""
+        self._keeps_choice = keeps_choice
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
         """Takes what the agent does."""
@@ -56,6 +58,10 @@ class Attempt:
         if self.check is not None and self.check.checks:
             return self._with_check(PolicyResult(self.check.with_verdicts(verdicts), []))
         return self._checked(self.policy.with_verdicts(verdicts))
+
+    def anew(self, turn: Turn) -> Attempt:
+        """Another first try, of `turn`, under the same conditions."""
+        return first_attempt(turn, self.form, keeps_choice=self._keeps_choice)
 
     def next(self, turn: Turn) -> Attempt:
         """The second try of `turn`, with a reminder of what was wrong in this one."""
@@ -78,13 +84,13 @@ class Attempt:
 def first_attempt(turn: Turn, form: StrictForm | None, *, keeps_choice: bool = False) -> Attempt:
     """`form`: what the agent is given of the turn's output schema; None where it can be given nothing. `keeps_choice`:
     the agent makes its model keep `tool_choice`, which need not be told in words."""
-    return _attempt(turn, form, again=False, wrong=None, choice_in_words=not keeps_choice)
+    return _attempt(turn, form, again=False, wrong=None, keeps_choice=keeps_choice)
 
 
 def _attempt(
-    turn: Turn, form: StrictForm | None, *, again: bool, wrong: str | None, choice_in_words: bool = True
+    turn: Turn, form: StrictForm | None, *, again: bool, wrong: str | None, keeps_choice: bool = False
 ) -> Attempt:
-    given = with_tool_choice(turn, again=again and wrong is None, in_words=choice_in_words)
+    given = with_tool_choice(turn, again=again and wrong is None, in_words=not keeps_choice)
     check = None
     schema = bytes(turn.output_schema) if turn.output_schema is not None else None
     if schema is not None:
@@ -101,4 +107,6 @@ def _attempt(
             json_object=form is None,
         )
     as_asked = given.history is turn.history
-    return Attempt(given, ToolPolicy(turn, second_try=again), check, form, as_asked=as_asked)
+    return Attempt(
+        given, ToolPolicy(turn, second_try=again), check, form, as_asked=as_asked, keeps_choice=keeps_choice
+    )
