@@ -1,1 +1,2 @@
-"""The agents: one folder each, listed in `registry`. What drives a child is beside its dialect, which is pure."""
+"""The agents: one folder for each, which holds its pure dialect and the code that runs its processes. `registry`
+lists them."""

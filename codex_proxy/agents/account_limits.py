@@ -1,7 +1,8 @@
-"""Reads what agents tell of their account's limits: `usedPercent` is app-server's spelling, `used_percent` proto's.
+"""Reads the limits of the user's account from messages of Codex.
 
-In: JSON. Out: `AccountLimits`, none where the agent has told nothing (all null: the provider sent no such headers).
-Never raises. Sources: app-server's `RateLimitSnapshot` and `GetAccountRateLimitsResponse`, proto's `token_count`.
+Comes in: the JSON of app-server's `RateLimitSnapshot` or `GetAccountRateLimitsResponse` (camelCase), or of proto's
+`token_count` (snake_case). Goes out: `AccountLimits`, none where every field is null because the provider sent no
+limits. Nothing raises. Source: recordings.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import msgspec
 from codex_proxy.core.account import AccountLimits, LimitWindow, WindowName
 
 MAX_COUNT: Final = 16
-"""Limits that are read of one message: an account has one to three."""
+"""The most limits that are read from one message. An account has one to three."""
 _MAX_CHARS: Final = 200  # letters of a name that the agent gives
 _WINDOWS: Final[tuple[WindowName, ...]] = ("primary", "secondary")
 _FARTHEST: Final = 253_402_300_799  # the last second of the year 9999
 
 
 def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
-    """Every limit that the message tells of."""
+    """Returns every limit in the message."""
     try:
         value = msgspec.json.decode(json)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -31,7 +32,8 @@ def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
 
 
 def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
-    """A snapshot alone, or the answer to `account/rateLimits/read`, which has one by each id."""
+    """Yields the snapshots: a message is either one snapshot, or the answer to `account/rateLimits/read` with one per
+    id."""
     if not isinstance(value, dict):
         return
     several = value.get("rateLimitsByLimitId")
@@ -79,7 +81,7 @@ def _text(told: Mapping[str, Any], *names: str) -> str | None:
 
 
 def _number(told: Mapping[str, Any], *names: str) -> float | None:
-    """A number that is none of a broken clock or of a broken agent."""
+    """Returns the first of these fields that holds a finite, plausible number; None where there is none."""
     for name in names:
         value = told.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _FARTHEST:

@@ -1,4 +1,4 @@
-"""What a run needs of an agent, whichever it is: a session for each turn, and how the agent is doing."""
+"""The interface of an agent: it opens a session for each turn, and reports its models, limits, processes and faults."""
 
 from __future__ import annotations
 
@@ -16,62 +16,67 @@ from codex_proxy.core.turn import Turn
 
 
 class ProcessCounts(msgspec.Struct, frozen=True):
-    """An agent's processes at this moment, and how many it has had to start again."""
+    """How many processes an agent has now, and how many it has had to restart."""
 
     idle: int = 0
     busy: int = 0
     restarts: int = 0
-    """Processes that ended by themselves and were replaced, since the server started."""
+    """Processes that ended unexpectedly and were replaced, since the server started."""
 
 
 class Agent(Protocol):
-    """One kind of agent, ready to take turns once `start` has returned."""
+    """An agent of one kind. It takes turns once `start` has returned."""
 
     name: str
     version: str
     capabilities: frozenset[Capability]
     off: Mapping[str, tuple[str, ...]]
-    """What another release of its program could do besides, and what this one lacks for it, by name."""
+    """Capabilities that this release of the agent's program lacks, each with the names of what is missing in its
+    protocol."""
     limits: NewestLimits
-    """What it has told of its account's limits."""
+    """The newest limits of the user's account that the agent has reported."""
 
     @property
     def any_model(self) -> bool:
-        """The provider judges model names, so none is unknown here."""
+        """Whether any model name is accepted, because only the provider knows which ones exist."""
         ...
 
     async def start(self) -> None:
-        """Finds out what there is and warms what is kept warm. A `Fault` where the agent cannot work."""
+        """Finds the agent's program and its models, and starts the processes that are kept warm. Raises `Fault` where
+        the agent cannot work."""
         ...
 
     async def open(self, turn: Turn) -> AgentSession:
-        """A session for a turn, which has not begun. Raises `Fault` where there is none to be had."""
+        """Returns a session for the turn, which has not begun yet. Raises `Fault` where none can be had."""
         ...
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
-        """Gives back what a session has used; `finished`: the agent itself has said that the turn is over."""
+        """Takes a session back. `finished`: the agent itself has said that the turn is over, so that its process can
+        be reused."""
         ...
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Those that there are now."""
+        """Returns the models that can be asked for now."""
         ...
 
     async def ask_limits(self) -> None:
-        """Returns when `limits` is as new as can be had without a turn, or cannot be."""
+        """Asks the agent for its account's limits; returns when `limits` holds the answer, or when there will be
+        none."""
         ...
 
     def processes(self) -> ProcessCounts:
-        """How many processes it has, for the metrics; none where it works over the network."""
+        """Counts the agent's processes for the metrics. Zero where it works over the network."""
         ...
 
     def trouble(self) -> Failure | None:
-        """Why a turn would not work just now, as far as is known without trying."""
+        """Returns the fault with which a turn would fail now, as far as is known without trying; None where none is
+        known."""
         ...
 
     async def close(self) -> None:
-        """Ends every child, or closes every connection, and returns when they are gone."""
+        """Ends every process, or closes every connection. Returns when they are gone."""
         ...
 
     def kill(self) -> None:
-        """Ends every child at once, without waiting."""
+        """Kills every process at once, and does not wait for their ends."""
         ...

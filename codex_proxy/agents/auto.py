@@ -1,4 +1,4 @@
-"""The agent `auto`: the Codex that is found, by a protocol that it speaks."""
+"""The agent `auto`: looks for Codex and chooses the agent that speaks a protocol of that release."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def _make(context: AgentContext) -> Agent:
-    """The agent for the protocol that drives the Codex that is found."""
+    """Makes the agent for the release of Codex that is installed."""
     from codex_proxy.agents.codex.commands import find_version
     from codex_proxy.agents.codex_app_server.binary_check import check_binary
     from codex_proxy.files.private import make_folder

@@ -1,4 +1,4 @@
-"""What every agent's dialect looks like, and what an agent declares that it can do."""
+"""The interface of a dialect, and the names of what an agent can do."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from codex_proxy.core.turn import Turn
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What a dialect makes of one thing that happened: events for the log, bytes for the child."""
+    """What a dialect returns for each call: events to log, and bytes to write to the child."""
 
     events: list[Event] = []
     writes: bytes = b""
     close_stdin: bool = False
-    """Nothing more will be written: the child's stdin ends behind `writes`. For programs that read their prompt to
-    the end of stdin and serve one turn; a child that serves several turns has no such step."""
+    """The child's stdin is closed after `writes`. For programs that read their prompt to the end of stdin and serve
+    one turn; a child that serves several turns never returns it."""
 
 
 NOTHING = Step()
@@ -42,7 +42,7 @@ Reply = ToolReply | Decision
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a child ended: its exit code or its signal, and the last of what it said on stderr."""
+    """How a child ended: its exit code or signal, and the last part of its stderr."""
 
     code: int | None = None
     signal: int | None = None
@@ -53,46 +53,46 @@ L_contra = TypeVar("L_contra", contravariant=True)
 
 
 class Dialect(Protocol[L_contra]):
-    """One turn of one agent, sans-IO. `L_contra` is what it reads: a line, or a decoded message.
+    """Speaks an agent's protocol for one turn, without IO. `L_contra` is what it reads: a line, or a decoded message.
 
-    Every method returns what it wants done; nothing must be called next by rule. After the first
-    `TurnEnded` it returns no events, but perhaps writes: the agent has yet to forget the turn. None of
-    the methods raises on what a child says: a child's nonsense is an event.
+    Each method returns the events and the bytes that follow from the call. After its first `TurnEnded` a dialect
+    returns no more events; it may still return bytes, which end the turn in the agent. No method raises on what a
+    child writes: a message that cannot be understood becomes an event.
     """
 
     @property
     def finished(self) -> bool:
-        """Nothing is left to read or to write: the child, or its thread, may be let go."""
+        """Whether nothing is left to read or write, so that the child or its thread can be released."""
         ...
 
     def begin(self, turn: Turn) -> Step:
-        """Starts the turn. Called once, first."""
+        """Starts the turn. Called once, before everything else."""
         ...
 
     @property
     def can_resume(self) -> bool:
-        """The turn is over, or waits for outputs of calls, in such a way that `resume` can take it up."""
+        """Whether `resume` can be called: the turn has ended well, or waits for outputs of tool calls."""
         ...
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Another turn on the thread of a dialect that can resume. `new_items`: those of `turn.history` that it has
-        not seen."""
+        """Starts another turn on the same thread, or continues the one that waits for outputs. `new_items` are the
+        items of `turn.history` that the thread has not seen."""
         ...
 
     def receive(self, lines: Sequence[L_contra]) -> Step:
-        """What the child printed, in order."""
+        """Reads what the child printed, in its order."""
         ...
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
-        """The reply to a `ToolCallRequested`, `ApprovalRequested` or `InputRequested`."""
+        """Answers a `ToolCallRequested`, `ApprovalRequested` or `InputRequested`, which `ask_id` names."""
         ...
 
     def interrupt(self) -> Step:
-        """The client wants no more: what to write so that the agent stops and forgets the turn."""
+        """Tells the agent to stop, since the client wants no more of the turn."""
         ...
 
     def eof(self, ended: Ended) -> Step:
-        """The child is gone. Ends the turn if it had not ended."""
+        """Ends the turn, if it has not ended, because the child has."""
         ...
 
 
@@ -109,4 +109,5 @@ Capability = Literal[
     "sampling",
     "tool_choice",
 ]
-"""`tool_replies`: a turn goes on with the outputs of its calls, so that a server can run tools in it."""
+"""`tool_replies`: the turn continues when the outputs of its calls are given, so that the server can run tools in
+it."""

@@ -1,4 +1,4 @@
-"""The agent that starts a child for each turn. What the child is and how it is read is a `ChildSpec`."""
+"""An agent that starts one child for each turn. A `ChildSpec` says what to start and which dialect reads it."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ from codex_proxy.process.launch import find_program
 
 
 class ChildSpec(msgspec.Struct, frozen=True):
-    """What to start for a turn, and who reads it."""
+    """What to start for a turn, and the dialect that reads it."""
 
     name: str
     version: str
     command: Callable[[Turn], Command]
     dialect: Callable[[], Dialect[bytes]]
-    """A new dialect for each turn. It is given what the child prints, in pieces as `reads` says."""
+    """Makes a new dialect for each turn. `reads` says in which pieces it gets what the child prints."""
     capabilities: frozenset[Capability]
     models: tuple[AgentModel, ...]
     any_model: bool
-    """Any model name is accepted: `models` is not all there is."""
+    """Any model name is accepted, not only those in `models`."""
     off: Mapping[str, tuple[str, ...]] = {}
-    """What another release of the program could do besides, and what this one lacks for it, by name."""
+    """Capabilities that this release of the program lacks, each with the names of what is missing in its protocol."""
     reads: Literal["lines", "chunks"] = "lines"
-    """`lines`: whole lines without their ends; `chunks`: bytes as they come, for text that is shown as it grows."""
+    """`lines`: whole lines without line ends. `chunks`: bytes as they arrive, for plain text that is shown as it
+    grows."""
 
 
 ANY_TURN = Turn(model="", history=())
-"""One without a wish for itself."""
+"""A turn without content, to ask what a child would be started with."""
 
 
 class ChildPerTurnAgent:
-    """An `Agent`. Nothing is kept between turns."""
+    """An `Agent` that keeps no process between turns."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self.name = spec.name
@@ -57,7 +58,7 @@ class ChildPerTurnAgent:
         self.limits = NewestLimits()
 
     async def start(self) -> None:
-        """Nothing to warm: a child lives for one turn."""
+        """Does nothing: no process is started before its turn."""
 
     async def open(self, turn: Turn) -> AgentSession:
         transport = ChildTransport(LineFramer() if self._spec.reads == "lines" else Chunks())
@@ -83,14 +84,14 @@ class ChildPerTurnAgent:
         return self._spec.models
 
     async def ask_limits(self) -> None:
-        """Cannot be asked: a child tells with its turn."""
+        """Does nothing: a child reports limits only during its turn."""
 
     def processes(self) -> ProcessCounts:
-        """A child that runs has a turn: it ends with it, and none is started in its place."""
+        """Counts the children, each of which is busy with a turn."""
         return ProcessCounts(busy=len(self._transports))
 
     def trouble(self) -> Failure | None:
-        """Looks for the program and the folder, as a start would."""
+        """Returns the fault of a program or a folder that is missing; None where both are there."""
         try:
             find_program(self._spec.command(ANY_TURN))
         except SpawnError as error:

@@ -1,4 +1,4 @@
-"""The transport of a child that serves one session: one process, one turn."""
+"""The transport of a child that serves one session only."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from codex_proxy.process.child import Child, Command, Exit, spawn
 
 
 class ChildTransport:
-    """A `Transport` whose dialect reads what the framer makes of stdout. Ends the child with the turn."""
+    """A `Transport` over the stdin and stdout of one child, which is ended when its turn is released."""
 
     exclusive = True
 
     def __init__(self, framer: LineFramer | Chunks | None = None) -> None:
-        """`framer` cuts stdout into pieces for the dialect: lines unless it is given."""
+        """`framer` cuts stdout into the pieces that the dialect reads: lines by default."""
         self._child: Child | None = None
         self._reader: TransportReader | None = None
         self._framer = framer or LineFramer()
 
     async def start(self, command: Command) -> None:
-        """Spawns the child. `SpawnError` where that fails."""
+        """Starts the child. Raises `SpawnError` where that fails."""
         self._child = await spawn(command, self)
 
     def attach(self, reader: TransportReader) -> None:
         self._reader = reader
 
     def kill(self) -> None:
-        """Ends the child at once, without waiting."""
+        """Kills the child at once, and does not wait for its end."""
         if self._child is not None:
             self._child.kill()
 
@@ -72,7 +72,7 @@ class ChildTransport:
             self._child.resume()
 
     def set_idle(self, idle: bool) -> None:
-        """Nothing to count: the child serves this session alone."""
+        """Does nothing: the child serves this session alone, and idle children are not counted."""
 
     async def release(self, *, finished: bool) -> None:
         # `codex proto` does not exit when its stdin closes, so there is nothing to wait for.

@@ -1,10 +1,10 @@
-"""What an agent's error text means: text in (kind, status, details where a dialect has them), Failure out.
+"""Turns an agent's error text into a `Failure`.
 
-Codex says what went wrong mostly in English. The tables below were read off real binaries (proto 0.42,
-exec and app-server 0.169) against a model provider that failed in every way we could think of; the order
-is: the provider's own code, a kind that says everything, a telling text, the HTTP status, a vague text,
-a vague kind. Texts are cleaned before a person sees them: addresses of the provider and its request ids
-stay out. Nothing here raises, whatever the text is.
+Comes in: the text, and the kind, HTTP status and details where the dialect has them. Codex reports most errors as
+English sentences. The tables below come from real binaries (proto 0.42, exec and app-server 0.169) against a model
+provider that failed on purpose. They are asked in this order: the provider's error code, kinds that are certain,
+texts that are certain, the HTTP status, vague texts, vague kinds. Addresses of the provider, keys and request ids are
+removed before a person sees the text. Nothing raises, whatever the text is.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from codex_proxy.core.faults import Failure, FaultKind
 K = FaultKind
 
 MAX_READ = 65_536
-"""Characters of an error text that are looked at: no provider's error needs more."""
+"""How many characters of an error text are read."""
 MAX_MESSAGE = 600
-"""Characters of a message for a person; an HTML error page is no message."""
+"""How many characters of a message a person is shown."""
 
 MAX_LINE = 300
-"""Characters of a stderr line in a message."""
+"""How many characters of a line of stderr are put into a message."""
 
 CODES: dict[str, FaultKind] = {
     "context_length_exceeded": K.CONTEXT_LENGTH_EXCEEDED,
@@ -40,7 +40,7 @@ CODES: dict[str, FaultKind] = {
     "invalid_api_key": K.UPSTREAM_UNAUTHORIZED,
     "server_error": K.UPSTREAM_ERROR,
 }
-"""The `code` (or, where that is null, the `type`) inside a JSON body of the provider."""
+"""By the provider's `code` or, where that is null, `type`, from the JSON body in the text."""
 
 CLEAR_KINDS: dict[str, FaultKind] = {
     "contextWindowExceeded": K.CONTEXT_LENGTH_EXCEEDED,
@@ -48,7 +48,7 @@ CLEAR_KINDS: dict[str, FaultKind] = {
     "rateLimitExceeded": K.AGENT_RATE_LIMITED,
     "serverOverloaded": K.UNAVAILABLE,
 }
-"""Values of `codexErrorInfo` after which the text changes nothing any more."""
+"""By values of `codexErrorInfo` that are certain, whatever the text says."""
 
 VAGUE_KINDS: dict[str, FaultKind] = {
     "usageLimitExceeded": K.USAGE_LIMIT_REACHED,
@@ -62,7 +62,7 @@ VAGUE_KINDS: dict[str, FaultKind] = {
     # What the provider refuses with a 400 comes as `other`, its message (or whole body) being the text.
     "other": K.REJECTED_BY_PROVIDER,
 }
-"""Values of `codexErrorInfo` that say something only when neither text nor status does."""
+"""By values of `codexErrorInfo` that count only where neither the text nor the status decides."""
 
 Texts = tuple[tuple[re.Pattern[str], FaultKind, str | None], ...]
 
@@ -92,7 +92,7 @@ CLEAR_TEXTS = _texts(
         None,
     ),
 )
-"""Texts that name the fault, whatever status stands beside them. First match wins."""
+"""By texts that name the fault, whatever the HTTP status is. The first match counts."""
 
 VAGUE_TEXTS = _texts(
     (r"timeout|timed out", K.UPSTREAM_TIMEOUT, None),
@@ -109,7 +109,7 @@ VAGUE_TEXTS = _texts(
     (r"agent loop died|fatal error", K.AGENT_CRASHED, None),
     (r"incomplete response returned", K.UPSTREAM_ERROR, None),
 )
-"""Texts that say only how it failed: an HTTP status says more."""
+"""By texts that count only where no HTTP status decides."""
 
 STATUSES: dict[int, FaultKind] = {
     401: K.UPSTREAM_UNAUTHORIZED,
@@ -123,7 +123,7 @@ STATUSES: dict[int, FaultKind] = {
     503: K.UNAVAILABLE,
     504: K.UPSTREAM_TIMEOUT,
 }
-"""Statuses that are not simply "its 4xx is the request's fault, its 5xx is its own"."""
+"""Statuses that mean more than "4xx: the request is at fault, 5xx: the provider is"."""
 
 MESSAGES: dict[FaultKind, str] = {
     K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in at its model provider (run `codex login`)",
@@ -143,7 +143,7 @@ MESSAGES: dict[FaultKind, str] = {
     K.UPSTREAM_UNREACHABLE: "The model provider cannot be reached",
     K.USAGE_LIMIT_REACHED: "The usage limit of the agent's account is reached",
 }
-"""What a person reads where the agent's text holds nothing readable."""
+"""The message where the agent's text holds nothing that a person can read."""
 
 EXPLAINED = frozenset(
     {
@@ -157,7 +157,7 @@ EXPLAINED = frozenset(
         K.UPSTREAM_UNREACHABLE,
     }
 )
-"""Faults whose texts say little by themselves (`internal`, `forbidden`): ours goes in front."""
+"""Faults whose texts say too little alone (`internal`, `forbidden`): the text of `MESSAGES` is put in front of them."""
 
 _STOPS = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 _INCOMPLETE = re.compile(r"Incomplete response returned, reason: (\w+)")
@@ -195,13 +195,14 @@ _CUTS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def stop_from_text(text: str) -> str | None:
-    """`length` or `content_filter`, when this error only says that the answer was cut there; else None."""
+    """Returns `length` or `content_filter` where the error only says that the answer was cut off for that reason;
+    else None."""
     found = _INCOMPLETE.search(text[:MAX_READ])
     return _STOPS.get(found.group(1)) if found else None
 
 
 def cleaned(text: str, limit: int = MAX_MESSAGE) -> str:
-    """The text without terminal colours, addresses, keys and request ids, at most `limit` characters."""
+    """Returns the text without terminal colours, addresses, keys and request ids, cut to `limit` characters."""
     text = _ANSI.sub("", text[:MAX_READ])
     for pattern, instead in _CUTS:
         text = pattern.sub(instead, text)
@@ -212,10 +213,10 @@ def cleaned(text: str, limit: int = MAX_MESSAGE) -> str:
 def failure_from_text(
     text: str, *, kind: str | None = None, http_status: int | None = None, details: str | None = None
 ) -> Failure:
-    """The failure that an agent's fatal error means.
+    """Returns the failure that an agent's fatal error text means.
 
-    `kind` is the name in `codexErrorInfo`, `http_status` the number in it, `details` its
-    `additionalDetails`; dialects without kinds give the text alone.
+    `kind` is the name in `codexErrorInfo`, `http_status` the number in it, and `details` the error's
+    `additionalDetails`. Dialects that have none of these give the text alone.
     """
     said = _heart_of(text[:MAX_READ], (details or "")[:MAX_READ])
     body = _body_in(said)
@@ -255,7 +256,8 @@ def _matching(rows: Texts, text: str) -> tuple[FaultKind, str | None] | None:
 
 
 def _heart_of(text: str, details: str) -> str:
-    """The text that counts: what a note about a retry is wrapped around, or carries beside it."""
+    """Returns the provider's own text where Codex has put it inside or beside a sentence about a retry; else the
+    text."""
     note = _RECONNECTING.match(text)
     if note:
         wrapped = text[note.end() :].strip()
@@ -264,7 +266,7 @@ def _heart_of(text: str, details: str) -> str:
 
 
 def _body_in(text: str) -> dict[str, object]:
-    """The provider's error object, where the text holds its JSON body."""
+    """Returns the provider's error object where the text contains its JSON body; else an empty dict."""
     start = text.find("{")
     if start < 0:
         return {}
@@ -281,7 +283,8 @@ def _body_in(text: str) -> dict[str, object]:
 
 
 def _readable(said: str, body: dict[str, object]) -> str:
-    """The part for a person: the body's own message, else the text without what Codex put around it."""
+    """Returns the part for a person: the message in the provider's body, else the text without the words that Codex
+    adds."""
     for name in ("message", "detail"):
         message = body.get(name)
         if isinstance(message, str) and message.strip():
@@ -299,13 +302,13 @@ def _message(fault: FaultKind, said: str, status: int | None) -> str:
 
 
 def status_in(text: str) -> int | None:
-    """The HTTP status that the text names."""
+    """Returns the HTTP status that the text names; None where it names none."""
     found = _STATUS.search(text)
     return int(found.group(1)) if found else None
 
 
 def _wait_in(text: str, body: dict[str, object]) -> float | None:
-    """Seconds to wait, from the body's `resets_in_seconds` or from words like `try again in 6m0s`."""
+    """Returns the seconds to wait, from the body's `resets_in_seconds` or from words like `try again in 6m0s`."""
     told = body.get("resets_in_seconds")
     if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < math.inf:
         return float(told)
@@ -319,7 +322,7 @@ def _wait_in(text: str, body: dict[str, object]) -> float | None:
 
 
 def _unit(name: str) -> float | None:
-    """Seconds in a unit: `s`, `secs`, `seconds`; but `ms` and `milliseconds` are not minutes."""
+    """Returns how many seconds the unit has (`s`, `secs`, `minutes`, `ms`); None where it is no unit of time."""
     name = name.lower()
     if name.startswith(("ms", "milli")):
         return _UNITS["ms"]
@@ -327,7 +330,7 @@ def _unit(name: str) -> float | None:
 
 
 def failure_from_exit(ended: Ended) -> Failure:
-    """The failure of a child that went away before its turn had ended. Exit code 0 is no excuse."""
+    """Returns the failure of a turn whose child ended before the turn did. Exit code 0 is a failure too."""
     line = last_words(ended.stderr_tail)
     told = failure_from_text(line).kind if line else K.AGENT_CRASHED
     kind = told if told in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED) else K.AGENT_CRASHED
@@ -337,20 +340,20 @@ def failure_from_exit(ended: Ended) -> Failure:
 
 
 def how_it_ended(ended: Ended) -> str:
-    """For behind a sentence about a process's end: its exit, then its last telling words or a full stop."""
+    """Returns the end of a sentence about a process that ended: its exit, then the last useful line of its stderr."""
     line = last_words(ended.stderr_tail)
     return f"{exit_of(ended)}: {line}" if line else f"{exit_of(ended)}."
 
 
 def exit_of(ended: Ended) -> str:
-    """For behind a sentence about a process's end: its exit, in none of its own words."""
+    """Returns the end of a sentence about a process that ended: its exit, without any of its own output."""
     if ended.signal is not None:
         return f" (signal {ended.signal})"
     return "" if ended.code is None else f" (exit code {ended.code})"
 
 
 def last_words(stderr: str) -> str:
-    """The last line of stderr that says something: an `Error:` if there is one, and no mere log line."""
+    """Returns the last useful line of stderr: one with `Error:` where there is one, and never a line of a log."""
     lines = [line for raw in stderr[-MAX_READ:].splitlines() if (line := cleaned(raw, MAX_LINE))]
     loud = [line for line in lines if not _QUIET_LOG.match(line)]
     errors = [line for line in loud if line.startswith("Error")]

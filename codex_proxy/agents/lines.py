@@ -1,8 +1,7 @@
-"""Cuts the bytes of a child's stdout into lines.
+r"""Cuts the bytes of a child's stdout into lines.
 
-Decides where a line ends and when it is too long to be one. It does not know what a line says: none is
-decoded. Only b"\\n" ends a line: a JSON text may hold U+2028 and other things that `str.splitlines` takes for
-ends.
+Only b"\n" ends a line: a JSON text may contain U+2028 and other characters that `str.splitlines` splits at. Lines are
+not decoded here.
 """
 
 # The longest line seen from a real agent is 12 MB (a final message is repeated whole); base64 images come
@@ -11,9 +10,9 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 
 
 class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)
-    """A line is longer than allowed, which makes the rest of the stream worthless.
+    """A line is longer than allowed, so the rest of the stream cannot be read.
 
-    `limit` is the maximum in bytes, `before` the whole lines that came in the same chunk before it.
+    `limit` is the maximum in bytes; `before` holds the whole lines that came before it in the same chunk.
     """
 
     def __init__(self, limit: int, before: list[bytes]) -> None:
@@ -23,22 +22,22 @@ class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest
 
 
 class LineFramer:
-    """Takes chunks as they come and gives whole lines, without line ends and without empty lines.
+    """Turns chunks of bytes into whole lines, without line ends and without empty lines.
 
-    Takes time linear in the bytes fed, however they are cut: parts of a long line are joined once.
+    The time that it takes is linear in the bytes, however they are cut: the parts of a long line are joined once.
     """
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
-        """Lines of up to `max_line` bytes (a carriage return counted, the newline not) are accepted."""
+        """`max_line` is the longest line in bytes; a carriage return counts, the newline does not."""
         self._max_line = max_line
         self._parts: list[bytes] = []
         self._size = 0
         self._broken = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that this chunk completes, each without its b"\\n" and one b"\\r" before that.
+        r"""Returns the lines that this chunk completes, each without its b"\n" and without one b"\r" before that.
 
-        Raises LineTooLong, and again for whatever is fed after that.
+        Raises `LineTooLong`, also for every chunk after that.
         """
         if self._broken:
             raise LineTooLong(self._max_line, [])
@@ -61,7 +60,7 @@ class LineFramer:
         return _clean(lines)
 
     def close(self) -> bytes | None:
-        """The unfinished last line, or None if there is none. Nothing is kept afterwards."""
+        """Returns the unfinished last line, or None where there is none, and forgets it."""
         rest = _clean([b"".join(self._parts)])
         self._parts.clear()
         self._size = 0
@@ -76,14 +75,14 @@ class LineFramer:
 
 
 class Chunks:
-    """In the place of a `LineFramer` where a program prints plain text: gives the bytes as they come."""
+    """Returns the bytes as they arrive. Used instead of a `LineFramer` for programs that print plain text."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The chunk."""
+        """Returns the chunk."""
         return [chunk]
 
     def close(self) -> bytes | None:
-        """None: nothing is held back."""
+        """Returns None: nothing is held back."""
         return None
 
 

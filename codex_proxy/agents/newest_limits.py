@@ -1,6 +1,6 @@
-"""The newest that an agent has told of its account's limits, whichever of its processes told it.
+"""The newest limits of the user's account, from all processes of an agent.
 
-An update may leave out what it does not know: it replaces what it tells of, and nothing else.
+A report may leave out limits: it replaces those that it contains, and no others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from codex_proxy.core.account import AccountLimits
 
 
 class NewestLimits:
-    """By the limit's id. Not for several threads."""
+    """The newest limits by their ids. Not for use by several threads."""
 
     def __init__(self) -> None:
         self._known: dict[str, AccountLimits] = {}
@@ -24,7 +24,7 @@ class NewestLimits:
         self._answered = asyncio.Event()
 
     def update(self, json: bytes) -> None:
-        """What an agent told; empty where it was asked and would not tell."""
+        """Takes the JSON that an agent reported; empty bytes where it was asked and gave no answer."""
         for told in limits_in(json):
             if told.id in self._known or len(self._known) < MAX_COUNT:
                 self._known[told.id] = _merged(self._known.get(told.id), told)
@@ -32,13 +32,13 @@ class NewestLimits:
         self._answered.set()
 
     def newest(self) -> tuple[tuple[AccountLimits, ...], float]:
-        """All that is known, and how many seconds ago something of it was told; nothing, and 0."""
+        """Returns all limits and how many seconds ago one was last reported; no limits and 0 where none was."""
         if not self._known:
             return (), 0.0
         return tuple(self._known.values()), _now() - self._told_at
 
     def due(self, every: float) -> bool:
-        """Whether to ask the agent now: where nothing so new is known. At most once in `every` seconds."""
+        """Whether to ask the agent now, because nothing was reported or asked for `every` seconds."""
         now = _now()
         last = self._told_at if self._known else None
         if any(at is not None and now - at < every for at in (last, self._asked_at)):
@@ -47,7 +47,7 @@ class NewestLimits:
         return True
 
     async def answered(self, within: float) -> None:
-        """Returns when something is heard from now on, or after `within` seconds."""
+        """Waits until the next report, at most `within` seconds."""
         self._answered.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):

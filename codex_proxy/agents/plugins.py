@@ -1,4 +1,4 @@
-"""Agents of other packages: imported where the operator names one, and told in a sentence where that fails."""
+"""Loads agents from other packages, and explains what is wrong with one that cannot be used."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec:
-    """The spec that a `module:attribute` leads to. `source` is what named it; `wanted` is the name that it must have,
-    None for any. Raises `NoAgentError`."""
+    """Imports the spec that `reference` (`module:attribute`) names.
+
+    `source` says where the reference came from, for messages; `wanted` is the name that the agent must have, None for
+    any. Raises `NoAgentError`.
+    """
     module_name, _, attribute = reference.partition(":")
     if not re.fullmatch(r"\w+(\.\w+)*:\w+", reference):
         raise NoAgentError(f"{source} is {reference!r}: write MODULE:SPEC, like `my_package.agent:SPEC`.")
@@ -50,7 +53,8 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
 
 
 async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentContext) -> Agent:
-    """Makes the agent of a plugin. Raises `NoAgentError` or `Fault`, also for what is wrong in the plugin itself."""
+    """Makes the agent of a plugin. Raises `NoAgentError` or `Fault`; any other error in the plugin becomes a
+    `NoAgentError`."""
     try:
         return await spec.make(context)
     except (NoAgentError, Fault):
@@ -63,7 +67,7 @@ async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentConte
 
 
 def code_of(reference: str) -> tuple[str, ...]:
-    """Where the code of a plugin is: the folders of its top package, or its file. Nothing is imported."""
+    """Returns the folders of the plugin's top package, or its file, without importing it."""
     top = reference.partition(":")[0].partition(".")[0]
     try:
         found = importlib.util.find_spec(top)

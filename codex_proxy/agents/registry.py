@@ -1,11 +1,11 @@
-"""The agents there are, by name, and which of them serves: a built-in one, or one of a plugin.
+"""The registry of agents: the built-in ones by name, and the choice of the agent that serves.
 
 An agent is one line here. A line is read like an entry point: `name: "module:attribute"`, where the attribute is an
-`AgentSpec`. A module is imported only when its agent is asked for, so that a start pays for one agent.
+`AgentSpec`. A module is imported only when its agent is used, so that a start pays for one agent.
 
-Plugins are named by the operator alone: with `--agent-plugin module:SPEC`, or with `--agent NAME` where an installed
-package has the entry point NAME in the group `codex_proxy.agents`. An installed package that nobody names is not
-imported, and none can take the name of a built-in agent.
+The operator names plugins: with `--agent-plugin module:SPEC`, or with `--agent NAME` where an installed package has
+the entry point NAME in the group `codex_proxy.agents`. An installed package that nobody names is not imported, and
+none can take the name of a built-in agent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
 }
 
 DEFAULT: Final = "auto"
-"""The agent of a plugin where one is given; else whatever `DEFAULT_SPEC` finds."""
+"""The agent of the plugin where one is named; else the one of `DEFAULT_SPEC`."""
 DEFAULT_SPEC: Final = "codex_proxy.agents.auto:AUTO"
 
 GROUP: Final = "codex_proxy.agents"
@@ -36,17 +36,18 @@ GROUP: Final = "codex_proxy.agents"
 
 
 def names() -> tuple[str, ...]:
-    """What `--agent` takes without a plugin."""
+    """Returns the names that `--agent` takes without a plugin."""
     return (DEFAULT, *BUILT_IN)
 
 
 def specs() -> tuple[AgentSpec, ...]:
-    """Every built-in agent, in the order of the registry. Imports them all."""
+    """Imports and returns the spec of every built-in agent, in the order of the registry."""
     return tuple(_load(line) for line in BUILT_IN.values())
 
 
 def agent_able_to(capability: str) -> str | None:
-    """The first built-in agent that can do it, for whom the one that serves cannot."""
+    """Returns the name of the first built-in agent with the capability, to recommend in an error; None where there is
+    none."""
     return next((spec.name for spec in specs() if capability in spec.capabilities), None)
 
 
@@ -61,7 +62,7 @@ def check_name(agent: str, plugin: str | None) -> None:
 
 
 def plugin_reference(settings: Settings) -> str | None:
-    """The `module:attribute` of the plugin whose agent serves; None where a built-in agent does."""
+    """Returns the `module:attribute` of the plugin whose agent serves; None where a built-in agent serves."""
     if settings.agent in BUILT_IN:
         return None
     if settings.agent_plugin is not None or settings.agent == DEFAULT:
@@ -70,7 +71,7 @@ def plugin_reference(settings: Settings) -> str | None:
 
 
 def chosen_spec(settings: Settings) -> AgentSpec:
-    """The agent that the settings ask for. Raises `NoAgentError` where its plugin cannot be used."""
+    """Returns the spec of the agent that the settings choose. Raises `NoAgentError` where its plugin cannot be used."""
     reference = plugin_reference(settings)
     if reference is None:
         return _load(BUILT_IN.get(settings.agent, DEFAULT_SPEC))
@@ -85,7 +86,7 @@ def chosen_spec(settings: Settings) -> AgentSpec:
 
 
 def runs_codex(settings: Settings) -> bool:
-    """Whether the agent runs Codex. False for a plugin that cannot be used: with it no server starts."""
+    """Whether the chosen agent runs Codex. False for a plugin that cannot be used, since no server starts with it."""
     from codex_proxy.agents.spec import NoAgentError
 
     try:
@@ -95,7 +96,7 @@ def runs_codex(settings: Settings) -> bool:
 
 
 def is_plain_only(settings: Settings) -> bool:
-    """Whether the agent has no folder, commands and sandbox. False for a plugin that cannot be used."""
+    """Whether the chosen agent has no folder, commands or sandbox. False for a plugin that cannot be used."""
     from codex_proxy.agents.spec import NoAgentError
 
     try:
@@ -105,8 +106,7 @@ def is_plain_only(settings: Settings) -> bool:
 
 
 async def make_agent(context: AgentContext) -> Agent:
-    """The agent that the settings ask for, ready to be started. Raises `NoAgentError`, or `Fault` where it cannot
-    be used."""
+    """Makes the chosen agent, which is not started yet. Raises `NoAgentError`, or `Fault` where it cannot be used."""
     spec, reference = chosen_spec(context.settings), plugin_reference(context.settings)
     if reference is None:
         return await spec.make(context)
@@ -122,5 +122,5 @@ def _load(line: str) -> AgentSpec:
 
 
 def _entry_points() -> dict[str, str]:
-    """The agents of installed packages: their references by name."""
+    """Returns the references of the agents in installed packages, by name."""
     return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}

@@ -1,8 +1,8 @@
 """A session with an agent: a dialect, and the transport that carries its bytes to and from a child.
 
-`Agent.open` gives one for a turn. It may serve several turns of one thread, one after the other. It carries each step
-of the dialect both ways, and sees to it that the agent has finished with the turn before the transport is released.
-What the events mean, and who reads them, is the affair of its listener.
+`Agent.open` returns one for a turn. It can serve several turns of one thread, one after the other. It performs the
+steps of the dialect, and keeps the transport until the agent has finished with the turn. Its listener receives the
+events.
 """
 
 from __future__ import annotations
@@ -22,41 +22,42 @@ from codex_proxy.core.turn import Turn, without_content
 log = structlog.get_logger(__name__)
 
 FINISH_SECONDS = 5.0
-"""How long an agent may take to finish with a turn that is over: it takes milliseconds unless it hangs."""
+"""How long an agent may take to end a turn that is over. It takes milliseconds unless the agent hangs."""
 
 
 class TransportReader(Protocol):
-    """What a transport calls, synchronously on the event loop. A session is one."""
+    """What a transport calls, synchronously on the event loop. `AgentSession` implements it."""
 
     def received(self, messages: Sequence[Any], size: int) -> None:
-        """What the child printed, as the dialect reads it; `size` in bytes."""
+        """Takes what the child printed, in the pieces that the dialect reads; `size` is their length in bytes."""
         ...
 
     def ended(self, ended: Ended) -> None:
-        """The child is gone."""
+        """Is called once, when the child has ended."""
         ...
 
     def fail(self, failure: Failure) -> None:
-        """What the child prints is no longer to be trusted."""
+        """Is called when the output of the child can no longer be read, for example after a line that is too long."""
         ...
 
 
 class Transport(Protocol):
-    """One session's way to a child, which may serve other sessions too."""
+    """Carries the bytes of one session to and from a child, which may serve other sessions too."""
 
     @property
     def exclusive(self) -> bool:
-        """The child serves no other session: it may be made to wait, and ended with the turn."""
+        """Whether the child serves this session only, so that it may be made to wait and may be ended with the turn."""
         ...
 
     def attach(self, reader: TransportReader) -> None:
-        """Sets who reads what the child prints. Called once, before anything is sent."""
+        """Sets the reader of the child's output. Called once, before anything is sent."""
         ...
 
     def send(self, writes: bytes) -> None: ...
 
     def close_stdin(self) -> None:
-        """Ends the child's stdin behind everything sent. Raises `RuntimeError` where the child serves others too."""
+        """Closes the child's stdin after everything sent. Raises `RuntimeError` where the child serves other sessions
+        too."""
         ...
 
     def pause_reading(self) -> None: ...
@@ -64,43 +65,44 @@ class Transport(Protocol):
     def resume_reading(self) -> None: ...
 
     def set_idle(self, idle: bool) -> None:
-        """Whether the session is only kept for a later turn, so that its process counts as idle without it."""
+        """Says whether the session is only kept for a later turn, so that its process counts as idle."""
         ...
 
     async def release(self, *, finished: bool) -> None:
-        """Gives the child back. Not `finished`: the agent may still be at work on the turn; the child is not to be
-        used again."""
+        """Gives the child back. Where not `finished`, the agent may still be working on the turn, and this part of
+        the child is not used again."""
         ...
 
 
 class SessionListener(Protocol):
-    """Who is called with what the agent does, synchronously on the event loop."""
+    """Receives what happens in a session, synchronously on the event loop."""
 
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
-        """Events that the dialect read; `size` is that of the bytes it read them from."""
+        """Takes the events that the dialect made of `size` bytes."""
         ...
 
     def session_failed(self, session: AgentSession, failure: Failure) -> None:
-        """The child is no longer to be trusted."""
+        """Is called when the output of the child can no longer be read."""
         ...
 
     def session_broke(self, session: AgentSession) -> None:
-        """An error in this server's code, which is in the log; nothing is known of the agent's state any more."""
+        """Is called after an error in this server's own code, which is logged. The state of the agent is unknown
+        then."""
         ...
 
 
 class AgentSession:
-    """Made by `Agent.open`, claimed by whoever wants it, then begun."""
+    """A session between `Agent.open` and `Agent.release`: claimed by its owner, begun, perhaps resumed, then closed."""
 
     def __init__(self, turn: Turn, dialect: Dialect[Any], transport: Transport) -> None:
-        """`turn` is the turn as the agent is to be given it."""
+        """`turn` is what the agent is asked, after everything that the server changes in a request."""
         self.transport = transport
         self.listener: SessionListener | None = None
         self.gone = False
         """The child has ended."""
         self.turn = turn
-        """As it was opened for. Once it has begun, its settings alone: a session that is kept does not keep what a
-        client has sent."""
+        """The turn that the session was opened for. After `begin` it holds the settings alone, so that a kept session
+        does not keep a client's texts."""
         self._dialect = dialect
         self._scheduler: Scheduler | None = None
         self._released: Callable[[AgentSession, bool], None] | None = None
@@ -116,8 +118,8 @@ class AgentSession:
         scheduler: Scheduler,
         released: Callable[[AgentSession, bool], None],
     ) -> None:
-        """Takes the session over from the agent that opened it. Whoever does must `close` it sooner or later:
-        `released(session, finished)` is called once, when `Agent.release` is to be."""
+        """Makes the caller the owner of the session, who must `close` it. `released(session, finished)` is called
+        once, when `Agent.release` is due."""
         self.listener, self._scheduler, self._released = listener, scheduler, released
 
     def begin(self) -> None:
@@ -127,8 +129,8 @@ class AgentSession:
         self._do(self._dialect.begin, turn)
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
-        """Begins another turn on the same thread, which has not seen `new_items`; or gives it the outputs that it
-        waits for."""
+        """Starts another turn on the same thread, or gives the outputs that it waits for. `new_items` are the items
+        that the thread has not seen."""
         self._do(self._dialect.resume, turn, new_items)
 
     def answer(self, ask_id: str, reply: Reply) -> None:
@@ -136,16 +138,17 @@ class AgentSession:
 
     @property
     def exclusive(self) -> bool:
-        """The child serves no other session."""
+        """Whether the child serves this session only."""
         return self.transport.exclusive
 
     @property
     def can_resume(self) -> bool:
-        """The agent does nothing until `resume` is called: the session may be kept."""
+        """Whether the agent waits for `resume`, so that the session may be kept."""
         return not self.gone and not self._closing and self._dialect.can_resume
 
     def close(self) -> None:
-        """Stops the agent, lets it finish with the turn, and releases the transport."""
+        """Interrupts the agent, waits until it has finished with the turn (`FINISH_SECONDS` at most), and releases
+        the transport."""
         if self._closing:
             return
         self._closing = True
@@ -154,11 +157,11 @@ class AgentSession:
         self._release_when_finished()
 
     def set_idle(self, idle: bool) -> None:
-        """Whether the session is only kept for a later turn."""
+        """Says whether the session is only kept for a later turn."""
         self.transport.set_idle(idle)
 
     def pause_reading(self) -> bool:
-        """Makes the child wait; False where it serves other sessions too and cannot."""
+        """Makes the child wait. Returns False where it serves other sessions too, and so cannot be made to."""
         if self.transport.exclusive and not self._paused and not self._closing:
             self._paused = True
             self.transport.pause_reading()
@@ -186,7 +189,8 @@ class AgentSession:
     # --- both ways ------------------------------------------------------------------------------
 
     def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
-        """Performs one step. An error of ours in it must not reach the other turns on the same child."""
+        """Performs one step. An error in our code ends this session and leaves the other turns on the same child
+        alone."""
         try:
             step = act(*given)
             if step.writes:
@@ -222,7 +226,7 @@ class AgentSession:
 
 
 def broken_protocol(reason: str) -> Failure:
-    """The failure of a turn whose child stopped speaking its protocol."""
+    """Returns the failure of a turn whose child broke its protocol; `reason` is the end of a sentence."""
     return Failure(
         kind=FaultKind.AGENT_PROTOCOL,
         message=f"The agent broke its own protocol: {reason}. Try again; if it stays, update the agent.",
