@@ -21,7 +21,7 @@ from codex_proxy.admission.server_tools import (
     with_server_tools,
 )
 from codex_proxy.admission.workspace import in_workspace
-from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.agent import Agent, serving
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryMessage, ImagePart
 from codex_proxy.core.turn import Turn
@@ -103,7 +103,7 @@ class Admission:
         """
         if not (client.allows_some_effort(turn.model) if any_effort else client.allows(turn)):
             raise model_not_allowed(model)
-        self._check_mcp(mcp, client)
+        self._check_mcp(mcp, turn, client)
         self._check_capabilities(turn, fields)
         await check_schemas(self._checks, turn, answer=fields.output_schema, tool=fields.tool_schema)
         turn = in_workspace(turn, workdir_field, client.workspace)
@@ -127,7 +127,7 @@ class Admission:
             request.offers,
             client.name,
             known=request.known,
-            operators=takes_operators_tools(turn, client, self._agent),
+            operators=takes_operators_tools(turn, client, serving(self._agent, turn.model)),
         )
         choice = choice_with(turn.tool_choice, request.choices, found.tools)
         turn = with_server_tools(turn, found, steps=self._tools.steps, calls=request.max_calls)
@@ -139,38 +139,40 @@ class Admission:
                 raise bad_request(GONE_TOOL.format(call.call_id), "tools", "invalid_mcp_server")
         return turn, found
 
-    def _check_mcp(self, offers: Sequence[McpOffer], client: Client) -> None:
+    def _check_mcp(self, offers: Sequence[McpOffer], turn: Turn, client: Client) -> None:
         if not offers:
             return
         if self._tools is None:
             raise bad_request(NO_MCP, f"{offers[0].param}.server_url", "invalid_mcp_server")
         self._tools.check(offers)
-        if "tool_replies" not in self._agent.capabilities:
-            raise self._cannot("tool_replies", "work with MCP servers of a request", offers[0].param)
+        agent = serving(self._agent, turn.model)
+        if "tool_replies" not in agent.capabilities:
+            raise self._cannot(agent, "tool_replies", "work with MCP servers of a request", offers[0].param)
         if not client.mcp:
             raise mcp_not_allowed(offers[0].param)
 
     def _check_capabilities(self, turn: Turn, fields: FieldNames) -> None:
-        able = self._agent.capabilities
+        agent = serving(self._agent, turn.model)
+        able = agent.capabilities
         if turn.tools and "client_tools" not in able:
-            raise self._cannot("client_tools", "do tools of the client", "tools")
+            raise self._cannot(agent, "client_tools", "do tools of the client", "tools")
         if turn.output_schema is not None and "structured_output" not in able:
-            raise self._cannot("structured_output", "do structured output", fields.output_format)
+            raise self._cannot(agent, "structured_output", "do structured output", fields.output_format)
         if turn.mode == "model" and "plain_model" not in able and turn.tools:
-            raise self._cannot("plain_model", "do plain-model turns", "tools")
+            raise self._cannot(agent, "plain_model", "do plain-model turns", "tools")
         if "images" not in able:
             for index, item in enumerate(turn.history):
                 if isinstance(item, HistoryMessage) and any(
                     isinstance(part, ImagePart) for part in item.parts
                 ):
-                    raise self._cannot("images", "do images", fields.input_item.format(index))
+                    raise self._cannot(agent, "images", "do images", fields.input_item.format(index))
 
-    def _cannot(self, capability: str, what: str, field: str) -> Fault:
+    def _cannot(self, agent: Agent, capability: str, what: str, field: str) -> Fault:
         able = self._agent_able_to(capability)
         advice = (
             f"Start the server with --agent {able} for that." if able is not None else "No agent can do that."
         )
-        message = f"The agent {self._agent.name} cannot {what}. {advice}"
+        message = f"The agent {agent.name} cannot {what}. {advice}"
         return bad_request(message, field, "unsupported_by_agent")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -13,6 +13,9 @@ from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import Turn
+
+SEPARATOR: Final = "/"
+"""Between the name of one agent of several and its own name of the model: `NAME/MODEL`."""
 
 
 class ProcessCounts(msgspec.Struct, frozen=True):
@@ -35,6 +38,9 @@ class Agent(Protocol):
     protocol."""
     limits: NewestLimits
     """The newest limits of the user's account that the agent has reported."""
+    members: Mapping[str, Agent]
+    """By name the agents that it holds, the default one first; empty for one that is itself the agent. Ask `serving`
+    for the one that a model belongs to: what is said here of several is said of no single one of them."""
 
     @property
     def any_model(self) -> bool:
@@ -80,3 +86,17 @@ class Agent(Protocol):
     def kill(self) -> None:
         """Kills every process at once, and does not wait for their ends."""
         ...
+
+
+def serving(agent: Agent, model: str) -> Agent:
+    """The agent that takes turns for a model: of several the one that the model's name begins with, or the first where
+    it begins with none; otherwise the agent itself."""
+    if not agent.members:
+        return agent
+    found = agent.members.get(model.partition(SEPARATOR)[0])
+    return found if found is not None else next(iter(agent.members.values()))
+
+
+def each_of(agent: Agent) -> tuple[Agent, ...]:
+    """The agents that it holds, or itself."""
+    return tuple(agent.members.values()) or (agent,)

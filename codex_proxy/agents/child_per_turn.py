@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from codex_proxy.agents.agent import ProcessCounts
+from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.base import Capability, Dialect
 from codex_proxy.agents.child_transport import ChildTransport
 from codex_proxy.agents.lines import Chunks, LineFramer
@@ -46,6 +46,8 @@ ANY_TURN = Turn(model="", history=())
 
 class ChildPerTurnAgent:
     """An `Agent` that keeps no process between turns."""
+
+    members: Mapping[str, Agent] = {}
 
     def __init__(self, spec: ChildSpec) -> None:
         self.name = spec.name

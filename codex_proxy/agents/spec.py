@@ -63,6 +63,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What it can do. A request that needs more is refused."""
     variants: Mapping[str, frozenset[Capability]] = {}
     """Where a setting changes what it can do: the capabilities of each case, by its name, for the tables."""
+    settings: frozenset[str] = frozenset()
+    """The settings of the server that its table of the settings file (`[agents.NAME]`) may have for itself."""
     made_up: bool = False
     """Its answers come from no model. The server warns of that when it starts."""
     confined: bool = False

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.agent import Agent, serving
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.shown_text import trace_of
 from codex_proxy.core.turn import Turn
@@ -64,6 +64,7 @@ def agent_headers(
     `ignored`: those that change nothing whichever agent serves. `search`: the field that asked for a web search, None
     where none did; `verbosity`, `effort`: the fields of those. Each is named where the agent cannot do that.
     """
+    agent = serving(agent, turn.model)
     able = agent.capabilities
     named = [name for name in ignored if not ("sampling" in able and name in turn.sampling)]
     if search is not None and not (turn.web_search and "web_search" in able):

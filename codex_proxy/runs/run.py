@@ -84,7 +84,7 @@ class RunOwner(Protocol):
         their outputs. Returns when that is done; None where the turn has none."""
         ...
 
-    def limits_reported(self, json: bytes) -> None:
+    def limits_reported(self, run: Run, json: bytes) -> None:
         """Takes the limits of the account that the agent reported (JSON)."""
         ...
 
@@ -283,7 +283,7 @@ class Run:
             elif kind is ApprovalRequested or kind is InputRequested:
                 self._decline(event)  # type: ignore[arg-type]
             elif kind is AccountLimitsReported:
-                self._owner.limits_reported(event.json)  # type: ignore[union-attr]
+                self._owner.limits_reported(self, event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
         """Logs what the limits let through. One that is hit has closed the open items; the turn ends there."""

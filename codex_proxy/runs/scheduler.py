@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.agent import Agent, serving
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.events import Event
@@ -212,7 +212,7 @@ class RunScheduler:
     async def _first_attempt(self, turn: Turn) -> Attempt:
         schema = turn.output_schema
         form = None if schema is None else await self.checks.strict_form(bytes(schema))
-        return first_attempt(turn, form, keeps_choice="tool_choice" in self.agent.capabilities)
+        return first_attempt(turn, form, keeps_choice="tool_choice" in self.agent_of(turn).capabilities)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
         """The turn with what is remembered of its earlier steps."""
@@ -221,7 +221,11 @@ class RunScheduler:
 
     def identity(self, turn: Turn) -> str:
         """Names agent and model: encrypted reasoning can be read by the same ones only."""
-        return f"{self.agent.name}/{turn.model}"
+        return f"{self.agent_of(turn).name}/{turn.model}"
+
+    def agent_of(self, turn: Turn) -> Agent:
+        """The agent that takes the turn: of several, the one that its model belongs to."""
+        return serving(self.agent, turn.model)
 
     # --- what runs ask of their owner -----------------------------------------------------------
 
@@ -268,11 +272,11 @@ class RunScheduler:
         except Exception:
             log.exception("step_memory_failed")  # without it the answer is still right
 
-    def limits_reported(self, json: bytes) -> None:
-        self.agent.limits.update(json)
+    def limits_reported(self, run: Run, json: bytes) -> None:
+        self.agent_of(run.turn).limits.update(json)
 
     def with_details(self, run: Run, failure: Failure) -> Failure:
-        known, age = self.agent.limits.newest()
+        known, age = self.agent_of(run.turn).limits.newest()
         now = self._epoch()
         failure = with_reset(failure, known, told_at=now - age, now=now)
         return with_context_length(failure, run.turn.model, self.agent.models())
@@ -288,7 +292,7 @@ class RunScheduler:
 
     def _released(self, session: AgentSession, finished: bool) -> None:
         if not finished:
-            log.warning("agent_did_not_finish", agent=self.agent.name)
+            log.warning("agent_did_not_finish", agent=self.agent_of(session.turn).name)
         self._clean_up(self.agent.release(session, finished=finished))
 
     # --- slots ----------------------------------------------------------------------------------

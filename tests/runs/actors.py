@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from codex_proxy.agents.agent import ProcessCounts
+from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.base import Capability, Ended, Reply, Step
 from codex_proxy.agents.newest_limits import NewestLimits
 from codex_proxy.agents.session import AgentSession, TransportReader
@@ -114,6 +114,7 @@ class WordAgent:
     version = "1"
     capabilities: frozenset[Capability] = frozenset()
     any_model = True
+    members: Mapping[str, Agent] = {}
 
     def __init__(self, *, exclusive: bool = False) -> None:
         self.off: Mapping[str, tuple[str, ...]] = {}

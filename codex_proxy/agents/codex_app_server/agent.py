@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from codex_proxy import __version__
-from codex_proxy.agents.agent import ProcessCounts
+from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.codex.first_start import alone_the_first_time
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
@@ -85,6 +85,8 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
 
 class AppServerAgent:
     """An `Agent`. The pool of the default mode is warm after `start`; the other starts when first needed."""
+
+    members: Mapping[str, Agent] = {}
 
     def __init__(
         self, processes: AppServerProcesses, limits: PoolLimits, clock: Clock, *, warm_plain: bool

@@ -12,7 +12,7 @@ import aiohttp
 import structlog
 
 from codex_proxy import __version__
-from codex_proxy.agents.agent import ProcessCounts
+from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.newest_limits import NewestLimits
 from codex_proxy.agents.openai_chat.client import UpstreamClient, failure_of
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
@@ -61,6 +61,7 @@ class OpenAIChatAgent:
     version = __version__
     capabilities = CAPABILITIES
     off: Mapping[str, tuple[str, ...]] = {}
+    members: Mapping[str, Agent] = {}
 
     def __init__(self, upstream: Upstream, clock: Clock) -> None:
         self.limits = NewestLimits()
