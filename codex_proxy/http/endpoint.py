@@ -47,6 +47,8 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     kind: Kind
     errors: Surface = "chat"
     """Whose shape the errors have."""
+    also_anthropic: bool = False
+    """Who asks as Anthropic's clients do is answered in their shape."""
     versioned: bool = True
     """It is served under `/v1` and without it, or only without it."""
     head: bool = True
@@ -70,6 +72,7 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)
 """The endpoint that a request is for; none where its path or method is not served."""
+REQUEST_ID: Final = web.RequestKey("request_id", str)
 ROUTES: Final = web.AppKey("routes", dict[web.AbstractRoute, Endpoint])
 """The endpoints that are served, by their routes."""
 OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])
@@ -99,4 +102,11 @@ def served_by(app: web.Application) -> tuple[Endpoint, ...]:
 def errors_of(request: web.BaseRequest) -> Surface:
     """Whose shape an error of this request has."""
     endpoint = request.get(ENDPOINT)
+    if (endpoint is None or endpoint.also_anthropic) and asks_anthropic(request):
+        return "messages"
     return "chat" if endpoint is None else endpoint.errors
+
+
+def asks_anthropic(request: web.BaseRequest) -> bool:
+    """Whether a client of Anthropic's API asks: each of them sends the version that it knows."""
+    return "anthropic-version" in request.headers

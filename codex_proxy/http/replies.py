@@ -1,4 +1,4 @@
-"""What handlers answer with: JSON, errors in OpenAI's shape, and the headers of a turn."""
+"""What handlers answer with: JSON, errors in OpenAI's or Anthropic's shape, and the headers of a turn."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from codex_proxy.agents.agent import Agent, serving
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.shown_text import trace_of
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.endpoint import errors_of
-from codex_proxy.surfaces.errors import error_body, retry_after, status_of
+from codex_proxy.http.endpoint import REQUEST_ID, errors_of
+from codex_proxy.surfaces.errors import error_body, forbids_retry, retry_after, status_of
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -32,25 +32,25 @@ def log_unforeseen(error: BaseException) -> None:
     log.error("internal_error", **trace_of(error))
 
 
-def fault_response(failure: Failure, request: web.BaseRequest, *, allow: str | None = None) -> web.Response:
+def fault_response(
+    failure: Failure, request: web.BaseRequest, *, allow: str | None = None, request_id: str = ""
+) -> web.Response:
     """The error as JSON in the shape of the request's endpoint, with its status, `Retry-After` and `Allow` where they
-    apply."""
+    apply. `request_id`: of a request that did not get as far as having one."""
     surface = errors_of(request)
     headers = {}
     seconds = retry_after(failure)
     if seconds is not None:
         headers["Retry-After"] = str(seconds)
-    if not failure.repeatable:
-        headers["x-should-retry"] = (
-            "false"  # official SDKs try again by themselves unless they are told not to
-        )
+    if forbids_retry(failure, surface):
+        headers["x-should-retry"] = "false"
     if failure.kind is FaultKind.INVALID_API_KEY:
         headers["WWW-Authenticate"] = CHALLENGE
     if allow is not None:
         headers["Allow"] = allow
     return web.Response(
         status=status_of(failure, surface),
-        body=error_body(failure, surface),
+        body=error_body(failure, surface, request.get(REQUEST_ID, request_id)),
         content_type="application/json",
         headers=headers,
     )

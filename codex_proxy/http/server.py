@@ -22,12 +22,12 @@ from aiohttp.web_runner import BaseSite
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.http.app_keys import IDS
+from codex_proxy.http.endpoint import REQUEST_ID
 from codex_proxy.http.middleware.access import check_access
 from codex_proxy.http.middleware.body_budget import hold_body_bytes
 from codex_proxy.http.middleware.rate_limit import limit_requests
 from codex_proxy.http.middleware.request_context import (
     ON_EVERY_REPLY,
-    REQUEST_ID,
     add_headers,
     provide_context,
 )
@@ -182,9 +182,9 @@ class _Connection(web.RequestHandler):
         return await super().finish_response(request, resp, start_time)
 
     def _answer(self, request: BaseRequest, failure: Failure) -> web.Response:
-        response = fault_response(failure, request)
-        known = request.get(REQUEST_ID)
-        response.headers["x-request-id"] = known or self._app[IDS].new("req_")
+        request_id = request.get(REQUEST_ID) or self._app[IDS].new("req_")
+        response = fault_response(failure, request, request_id=request_id)
+        response.headers["x-request-id"] = request_id
         response.headers.update(ON_EVERY_REPLY)
         response.force_close()
         return response

@@ -1,5 +1,6 @@
-"""One table: which fault is which status, type and code, on both surfaces. Sources:
-docs/contract.md#errors-of-chat-completions, docs/contract.md#errors-of-responses, docs/wire-rules.md#errors.
+"""One table: which fault is which status, type and code in OpenAI's APIs; those of Anthropic's are in
+`messages/errors.py`. Sources: docs/contract.md#errors-of-chat-completions, docs/contract.md#errors-of-responses,
+docs/wire-rules.md#errors.
 
 In: a `Failure` and the surface that answers. Out: an HTTP status, a body, seconds to wait. A failure's own
 code (the provider's) wins over the table's. Nothing here raises.
@@ -12,8 +13,10 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.base import json_bytes, raw_text
+from codex_proxy.surfaces.messages import errors as messages
 
-Surface: TypeAlias = Literal["chat", "responses"]
+OpenAISurface: TypeAlias = Literal["chat", "responses"]
+Surface: TypeAlias = OpenAISurface | Literal["messages"]
 
 
 class Row(NamedTuple):
@@ -67,7 +70,7 @@ RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
 and code, which both surfaces share."""
 
 
-def row_of(failure: Failure, surface: Surface) -> Row:
+def row_of(failure: Failure, surface: OpenAISurface) -> Row:
     """The table's row for this failure, with the failure's own code where it has one."""
     row = TABLE[failure.kind]
     if surface == "responses":
@@ -77,11 +80,24 @@ def row_of(failure: Failure, surface: Surface) -> Row:
 
 def status_of(failure: Failure, surface: Surface) -> int:
     """The HTTP status, for a fault that comes before the first byte."""
-    return row_of(failure, surface).status
+    return messages.status_of(failure) if surface == "messages" else row_of(failure, surface).status
 
 
-def error_body(failure: Failure, surface: Surface) -> bytes:
-    """`{"error": {message, type, param, code}}`: a body before the first byte."""
+def statuses(surface: Surface) -> tuple[int, ...]:
+    """Every status that a fault may have, in their order."""
+    rows = messages.TABLE.values() if surface == "messages" else TABLE.values()
+    return tuple(sorted({row.status for row in rows}))
+
+
+def forbids_retry(failure: Failure, surface: Surface) -> bool:
+    """Whether `x-should-retry: false` goes with the fault: SDKs try again by themselves unless they are told not to."""
+    return messages.forbids_retry(failure) if surface == "messages" else not failure.repeatable
+
+
+def error_body(failure: Failure, surface: Surface, request_id: str = "") -> bytes:
+    """A body before the first byte: `{"error": {message, type, param, code}}`, or Anthropic's with the request's id."""
+    if surface == "messages":
+        return messages.error_body(failure, request_id)
     return _envelope(failure, surface, failure.param)
 
 
@@ -97,7 +113,7 @@ def retry_after(failure: Failure) -> int | None:
     return TABLE[failure.kind].wait
 
 
-def _envelope(failure: Failure, surface: Surface, param: str | None) -> bytes:
+def _envelope(failure: Failure, surface: OpenAISurface, param: str | None) -> bytes:
     row = row_of(failure, surface)
     error = {
         "message": raw_text(failure.message),

@@ -1,4 +1,4 @@
-"""One table maps every fault to the wire, on both surfaces."""
+"""One table maps every fault to the wire, in both of OpenAI's APIs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.errors import (
     TABLE,
-    Surface,
+    OpenAISurface,
     error_body,
     error_frame,
     retry_after,
@@ -18,14 +18,14 @@ from codex_proxy.surfaces.errors import (
     status_of,
 )
 
-SURFACES: tuple[Surface, ...] = get_args(Surface)
+SURFACES: tuple[OpenAISurface, ...] = get_args(OpenAISurface)
 
 
 def failure(kind: FaultKind, **more: Any) -> Failure:
     return Failure(kind=kind, message="it went wrong", **more)
 
 
-def error(fault: Failure, surface: Surface = "chat") -> Any:
+def error(fault: Failure, surface: OpenAISurface = "chat") -> Any:
     return json.loads(error_body(fault, surface))["error"]
 
 
@@ -36,7 +36,7 @@ def test_every_kind_of_fault_has_a_row(kind: FaultKind) -> None:
 
 @pytest.mark.parametrize("surface", SURFACES)
 @pytest.mark.parametrize("kind", FaultKind)
-def test_every_error_has_all_four_keys_and_an_error_status(kind: FaultKind, surface: Surface) -> None:
+def test_every_error_has_all_four_keys_and_an_error_status(kind: FaultKind, surface: OpenAISurface) -> None:
     assert set(error(failure(kind), surface)) == {"message", "type", "param", "code"}
     assert 400 <= status_of(failure(kind), surface) < 600
 

@@ -17,12 +17,11 @@ from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultK
 from codex_proxy.core.keys import NOBODY
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
-from codex_proxy.http.endpoint import ENDPOINT, ROUTES, Handler
+from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID, ROUTES, Handler, errors_of
 from codex_proxy.http.replies import fault_response, log_unforeseen
 
 log = structlog.get_logger("codex_proxy.http")
 
-REQUEST_ID = web.RequestKey("request_id", str)
 NOTES = web.RequestKey("notes", dict[str, object])
 """What a handler adds to its request's log line."""
 REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
@@ -160,6 +159,8 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     if REQUEST_ID in request:
         request[_PREPARED] = True
         response.headers["x-request-id"] = request[REQUEST_ID]
+        if errors_of(request) == "messages":
+            response.headers["request-id"] = request[REQUEST_ID]
         elapsed = request.app[CLOCK].monotonic() - request[_BEGAN]
         response.headers["openai-processing-ms"] = str(round(elapsed * 1000))
         response.headers.update(request[REPLY_HEADERS])

@@ -14,7 +14,7 @@ from codex_proxy.http.endpoint import Endpoint, Kind, Parameter
 from codex_proxy.http.openapi.answers import answer_schemas
 from codex_proxy.http.openapi.bodies import body_schemas
 from codex_proxy.http.schemas import TEXT, Schema, ref
-from codex_proxy.surfaces.errors import TABLE
+from codex_proxy.surfaces.errors import statuses
 
 BOTH: Final = [
     {"url": "/v1", "description": "As OpenAI's clients have it."},
@@ -26,9 +26,12 @@ STATUSES: Final[dict[Kind, tuple[int, ...]]] = {
     "open": (403, 500),
     "read": (400, 401, 403, 404, 500),
     "stored": (400, 401, 403, 404, 413, 415, 429, 500, 503),
-    "turn": tuple(sorted({row.status for row in TABLE.values()})),
+    "turn": statuses("chat"),
 }
-"""What an endpoint of each kind may refuse or fail with."""
+"""What an endpoint of each kind may refuse or fail with in OpenAI's APIs; in Anthropic's it is each of their
+statuses."""
+_OVERLOADED: Final = 529
+"""Anthropic's, which HTTP has no phrase for."""
 
 _DESCRIPTION: Final = (
     "A local coding agent as an OpenAI endpoint. Unknown fields of bodies are accepted and ignored; null is as good as "
@@ -44,7 +47,7 @@ _LIMIT_HEADERS: Final = {
     "x-ratelimit-remaining-requests": "What is left of them.",
     "x-ratelimit-reset-requests": "Until all of them are back: `1m30s`, `12.5s`, `340ms`.",
 }
-_WAITING: Final = (429, 503)
+_WAITING: Final = (429, 503, _OVERLOADED)
 
 
 def document(endpoints: Iterable[Endpoint], *, most_choices: int) -> Schema:
@@ -103,8 +106,9 @@ def _parameter(parameter: Parameter) -> Schema:
 
 def _answers(endpoint: Endpoint) -> dict[str, Schema]:
     found = {status: _answer(endpoint, schema) for status, schema in endpoint.answers.items()}
-    for status in STATUSES[endpoint.kind]:
-        found.setdefault(str(status), _refusal(status))
+    anthropic = endpoint.errors == "messages"
+    for status in statuses("messages") if anthropic else STATUSES[endpoint.kind]:
+        found.setdefault(str(status), _refusal(status, "AnthropicError" if anthropic else "Error"))
     return found
 
 
@@ -129,14 +133,14 @@ def _answer(endpoint: Endpoint, schema: Schema | str) -> Schema:
     }
 
 
-def _refusal(status: int) -> Schema:
+def _refusal(status: int, body: str) -> Schema:
     headers: Schema = {"x-request-id": {"$ref": "#/components/headers/x-request-id"}}
     if status in _WAITING:
         headers["Retry-After"] = _header("Seconds until it makes sense to try again.")
     return {
-        "description": HTTPStatus(status).phrase,
+        "description": "Overloaded" if status == _OVERLOADED else HTTPStatus(status).phrase,
         "headers": headers,
-        "content": {"application/json": {"schema": ref("Error")}},
+        "content": {"application/json": {"schema": ref(body)}},
     }
 
 

@@ -1,0 +1,106 @@
+"""Which fault is which status and type in Anthropic's API, and when its clients shall not try again.
+
+In: a `Failure` and the id of the request. Out: an HTTP status, the body of an error, or the event that ends a stream.
+The statuses are those that Claude Code reads as it should: it repeats a 401 for minutes unless `x-should-retry` forbids
+it, and summarises its conversation on a 400 that says "prompt is too long". Nothing here raises.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces.base import json_bytes, raw_text
+
+
+class Row(NamedTuple):
+    """Status and type of one kind of fault. `lasting`: the same request would fail again, however late it comes."""
+
+    status: int
+    type: str
+    lasting: bool = False
+
+
+_REQUEST: Final = "invalid_request_error"
+_LIMIT: Final = "rate_limit_error"
+_SERVER: Final = "api_error"
+
+TABLE: Final[dict[FaultKind, Row]] = {
+    FaultKind.INVALID_REQUEST: Row(400, _REQUEST),
+    FaultKind.REJECTED_BY_PROVIDER: Row(400, _REQUEST),
+    FaultKind.CONTEXT_LENGTH_EXCEEDED: Row(400, _REQUEST),
+    FaultKind.UNSUPPORTED_MEDIA_TYPE: Row(400, _REQUEST),
+    FaultKind.HEADERS_TOO_LARGE: Row(431, _REQUEST),
+    FaultKind.INVALID_API_KEY: Row(401, "authentication_error", lasting=True),
+    FaultKind.AGENT_NOT_AUTHENTICATED: Row(401, "authentication_error", lasting=True),
+    FaultKind.INSUFFICIENT_QUOTA: Row(402, "billing_error", lasting=True),
+    FaultKind.NOT_ALLOWED: Row(403, "permission_error"),
+    FaultKind.MODEL_NOT_FOUND: Row(404, "not_found_error"),
+    FaultKind.NOT_FOUND: Row(404, "not_found_error"),
+    FaultKind.METHOD_NOT_ALLOWED: Row(405, _REQUEST),
+    FaultKind.REQUEST_TOO_LARGE: Row(413, "request_too_large"),
+    FaultKind.RATE_LIMITED: Row(429, _LIMIT),
+    FaultKind.CONCURRENCY_EXCEEDED: Row(429, _LIMIT),
+    FaultKind.AGENT_RATE_LIMITED: Row(429, _LIMIT),
+    FaultKind.USAGE_LIMIT_REACHED: Row(429, _LIMIT),
+    FaultKind.SPAWN_FAILED: Row(500, _SERVER),
+    FaultKind.AGENT_CRASHED: Row(500, _SERVER),
+    FaultKind.AGENT_PROTOCOL: Row(500, _SERVER),
+    FaultKind.AGENT_MISCONFIGURED: Row(500, _SERVER, lasting=True),
+    FaultKind.INTERNAL: Row(500, _SERVER),
+    FaultKind.UPSTREAM_UNAUTHORIZED: Row(500, _SERVER, lasting=True),
+    FaultKind.UPSTREAM_ERROR: Row(500, _SERVER),
+    FaultKind.UPSTREAM_DISCONNECTED: Row(500, _SERVER),
+    FaultKind.UPSTREAM_UNREACHABLE: Row(500, _SERVER),
+    FaultKind.UPSTREAM_TIMEOUT: Row(504, "timeout_error"),
+    FaultKind.TIMED_OUT: Row(504, "timeout_error"),
+    FaultKind.UNAVAILABLE: Row(529, "overloaded_error"),
+    FaultKind.STOPPING: Row(529, "overloaded_error"),
+}
+
+MAX_WAIT: Final = 60
+"""Seconds of `Retry-After` that Claude Code and the SDKs wait for."""
+
+
+def status_of(failure: Failure) -> int:
+    """The HTTP status, for a fault that comes before the first byte."""
+    return TABLE[failure.kind].status
+
+
+def forbids_retry(failure: Failure) -> bool:
+    """Whether `x-should-retry: false` goes with the fault: to try again would be in vain, or only so after a long
+    time."""
+    if not failure.repeatable or TABLE[failure.kind].lasting:
+        return True
+    if failure.retry_after is None:
+        return failure.kind is FaultKind.USAGE_LIMIT_REACHED
+    return failure.retry_after > MAX_WAIT
+
+
+def error_body(failure: Failure, request_id: str) -> bytes:
+    """`{"type": "error", "error": {type, message}, "request_id"}`. The shape has no place for the field at fault, so
+    the message begins with it where it does not name it."""
+    message = failure.message
+    if failure.param and failure.param not in message:
+        message = f"{failure.param}: {message}"
+    error = {"type": TABLE[failure.kind].type, "message": raw_text(message)}
+    return json_bytes({"type": "error", "error": error, "request_id": request_id})
+
+
+def error_event(failure: Failure, request_id: str) -> bytes:
+    """The SSE event that ends a stream which has begun."""
+    return b"event: error\ndata: " + error_body(failure, request_id) + b"\n\n"
+
+
+def prompt_too_long(failure: Failure, tokens: int, window: int | None) -> Failure:
+    """A failure of a context that is too long in Anthropic's words, with both of its numbers; any other as it is.
+
+    `tokens`: an estimate of the request's. `window`: those that the model takes; None where the agent does not tell.
+    """
+    if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
+        return failure
+    most = window or max(1, tokens - 1)
+    message = f"prompt is too long: {max(tokens, most + 1)} tokens > {most} maximum"
+    return msgspec.structs.replace(failure, message=message, param=None)

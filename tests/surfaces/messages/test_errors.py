@@ -1,0 +1,135 @@
+"""Faults as Anthropic's clients read them: status and type, who shall not try again, the words of a long prompt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces.messages.errors import (
+    TABLE,
+    error_body,
+    error_event,
+    forbids_retry,
+    prompt_too_long,
+    status_of,
+)
+
+TYPES = {
+    "invalid_request_error",
+    "authentication_error",
+    "billing_error",
+    "permission_error",
+    "not_found_error",
+    "request_too_large",
+    "rate_limit_error",
+    "api_error",
+    "timeout_error",
+    "overloaded_error",
+}
+
+
+def failure(kind: FaultKind, **more: Any) -> Failure:
+    return Failure(kind=kind, message="it went wrong", **more)
+
+
+def body(fault: Failure) -> Any:
+    return json.loads(error_body(fault, "req_1"))
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+def test_every_fault_has_a_status_and_one_of_anthropics_types(kind: FaultKind) -> None:
+    told = body(failure(kind))
+    assert told == {
+        "type": "error",
+        "error": {"type": TABLE[kind].type, "message": "it went wrong"},
+        "request_id": "req_1",
+    }
+    assert told["error"]["type"] in TYPES
+    assert 400 <= status_of(failure(kind)) < 600
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "type"),
+    [
+        (FaultKind.INVALID_REQUEST, 400, "invalid_request_error"),
+        (FaultKind.UNSUPPORTED_MEDIA_TYPE, 400, "invalid_request_error"),
+        (FaultKind.AGENT_NOT_AUTHENTICATED, 401, "authentication_error"),
+        (FaultKind.INSUFFICIENT_QUOTA, 402, "billing_error"),
+        (FaultKind.NOT_ALLOWED, 403, "permission_error"),
+        (FaultKind.MODEL_NOT_FOUND, 404, "not_found_error"),
+        (FaultKind.METHOD_NOT_ALLOWED, 405, "invalid_request_error"),
+        (FaultKind.REQUEST_TOO_LARGE, 413, "request_too_large"),
+        (FaultKind.USAGE_LIMIT_REACHED, 429, "rate_limit_error"),
+        (FaultKind.UPSTREAM_ERROR, 500, "api_error"),
+        (FaultKind.TIMED_OUT, 504, "timeout_error"),
+        (FaultKind.UNAVAILABLE, 529, "overloaded_error"),
+    ],
+)
+def test_a_fault_has_the_status_and_type_that_claude_code_understands(
+    kind: FaultKind, status: int, type: str
+) -> None:
+    assert (status_of(failure(kind)), body(failure(kind))["error"]["type"]) == (status, type)
+
+
+@pytest.mark.parametrize(
+    ("fault", "forbidden"),
+    [
+        (failure(FaultKind.INVALID_API_KEY), True),
+        (failure(FaultKind.AGENT_NOT_AUTHENTICATED), True),
+        (failure(FaultKind.INSUFFICIENT_QUOTA), True),
+        (failure(FaultKind.AGENT_MISCONFIGURED), True),
+        (failure(FaultKind.USAGE_LIMIT_REACHED), True),
+        (failure(FaultKind.USAGE_LIMIT_REACHED, retry_after=60), False),
+        (failure(FaultKind.USAGE_LIMIT_REACHED, retry_after=61), True),
+        (failure(FaultKind.RATE_LIMITED, retry_after=3), False),
+        (failure(FaultKind.AGENT_RATE_LIMITED), False),
+        (failure(FaultKind.UPSTREAM_DISCONNECTED), False),
+        (failure(FaultKind.UPSTREAM_DISCONNECTED, repeatable=False), True),
+        (failure(FaultKind.UNAVAILABLE), False),
+    ],
+)
+def test_a_client_is_told_not_to_try_again_where_that_is_in_vain_or_would_take_long(
+    fault: Failure, forbidden: bool
+) -> None:
+    assert forbids_retry(fault) == forbidden
+
+
+def test_the_message_begins_with_the_field_to_blame_unless_it_names_it() -> None:
+    fault = failure(FaultKind.INVALID_REQUEST, param="messages[0].content")
+    assert body(fault)["error"]["message"] == "messages[0].content: it went wrong"
+    named = Failure(kind=FaultKind.INVALID_REQUEST, message="'model' is missing", param="model")
+    assert body(named)["error"]["message"] == "'model' is missing"
+
+
+def test_an_error_event_is_named_and_has_the_same_body() -> None:
+    fault = failure(FaultKind.AGENT_CRASHED)
+    assert error_event(fault, "req_1") == b"event: error\ndata: " + error_body(fault, "req_1") + b"\n\n"
+
+
+def test_a_message_with_a_lone_surrogate_is_still_a_body() -> None:
+    fault = Failure(kind=FaultKind.INTERNAL, message="half \ud83d of it")
+    assert body(fault)["error"]["message"] == "half \ufffd of it"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "window", "words"),
+    [
+        (300_000, 272_000, "prompt is too long: 300000 tokens > 272000 maximum"),
+        (100, 272_000, "prompt is too long: 272001 tokens > 272000 maximum"),
+        (500, None, "prompt is too long: 500 tokens > 499 maximum"),
+        (0, None, "prompt is too long: 2 tokens > 1 maximum"),
+    ],
+)
+def test_a_context_that_is_too_long_is_told_with_both_numbers(
+    tokens: int, window: int | None, words: str
+) -> None:
+    told = prompt_too_long(failure(FaultKind.CONTEXT_LENGTH_EXCEEDED), tokens, window)
+    assert (status_of(told), told.message) == (400, words)
+
+
+def test_other_failures_keep_their_message() -> None:
+    fault = failure(FaultKind.AGENT_CRASHED)
+    assert prompt_too_long(fault, 5, 4) is fault
