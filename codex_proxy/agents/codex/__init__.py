@@ -1,1 +1,2 @@
-"""What every agent that runs Codex shares: the binary, its releases, its home, its model catalog and sandbox."""
+"""What all agents that run Codex share: finding the binary, its release, its home, its model catalog and its
+sandbox."""

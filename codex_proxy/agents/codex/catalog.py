@@ -1,16 +1,17 @@
-"""What the installed Codex knows about models: the list we publish, and the catalog of plain-model turns.
+"""The models that the installed Codex knows: the list that we publish, and a patched catalog for plain-model turns.
 
-In: the JSON of ``codex debug models --bundled``. Out: ``published_models`` (what a client may know about a
-model) and ``plain_catalog`` (the text of the file for ``model_catalog_json``). Neither reads a file.
+Comes in: the JSON that `codex debug models --bundled` prints. Goes out: `published_models`, what a client may know of
+each model, and `plain_catalog`, the text of a file for Codex's setting `model_catalog_json`. No file is read or
+written.
 
-Why a patched catalog: the bundled entries put client tools behind a JavaScript tool (``code_mode_only``), add
-tools of the agent, cut tool outputs, and let Codex summarise a long history behind the client's back. No
-switch turns these off; only the model's own entry does. Given with ``-c model_catalog_json`` at process
-start: 0.163 ignores it per thread.
+The catalog is patched because the bundled entries put a client's tools behind a JavaScript tool (`code_mode_only`),
+add tools of the agent, cut tool outputs, and let Codex summarise a long history without telling the client. No switch
+turns these off; only a model's own entry does. The file is given with `-c model_catalog_json` when a process starts:
+0.163 ignores it per thread.
 
-Errors: ``CatalogError`` (a ``ValueError``) that names the entry and the field. A field that we patch and do
-not find is an error too: a renamed field would otherwise be a patch without effect. Fields that earlier releases do
-not have are the exception.
+Raises `CatalogError` (a `ValueError`) that names the entry and the field. A field that is to be patched and is
+missing is an error too, because a field that was renamed would leave the patch without effect. Fields that earlier
+releases never had may be missing.
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,8 @@ from typing import Any, Final
 import msgspec
 
 NO_LIMIT: Final = 1_000_000_000
-"""Tokens; more than any history, so that nothing is cut or summarised. The model server has the last word."""
+"""In tokens: more than any history, so that Codex cuts and summarises nothing. The model server still has its own
+limit."""
 
 PLAIN_PATCH: Final[dict[str, Any]] = {
     "tool_mode": "direct",  # client tools are function calls, not JavaScript inside a V8 tool
@@ -33,7 +35,7 @@ PLAIN_PATCH: Final[dict[str, Any]] = {
     "supports_reasoning_effort_updates": False,  # the effort of the request stays as the client gave it
 }
 PLAIN_REMOVED: Final = ("multi_agent_version", "model_messages")
-"""Sub-agent tools, and texts that Codex adds by itself. Absent from some entries, so not required."""
+"""Fields that add sub-agent tools and texts of Codex. Some entries do not have them, so they may be missing."""
 
 CUSTOM_EFFORTS: Final = ("minimal", "low", "medium", "high")
 
@@ -57,15 +59,15 @@ _OPTIONAL: Final[dict[str, tuple[type, ...]]] = {
     "supports_reasoning_effort_updates": (bool,),
     "use_responses_lite": (bool,),
 }
-"""What releases before 0.144, or before 0.156, do not have: there is nothing to turn off."""
+"""Fields that releases before 0.144, or before 0.156, do not have: there is nothing to turn off in those."""
 
 
 class CatalogError(ValueError):
-    """The catalog of the installed Codex has a shape we do not know; the text names what and where."""
+    """The catalog of the installed Codex has an unknown shape. The text names the entry and the field."""
 
 
 class CatalogModel(msgspec.Struct, frozen=True):
-    """One model as Codex describes it, before any patch of ours."""
+    """A model as Codex describes it, before our patches."""
 
     slug: str
     display_name: str
@@ -75,18 +77,18 @@ class CatalogModel(msgspec.Struct, frozen=True):
     default_effort: str | None
     visibility: str
     service_tiers: tuple[str, ...] = ()
-    """Beside the default."""
+    """The service tiers that can be asked for, without the default one."""
     native: bytes = b""
-    """The entry itself, JSON: what Codex as a client wants to read."""
+    """The whole entry as JSON, for Codex as a client."""
 
     @property
     def listed(self) -> bool:
-        """Whether Codex offers the model in its own picker."""
+        """Whether Codex shows the model in its own model picker."""
         return self.visibility == "list"
 
 
 def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...]:
-    """Every model of the unpatched catalog, hidden ones included, in Codex's order."""
+    """Returns every model of the bundled catalog, hidden ones included, in Codex's order."""
     return tuple(
         CatalogModel(
             slug=entry["slug"],
@@ -106,13 +108,13 @@ def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...
 def plain_catalog(
     bundled: bytes | dict[str, Any], *, extra_slugs: Iterable[str] = (), lite: bool | None = None
 ) -> bytes:
-    """The catalog for plain-model processes, as JSON.
+    """Returns the catalog of plain-model processes, as JSON.
 
-    ``extra_slugs`` are models of a custom provider that Codex does not know; without an entry they run with
-    fallback values and a warning, so each gets one. ``lite`` forces ``use_responses_lite`` on every model:
-    true sends tools as an input item and ``parallel_tool_calls: false``, false sends the usual ``tools``
-    array. ``None`` keeps what the binary has; extra models then get the usual shape: a custom provider is
-    expected to speak the public API.
+    `extra_slugs` are models of a custom provider that Codex does not know. Without an entry they would run with
+    fallback values and a warning, so each gets an entry. `lite` sets `use_responses_lite` on every model: true sends
+    tools as an input item and `parallel_tool_calls: false`; false sends the usual `tools` array; None keeps what the
+    binary has. The extra models then get the usual shape, because a custom provider is expected to speak the public
+    API.
     """
     entries = _entries(bundled)
     known = {entry["slug"] for entry in entries}
@@ -128,7 +130,8 @@ def _plain(entry: dict[str, Any], lite: bool | None) -> dict[str, Any]:
 
 
 def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
-    """An entry for a model Codex has never heard of: the fields of ``template``, nothing of its marketing."""
+    """Returns an entry for a model that Codex does not know, with the fields of `template` but without its
+    descriptions."""
     return template | {
         "slug": slug,
         "display_name": slug,
@@ -148,7 +151,7 @@ def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
 
 
 def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
-    """The model entries, each checked field by field."""
+    """Returns the entries of the models, after checking each field."""
     if isinstance(bundled, bytes):
         try:
             catalog = msgspec.json.decode(bundled)

@@ -1,8 +1,7 @@
-"""Codex, as `doctor` looks at it: which program it is, whether it is one we can drive, who is signed in, and
-whether its sandbox works here. Nothing is asked of a model.
+"""The checks of `doctor` for Codex: its program, its release, its protocol, the sign-in and the sandbox.
 
-Codex is started in folders that are gone afterwards, but for the home it is signed in to; our state folder is left
-alone.
+No model is asked. Codex is started in temporary folders and in the home that it is signed in to; the state folder of
+the server is not changed.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from codex_proxy.process.child import Command, Exit, SpawnError, spawn
 from codex_proxy.process.environment import child_environment
 
 SANDBOX_SECONDS = 20.0
-"""How long Codex may take to run `true` in its sandbox: 0.1 s as a rule."""
+"""How long Codex may take to run `true` in its sandbox. It usually takes 0.1 s."""
 
 SANDBOX_ADVICE = (
     "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`) or allow user namespaces; until then the agent's "
@@ -42,7 +41,8 @@ SANDBOX_ADVICE = (
 
 
 async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) -> list[Check]:
-    """Program, version, protocol, sign-in and sandbox; what depends on something that failed is skipped."""
+    """Returns the checks of program, release, protocol, sign-in and sandbox. A check that depends on a failed one is
+    left out."""
     settings, environ = context.settings, context.environ
     search_path = environ.get("PATH", os.defpath)
     program = find_codex(settings.codex_bin, search_path)
@@ -72,7 +72,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) 
 
 
 def protocol_check(protocol: Protocol) -> Check:
-    """What drives the program, and what is off with this release."""
+    """Returns the check of the protocol by which Codex is driven, and of the capabilities that this release lacks."""
     if protocol.fault:
         return Check(name="protocol", status="failed", message=protocol.fault, advice=protocol.fault)
     facts: dict[str, Fact] = {"agent": protocol.agent}
@@ -94,7 +94,7 @@ def protocol_check(protocol: Protocol) -> Check:
 
 
 def program_check(program: str, named: str | None) -> Check:
-    """What kind of program it is: the native binary, or the wrapper of npm, which costs more."""
+    """Returns the check of the program: the native binary, or npm's wrapper around it, which is slower."""
     path = os.path.realpath(program)
     wrapper = _is_script(path)
     facts: dict[str, Fact] = {"path": program, "kind": "wrapper" if wrapper else "native"}
@@ -122,7 +122,7 @@ def _is_script(path: str) -> bool:
 async def deeper_checks(
     program: str, dialect: Dialect, settings: Settings, environ: Mapping[str, str]
 ) -> list[Check]:
-    """Sign-in and sandbox, of a program that we can drive."""
+    """Returns the checks of sign-in and sandbox, for a program that can be driven."""
     config = settings.codex_home / "config.toml"
     try:
         provider = provider_of(config)
@@ -136,7 +136,7 @@ async def deeper_checks(
 
 
 def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
-    """For a Codex that cannot be asked: whether there is a sign-in on disk."""
+    """Returns the check whether a sign-in is on disk, for a Codex that cannot be asked."""
     file = settings.codex_home / "auth.json"
     if provider.custom or file.is_file():
         return Check(name="sign-in", status="ok", message=f"There is one in {settings.codex_home}.")
@@ -147,7 +147,7 @@ def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
 async def sign_in(
     program: str, provider: ProviderConfig, settings: Settings, environ: Mapping[str, str], folder: str
 ) -> Check:
-    """Starts an app-server, asks who is signed in (`account/read`), and ends it."""
+    """Starts an app-server, asks it who is signed in (`account/read`), and ends it."""
     home = settings.codex_home
     facts: dict[str, Fact] = {"provider": provider.id, "codex_home": str(home)}
     missing = [name for name in provider.env_names if not environ.get(name)]
@@ -180,7 +180,7 @@ async def sign_in(
 
 
 def login_command(program: str, settings: Settings, environ: Mapping[str, str]) -> str:
-    """What to type to sign in to the home that the server uses, with the Codex that it uses."""
+    """Returns the command with which a person signs in to the home that the server uses."""
     on_path = shutil.which("codex", path=environ.get("PATH", os.defpath)) is not None
     home = ""
     if "codex_home" in settings.model_fields_set and not environ.get("CODEX_HOME"):
@@ -189,7 +189,7 @@ def login_command(program: str, settings: Settings, environ: Mapping[str, str]) 
 
 
 async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
-    """Codex's own answer: whether it can run a command in its sandbox."""
+    """Runs a command in Codex's sandbox, and returns the check whether that works here."""
     bubblewrap = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
     facts: dict[str, Fact] = {"sandbox": settings.sandbox, "bubblewrap": bubblewrap}
     if settings.sandbox == "danger-full-access":
@@ -209,20 +209,21 @@ async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], 
 
 
 class _End:
-    """A child's sink that only waits for its end."""
+    """Receives a child's output, ignores it, and waits for the child's end."""
 
     def __init__(self) -> None:
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
 
     def received(self, chunk: bytes) -> None:
-        """What it prints does not matter."""
+        """Ignores the output."""
 
     def ended(self, exit: Exit) -> None:
         self.exit.set_result(exit)
 
 
 async def exit_of(command: Command, timeout_seconds: float) -> Exit | None:
-    """How a short command ended; None where it could not be started or did not end in time. It leaves no process."""
+    """Runs a short command and returns its exit; None where it could not start or did not end in time. No process is
+    left."""
     end = _End()
     try:
         child = await spawn(command, end)

@@ -12,15 +12,15 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Command, Exit, SpawnError, spawn
 
 ASK_SECONDS = 20.0
-"""How long the binary may take to tell its version or its models: 0.1 s as a rule, seconds on a cold disk."""
+"""How long the binary may take to print its version or its models: usually 0.1 s, some seconds from a cold disk."""
 
 
 ANSWER_BYTES = 64 << 20
-"""More than any catalog (0.2 MB); what comes after that is not kept."""
+"""How much of the output is kept. A catalog of models has 0.2 MB."""
 
 
 async def find_version(program: str, environment: Mapping[str, str]) -> Version:
-    """What `codex --version` says. A `Fault` where it says nothing that is a version."""
+    """Returns the release that `codex --version` prints. Raises `Fault` where it prints none."""
     text = await output_of((program, "--version"), dict(environment))
     version = version_from(text.decode(errors="replace"))
     if version is None:
@@ -29,7 +29,7 @@ async def find_version(program: str, environment: Mapping[str, str]) -> Version:
 
 
 class _Output:
-    """A child's sink that keeps what it prints, up to a limit."""
+    """Keeps what a child prints, up to a limit."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -44,7 +44,7 @@ class _Output:
 
 
 async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """What a short-lived command prints. Raises `Fault` where it fails or hangs; leaves no process."""
+    """Runs a short command and returns what it prints. Raises `Fault` where it fails or hangs. No process is left."""
     output = _Output()
     try:
         child = await spawn(Command(command, environment, os.getcwd()), output)
@@ -65,8 +65,7 @@ async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> by
 
 
 def _reason(exit: Exit) -> str:
-    """What a command said that failed: from the line that calls itself an error up to the next blank one, else its
-    last line."""
+    """Returns why a command failed, from its stderr: the paragraph that begins with an error, else the last line."""
     said = exit.stderr_tail.strip()
     error = re.search(r"^error: .*(?:\n.+)*", said, re.MULTILINE | re.IGNORECASE)
     if said:
@@ -75,5 +74,5 @@ def _reason(exit: Exit) -> str:
 
 
 def misconfigured(message: str) -> Fault:
-    """The agent on this machine cannot be used as it is; the message says what to change."""
+    """Returns the fault of an agent that cannot be used on this machine. `message` says what to change."""
     return Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))

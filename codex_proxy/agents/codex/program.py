@@ -1,7 +1,7 @@
-"""Where the Codex binary is: the one that was named, the one on PATH, or the one of the `[codex]` extra.
+"""Finds the Codex binary: the one that the operator names, the one on PATH, or the one of the extra `[codex]`.
 
-The npm package puts a Node program on PATH that starts the native binary; the wrapper costs 30 ms and 43 MiB a
-child, and on SIGKILL leaves the binary behind, so the binary itself is looked for beside it.
+npm's package puts a Node program on PATH, which starts the native binary. It costs 30 ms and 43 MiB for each child,
+and leaves the binary running when it is killed, so the native binary beside it is used instead.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ NATIVE_PATTERNS = (
     "../codex-*/vendor/{machine}-*/codex/codex",
     "../codex-*/vendor/{machine}-*/bin/codex",
 )
-"""Where npm's packages keep the native binary, seen from the package's folder. Older ones bring the binaries of
-every machine along, in folders such as `x86_64-unknown-linux-musl`."""
+"""Where npm's packages keep the native binary, below the package's folder. Older packages hold the binaries of all
+machines, in folders such as `x86_64-unknown-linux-musl`."""
 
 SYSTEMS = {"linux": "linux", "darwin": "apple"}
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def find_codex(named: str | None, search_path: str) -> str | None:
-    """The program to start, or None. `named` wins and is not checked here: its fault is told when it starts."""
+    """Returns the program to start; None where there is none. `named` is returned unchecked: a start reports its
+    fault."""
     if named:
         program = os.path.expanduser(named)
         if os.sep not in program:
@@ -40,12 +41,13 @@ def find_codex(named: str | None, search_path: str) -> str | None:
 
 
 def _absolute(program: str) -> str:
-    """A path from here made absolute, since children are started in other folders; a bare name stays one."""
+    """Returns a relative path as an absolute one, because children start in other folders. A bare name stays as it
+    is."""
     return os.path.abspath(program) if os.sep in program else program
 
 
 def bundled_codex() -> str | None:
-    """The binary that the `[codex]` extra installed."""
+    """Returns the binary that the extra `[codex]` installed; None where it is not installed."""
     if importlib.util.find_spec("codex_cli_bin") is None:
         return None
     from codex_cli_bin import bundled_codex_path
@@ -57,7 +59,7 @@ def bundled_codex() -> str | None:
 
 
 def native_of(program: str) -> str:
-    """The native binary behind a Node wrapper; the program itself where it is none, or where none is found."""
+    """Returns the native binary behind a Node wrapper; the program itself where it is no wrapper, or none is found."""
     path = Path(os.path.realpath(program))
     if not path.is_file() or not _is_node_program(path):
         return program
@@ -70,7 +72,7 @@ def native_of(program: str) -> str:
 
 
 def _machine() -> str:
-    """The machine as Rust names it."""
+    """Returns the name of this machine's architecture in Rust's spelling."""
     name = platform.machine().lower()
     return MACHINES.get(name, name)
 

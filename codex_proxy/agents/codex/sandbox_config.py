@@ -1,10 +1,10 @@
-"""What the commands of agent turns may do to files, in Codex's own terms: switches of the agent's process.
+"""The switches of an agent process that limit what Codex's commands may do to files.
 
-In: the text of the user's config.toml and what the server keeps for itself. Out: ``-c`` pairs. Pure.
+Comes in: the text of the user's config.toml and the paths that the server protects. Goes out: `-c` pairs. No IO.
 
-Two ways, since Codex has two. The older one, by sandbox mode, is what a turn gets that is not to be kept from reading.
-A *permission profile* says more (paths that no command reads), but lets Codex read the project's files through its
-sandbox, which takes it 0.2 s and more for each new thread.
+Codex has two ways. Sandbox modes are the older one; turns whose reading is not limited use them. A *permission
+profile* can also name paths that no command may read, but Codex then reads the project's files through its sandbox,
+which takes 0.2 s and more for each new thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
 
 
 class WorkspaceWrite(msgspec.Struct, frozen=True):
-    """``[sandbox_workspace_write]`` of a config.toml, as Codex knows it."""
+    """The table `[sandbox_workspace_write]` of a config.toml."""
 
     writable_roots: tuple[str, ...] = ()
     network_access: bool = False
@@ -29,7 +29,7 @@ class WorkspaceWrite(msgspec.Struct, frozen=True):
 
 
 def workspace_write(config_toml: str) -> WorkspaceWrite:
-    """The user's table; the empty text stands for a home without a file. Raises ``ConfigError``."""
+    """Reads the table from the user's config.toml; an empty text means that there is no file. Raises `ConfigError`."""
     table = table_of(parse_config(config_toml), "sandbox_workspace_write")
 
     def flag(name: str) -> bool:
@@ -44,7 +44,8 @@ def workspace_write(config_toml: str) -> WorkspaceWrite:
 
 
 def workspace_write_pairs(policy: WorkspaceWrite) -> list[tuple[str, str]]:
-    """The whole table as switches, so that a trusted project's own config.toml widens nothing: switches win."""
+    """Returns the whole table as switches, which win over a project's own config.toml, so that a project cannot widen
+    it."""
     prefix = "sandbox_workspace_write"
     return [
         (f"{prefix}.writable_roots", _array(policy.writable_roots)),
@@ -63,10 +64,11 @@ def _bool(value: bool) -> str:
 
 
 class Profiles(msgspec.Struct, frozen=True):
-    """Permission profiles of an agent process: the sandboxes of turns, with paths that no command reads.
+    """The permission profiles of an agent process: the sandboxes of its turns, with the paths that no command may
+    read.
 
-    ``name`` must be one that nobody guesses: Codex merges tables, so a project's own config.toml could add to a
-    profile whose name it knows.
+    `name` must be impossible to guess: Codex merges tables, so a project's own config.toml could add to a profile
+    whose name it knows.
     """
 
     name: str
@@ -74,13 +76,14 @@ class Profiles(msgspec.Struct, frozen=True):
     policy: WorkspaceWrite = WorkspaceWrite()
 
     def of(self, sandbox: Sandbox) -> str | None:
-        """The profile's name for a sandbox; ``None`` for the one that confines nothing."""
+        """Returns the profile's name for a sandbox; None for the sandbox that limits nothing."""
         if sandbox == "danger-full-access":
             return None
         return f"{self.name}_{'read' if sandbox == 'read-only' else 'write'}"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """The switches that define them. Codex wants a default where there are profiles; a thread's own choice wins."""
+        """Returns the switches that define the profiles. Codex requires a default profile; each thread chooses its
+        own."""
         read, write = self.of("read-only"), self.of("workspace-write")
         return [
             (f"permissions.{read}", self._table(":read-only", {})),
@@ -101,7 +104,7 @@ class Profiles(msgspec.Struct, frozen=True):
 
 
 def denied_paths(paths: Sequence[str]) -> tuple[str, ...]:
-    """The paths to deny, without those that lie in another one."""
+    """Returns the paths to deny, without those inside another one."""
     kept: list[str] = []
     for path in sorted(set(paths)):
         if not any(path.startswith(folder.rstrip("/") + "/") for folder in kept):
@@ -110,5 +113,5 @@ def denied_paths(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def toml_string(text: str) -> str:
-    """``text`` as a TOML basic string; JSON escapes are TOML's, but for DEL, which TOML wants escaped."""
+    """Returns `text` as a TOML basic string. JSON's escapes are valid in TOML, but TOML also escapes DEL."""
     return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")

@@ -1,13 +1,14 @@
-"""The home of plain-model processes: the user's sign-in and provider, and nothing else of the user's home.
+"""The Codex home of plain-model processes: the user's sign-in and model provider, and nothing else of the user's
+home.
 
-In: the text of the user's config.toml. Out: a ``ShadowHome`` plan (the text of the new config.toml, the links
-to make, what was learnt about the provider). It makes no file; the caller does, in a folder of its own that
-must hold no ``sessions/``, since the mere presence of that folder makes every ``thread/start`` slower.
+Comes in: the text of the user's config.toml. Goes out: a `ShadowHome`, which holds the text of the new config.toml,
+the links to make, and what the provider needs. No file is written here. The folder must contain no `sessions/`: where
+Codex finds that folder, every `thread/start` is slower.
 
-Why a second home: with the user's own, its AGENTS.md, ``developer_instructions`` and every configured MCP
-server reach the model in spite of all start switches.
+The user's own home cannot be used, because its AGENTS.md, `developer_instructions` and MCP servers would reach the
+model whatever switches a process is started with.
 
-Errors: ``ConfigError`` (a ``ValueError``) that names the line, or the key with a value of the wrong type.
+Raises `ConfigError` (a `ValueError`) that names the line, or the key with a value of the wrong type.
 """
 
 import tomllib
@@ -20,7 +21,7 @@ import tomli_w
 DEFAULT_PROVIDER: Final = "openai"
 
 BUILT_IN_PROVIDERS: Final = frozenset({"openai", "ollama", "lmstudio", "amazon-bedrock"})
-"""Ids that Codex reserves: their settings, retry counts included, cannot be overridden."""
+"""Provider ids that Codex reserves. Their settings, the number of retries included, cannot be changed."""
 
 PROVIDER_KEYS: Final = (
     "model",
@@ -33,23 +34,24 @@ PROVIDER_KEYS: Final = (
     "forced_chatgpt_workspace_id",
     "service_tier",  # what the user pays for, not what the model reads
 )
-"""Top-level keys that decide where a request goes and who pays; every other key stays behind."""
+"""The top-level keys that decide where requests go and who pays. No other key is taken over."""
 
 LINKED_FILES: Final = ("auth.json",)
-"""Linked, not copied: a copy would be signed out by the first renewal of the tokens. Codex writes through the
-link. It may dangle (nobody is signed in yet); a sign-out in the shadow home removes only the link."""
+"""Files that are linked and not copied: the first renewal of the tokens would sign out a copy. Codex writes through
+the link. The link may lead to nothing where nobody is signed in yet; signing out in the shadow home removes only the
+link."""
 
 
 class ConfigError(ValueError):
-    """The user's config.toml cannot be used; the text says where and why."""
+    """The user's config.toml cannot be used. The text says where and why."""
 
 
 class ProviderConfig(msgspec.Struct, frozen=True):
-    """The model provider a Codex home points at.
+    """The model provider in a Codex home.
 
-    ``custom`` is true for one the user defined: only those take retry counts. ``env_names`` are the
-    environment variables that hold its keys and headers: the child needs them, its shells do not.
-    ``shell_exclude`` is what the user already hides from shells: a start switch would replace it.
+    `custom` is true for a provider that the user defined; only those accept a number of retries. `env_names` are the
+    environment variables with its keys and headers: the child needs them, and its shells must not have them.
+    `shell_exclude` is the user's own list of variables that shells do not get, which a start switch would replace.
     """
 
     id: str = DEFAULT_PROVIDER
@@ -57,13 +59,13 @@ class ProviderConfig(msgspec.Struct, frozen=True):
     env_names: tuple[str, ...] = ()
     shell_exclude: tuple[str, ...] = ()
     service_tier: str = "default"
-    """What the user's settings ask for, by OpenAI's names."""
+    """The service tier in the user's settings, in OpenAI's spelling."""
 
 
 class ShadowHome(msgspec.Struct, frozen=True):
-    """What to make: ``config_toml`` as config.toml, and a link of each of ``links`` to the user's home.
+    """The files to make: `config_toml` as config.toml, and a link for each of `links` to the user's home.
 
-    ``notices`` are sentences for the operator about what the shadow home cannot carry over.
+    `notices` are sentences for the operator about what could not be taken over.
     """
 
     config_toml: str
@@ -73,7 +75,8 @@ class ShadowHome(msgspec.Struct, frozen=True):
 
 
 def plan_shadow_home(config_toml: str) -> ShadowHome:
-    """The shadow home for a user's config.toml; the empty text stands for a home without one."""
+    """Returns the shadow home for a user's config.toml; an empty text means that there is no file. Raises
+    `ConfigError`."""
     config = parse_config(config_toml)
     kept: dict[str, Any] = {key: config[key] for key in PROVIDER_KEYS if key in config}
     notices = []
@@ -86,12 +89,12 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
 
 
 def provider_config(config_toml: str) -> ProviderConfig:
-    """The provider alone, for processes that run in the user's own home."""
+    """Returns only the provider, for processes that run in the user's own home. Raises `ConfigError`."""
     return _provider(parse_config(config_toml))
 
 
 def parse_config(text: str) -> dict[str, Any]:
-    """A config.toml as a value. Raises ``ConfigError``."""
+    """Parses a config.toml. Raises `ConfigError`."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
@@ -130,7 +133,7 @@ def _env_names(provider: dict[str, Any], identity: str) -> tuple[str, ...]:
 
 
 def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
-    """A table of a config.toml, empty where there is none. Raises ``ConfigError`` where it is something else."""
+    """Returns a table of a config.toml, an empty one where it is missing. Raises `ConfigError` where it is no table."""
     value = parent.get(key, {})
     if not isinstance(value, dict):
         raise ConfigError(f"config.toml: {prefix}{key} is not a table")
@@ -138,14 +141,14 @@ def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, An
 
 
 def strings_of(values: Any, where: str) -> tuple[str, ...]:
-    """A list of strings of a config.toml. Raises ``ConfigError`` where it is something else."""
+    """Returns a list of strings of a config.toml. Raises `ConfigError` where it is anything else."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ConfigError(f"config.toml: {where} is not made of strings")
     return tuple(values)
 
 
 def shell_exclude(provider: ProviderConfig, hidden: Iterable[str]) -> tuple[str, ...]:
-    """What the agent's shells do not see: the user's own list, the provider's keys, and ``hidden``. Empty where
-    there is nothing to add to the user's own list."""
+    """Returns the variables that the agent's shells do not get: the user's list, the provider's keys, and `hidden`.
+    Empty where there is nothing to add to the user's list."""
     ours = (*provider.env_names, *hidden)
     return tuple(dict.fromkeys((*provider.shell_exclude, *ours))) if ours else ()

@@ -1,4 +1,4 @@
-"""What the specs of the agents that run Codex share: its program, its protocol, the provider of its config.toml."""
+"""What the specs of the agents that run Codex share: finding its program, its protocol, and its model provider."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from codex_proxy.commands.checkup import Check
 
 Dialect = Literal["codex-app-server", "codex-proto"]
-"""The agents that run Codex, each by one of its protocols."""
+"""The agents that run Codex, one for each of its protocols."""
 
 NO_CODEX = (
     "No Codex was found. Install it (`npm install -g @openai/codex`, or the extra `codex-openai-proxy[codex]`), "
@@ -34,7 +34,7 @@ NO_PROTO = (
 
 
 def codex_program(context: AgentContext) -> str:
-    """The Codex to start. Raises `NoAgentError`."""
+    """Returns the path of the Codex to start. Raises `NoAgentError`."""
     from codex_proxy.agents.codex.program import find_codex
 
     program = find_codex(context.settings.codex_bin, context.environ.get("PATH", os.defpath))
@@ -44,7 +44,7 @@ def codex_program(context: AgentContext) -> str:
 
 
 def check_with(agent: Literal["auto"] | Dialect) -> Callable[[AgentContext], Awaitable[list[Check]]]:
-    """The `check` of the spec of an agent that runs Codex."""
+    """Returns the `check` of the spec of an agent that runs Codex."""
 
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.codex.checks import codex_checks
@@ -55,13 +55,13 @@ def check_with(agent: Literal["auto"] | Dialect) -> Callable[[AgentContext], Awa
 
 
 class Protocol(msgspec.Struct, frozen=True):
-    """How a Codex is driven, or why it cannot be."""
+    """The protocol by which a Codex is driven, or the reason why it cannot be."""
 
     agent: Dialect
     check: BinaryCheck | None = None
-    """What its app-server speaks, where that drives it."""
+    """What its app-server supports, where that is the protocol."""
     fault: str = ""
-    """Why it cannot be driven so, and what to do."""
+    """Why the Codex cannot be driven, and what to do; empty where it can."""
 
 
 async def protocol_of(
@@ -71,8 +71,8 @@ async def protocol_of(
     check: Callable[[], Awaitable[BinaryCheck]],
     environment: Mapping[str, str],
 ) -> Protocol:
-    """The protocol that is named, else the first of them that the program speaks. `check` asks for what its app-server
-    speaks."""
+    """Returns the protocol of the agent that is named, else the first that the program speaks. `check` asks the
+    program what its app-server supports."""
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)
         return Protocol(agent, fault="" if spoken else NO_PROTO.format(version=version))
@@ -89,7 +89,7 @@ async def protocol_of(
 
 
 async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
-    """Whether the program has `codex proto`. Where there is no such command, the word is taken for a prompt."""
+    """Whether the program has the command `codex proto`. A program without it takes the word for a prompt."""
     from codex_proxy.agents.codex.commands import output_of
 
     try:
@@ -99,7 +99,7 @@ async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
 
 
 def provider_of(config: Path) -> ProviderConfig:
-    """What the user's config.toml says of the model provider. Raises `ValueError` that says what is wrong in it."""
+    """Reads the model provider from the user's config.toml. Raises `ValueError` with what is wrong in the file."""
     from codex_proxy.agents.codex.shadow_home import ConfigError, provider_config
 
     try:

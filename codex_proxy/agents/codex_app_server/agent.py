@@ -1,4 +1,4 @@
-"""The agent `codex-app-server`: a pool of long-lived processes for each of the two kinds of turn."""
+"""The agent `codex-app-server`: a pool of long-lived processes for plain-model turns, and one for agent turns."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 
 START_SECONDS = 20.0
-"""How long a process may take to greet us: 70 ms as a rule, 0.5 s in a fresh home, more on a cold disk."""
+"""How long a process may take to answer `initialize`: usually 70 ms, 0.5 s in a new home, more from a cold disk."""
 
 RECHECK_SECONDS = 10.0
-"""A sign-in that is kept in the system's keyring changes no file: how often a new process is asked about it."""
+"""How often a new process is asked who is signed in. A sign-in in the system's keyring changes no file."""
 
 LIMITS_SECONDS = 5.0
-"""How long the agent may take to tell what its account may still use: it asks its provider."""
+"""How long the agent may take to report the limits of its account, for which it asks its provider."""
 
 CLIENT_NAME = "codex_openai_proxy"
 
@@ -43,39 +43,39 @@ NOT_SIGNED_IN = Failure(
 
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
-    """How to start the two kinds of process, and what there is to know of them before they run."""
+    """How to start the two kinds of process, and what is known of them before they run."""
 
     name: str
     version: str
     plain: Command
     agent: Command | None
-    """None: one kind of process serves both kinds of turn (the fake agent)."""
+    """None where one kind of process serves both kinds of turn (the fake agent)."""
     empty_folder: str
     models: tuple[AgentModel, ...]
     any_model: bool
     sign_in_file: str = ""
     """The file that changes when somebody signs in."""
     start_mark: str = ""
-    """A file that says that this version has started before; see `first_start`."""
+    """A file that exists once this release has started with this state folder."""
     profiles: Profiles | None = None
     """The permission profiles of agent processes; None where they have none (the fake agent)."""
     can_confine: Callable[[], Awaitable[bool]] | None = None
-    """Whether the machine lets commands be kept from reading. Takes 0.1 s and more."""
+    """Finds out whether commands can be kept from reading files on this machine. Takes 0.1 s and more."""
     contract: ContractCheck = ContractCheck()
-    """What the binary has of what we need."""
+    """What the binary has, and lacks, of the protocol that we need."""
     renew_check: Callable[[], Awaitable[None]] | None = None
-    """Asks the binary again what it speaks, for the next start."""
+    """Asks the binary again what it supports, for the next start of the server."""
 
 
 class _Start(msgspec.Struct, frozen=True):
-    """When a process was started, and what the sign-in's file looked like then."""
+    """When a process was started, and the stamp of the sign-in file at that time."""
 
     at: float
     stamp: tuple[int, int, int] | None
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:
-    """What changes with a file's content; None where there is no such file."""
+    """Returns a stamp that changes with the file's content; None where there is no such file."""
     try:
         stat = os.stat(file)
     except OSError:
@@ -84,7 +84,7 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
 
 
 class AppServerAgent:
-    """An `Agent`. The pool of the default mode is warm after `start`; the other starts when first needed."""
+    """An `Agent`. `start` warms the pool of the default mode; the other pool starts when it is first needed."""
 
     members: Mapping[str, Agent] = {}
 
@@ -126,7 +126,7 @@ class AppServerAgent:
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        """The pool of plain-model turns and that of agent turns, or the one that serves both."""
+        """The pools: one for plain-model turns and one for agent turns, or one for both."""
         return (self._plain,) if self._plain is self._agent else (self._plain, self._agent)
 
     async def start(self) -> None:
@@ -145,8 +145,8 @@ class AppServerAgent:
         return AgentSession(turn, transport.dialect, transport)
 
     async def _permissions(self, turn: Turn) -> str | None:
-        """The permission profile of a turn that is kept from reading. None where it gets its plain sandbox: where
-        Codex cannot do better here, no sandboxed command runs at all."""
+        """Returns the permission profile of a turn whose commands must not read protected paths. None where the turn
+        gets a plain sandbox mode; on a machine where Codex cannot limit reading, its sandbox runs no command at all."""
         profiles, can_confine = self._processes.profiles, self._processes.can_confine
         if turn.mode == "model" or not turn.confine_reads or profiles is None or can_confine is None:
             return None
@@ -157,7 +157,8 @@ class AppServerAgent:
         return profiles.of(turn.sandbox) if await asyncio.shield(self._confines) else None
 
     async def _signed_in_transport(self, pool: Pool) -> ThreadTransport:
-        """A transport on a process that is signed in. A sign-in since its start takes a new process to be seen."""
+        """Returns a transport on a process that is signed in. Only a new process notices a sign-in that came after
+        its start."""
         transport = await pool.acquire()
         if not transport.process.connection.signed_in and self._may_have_changed(transport.process):
             pool.retire(transport.process)
@@ -169,7 +170,7 @@ class AppServerAgent:
         raise Fault(NOT_SIGNED_IN)
 
     def _may_have_changed(self, process: AppServerProcess) -> bool:
-        """Whether somebody may have signed in since this process was started."""
+        """Whether somebody may have signed in since the process was started."""
         start = self._starts.get(process)
         if start is None or start.stamp != _stamp(self._sign_in_file):
             return True

@@ -1,9 +1,9 @@
-"""What the Codex binary on this machine speaks, asked once and kept in the state folder.
+"""Finds out what the Codex binary on this machine supports, once, and keeps the answer in the state folder.
 
-Asks the binary for the schema of its app-server, holds the contract against it, and tries which of our start switches
-it knows. The answer belongs to a binary (its path, size and time) and to the contract of this version of the proxy; it
-is read back at every later start. Once a day it is asked for again, behind a start: a script that stands before the
-binary stays the same when the binary changes.
+Asks the binary for the schema of its app-server, compares it with the contract, and tries which start switches it
+knows. The answer is for one binary (its path, size and time) and one version of the contract; later starts read it
+from the file. Once a day a start asks again in the background, because a script that starts another binary stays the
+same when that binary changes.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from codex_proxy.files.private import make_folder, replacing
 log = structlog.get_logger(__name__)
 
 SCHEMA_FILE: Final = "codex_app_server_protocol.schemas.json"
-"""The file that holds everything, of the many that the binary writes."""
+"""The file with the whole schema, among the many that the binary writes."""
 
 KEPT_SECONDS: Final = 86400.0
-"""How old an answer may be before a start asks for a new one, behind its back."""
+"""How old an answer may be before a start asks again in the background."""
 
 _NAMED: Final = re.compile(r"(?:configuration field|in) `([^`]+)`")
-"""How the binary ends its refusal of a switch: `unknown configuration field `x`` or, of a wrong type, `in `x``."""
+"""The end of the binary's refusal of a switch: `unknown configuration field `x``, or for a wrong type `in `x``."""
 
 
 class BinaryCheck(msgspec.Struct, frozen=True):
-    """What there is to know of a binary before it is driven."""
+    """What is known of a binary before it is driven."""
 
     contract: ContractCheck = ContractCheck()
     unknown_switches: tuple[str, ...] = ()
-    """Keys of start switches that it does not know; with some of them it would not start."""
+    """Keys of start switches that the binary does not know. With some of them it would not start."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """An answer in the state folder, and what it belongs to."""
+    """An answer in the state folder, with the binary and the contract that it is for."""
 
     binary: tuple[str, int, int]
     contract: str
@@ -55,14 +55,15 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 async def check_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """The kept answer, or a new one, which is kept. Raises `Fault` where the binary cannot say what it speaks."""
+    """Returns the kept answer, or asks the binary and keeps its answer. Raises `Fault` where the binary cannot be
+    asked."""
     kept = _read(program, state)
     return kept if kept is not None else await _ask_and_keep(program, state, environment)
 
 
 async def renew_check(program: str, state: str, environment: Mapping[str, str], now: float) -> None:
-    """Asks again where the kept answer is older than a day; `now` is the time since the epoch. What has changed is
-    logged, and holds from the next start on. Raises nothing: the server serves by what it knew."""
+    """Asks again where the kept answer is older than a day; `now` is the time in seconds since the epoch. A change is
+    logged and holds from the next start on. Raises nothing: the server goes on with what it knew."""
     try:
         if now - _file(program, state).stat().st_mtime < KEPT_SECONDS:
             return
@@ -76,7 +77,7 @@ async def renew_check(program: str, state: str, environment: Mapping[str, str], 
 
 
 async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """A new answer, which nobody keeps. Raises `Fault`."""
+    """Asks the binary, and keeps nothing. Raises `Fault`."""
     with private_home(state) as home:
         base = {**environment, "CODEX_HOME": home}
         schema = await schema_of(program, home, base)
@@ -91,7 +92,7 @@ async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -
 
 
 async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -> bytes:
-    """The schema that the binary writes, by way of `folder`. Raises `Fault`."""
+    """Returns the schema that the binary writes into `folder`. Raises `Fault`."""
     out = Path(folder) / "schema"
     make_folder(out)
     command = (program, "app-server", "generate-json-schema", "--experimental", "--out", str(out))
@@ -105,10 +106,10 @@ async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -
 async def unknown_switches(
     program: str, switches: Sequence[Switch], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The keys of the switches that the binary does not know, or gives another type.
+    """Returns the keys of the switches that the binary does not know, or that need another type of value.
 
-    It names one at a time, so it is asked until it has nothing against those that are left. A refusal that names none
-    of them is about something else, and says nothing of the rest.
+    The binary names one key at a time, so it is started until it accepts the rest. A refusal that names none of the
+    keys is about something else, and ends the search.
     """
     left, unknown = list(switches), list[str]()
     while left:
@@ -140,7 +141,7 @@ async def _ask_and_keep(program: str, state: str, environment: Mapping[str, str]
 
 
 def _read(program: str, state: str) -> BinaryCheck | None:
-    """The kept answer; None where there is none for this binary and this contract."""
+    """Returns the kept answer; None where there is none for this binary and this contract."""
     try:
         kept = msgspec.json.decode(_file(program, state).read_bytes(), type=_Kept)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -155,7 +156,7 @@ def _file(program: str, state: str) -> Path:
 
 
 def _binary(program: str) -> tuple[str, int, int] | None:
-    """What changes with the binary; None where there is none, which a start will say."""
+    """Returns the path, size and time of the binary; None where there is no such file, which a start will report."""
     try:
         stat = os.stat(program)
     except OSError:
@@ -164,6 +165,6 @@ def _binary(program: str) -> tuple[str, int, int] | None:
 
 
 def _contract_digest() -> str:
-    """What changes with what is asked of a binary."""
+    """Returns a digest of the contract and the switches, which changes with either."""
     asked = repr((CONTRACT, COMMON_SWITCHES, PLAIN_SWITCHES))
     return hashlib.sha256(asked.encode()).hexdigest()[:16]

@@ -1,15 +1,15 @@
-"""What this dialect needs of `codex app-server`, held against what a binary says that it speaks.
+"""The contract: what the dialect needs of `codex app-server`, and its comparison with the schema of a binary.
 
-In: the JSON Schema that ``codex app-server generate-json-schema --experimental`` writes. Out: a `ContractCheck`: the
-messages, fields and values that are missing, and which feature needs each. What no feature is named for is needed by
-every turn. So the binary decides whether it can be driven, and not the number of its release.
+Comes in: the JSON Schema that `codex app-server generate-json-schema --experimental` writes. Goes out: a
+`ContractCheck` with the messages, fields and values that are missing, and the feature that needs each. What names no
+feature is needed by every turn. So the binary decides whether it can be driven, and not the number of its release.
 
-A clause names fields by their path: ``turn.id``; ``input[].text`` is a field of every element of an array, and
-``item<reasoning>.summary`` one of the variant whose ``type`` is ``reasoning``. Its value is a JSON type, or in double
-quotes a value that an enumeration must have. A field is there when the schema allows that type or value in it, whatever
-else it allows. Of messages that we send it is also checked that the binary requires no field that we do not send.
+A clause names fields by their path: `turn.id`; `input[].text` is a field of every element of an array, and
+`item<reasoning>.summary` a field of the variant whose `type` is `reasoning`. Its value is a JSON type, or in double
+quotes a value that an enumeration must have. A field is present when the schema allows that type or value in it. For
+messages that we send, the binary must also require no field that we do not send.
 
-Source: the schemas of releases 0.133 to 0.169, and what the modules beside this one write and read.
+Source: the schemas of releases 0.133 to 0.169, and the messages that the modules of this folder write and read.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ Feature = (
         "command_clean_up",
     ]
 )
-"""What can be off while the rest is served: a capability, by which requests are refused, or something that a request
-goes on without.
+"""What can be off while everything else is served: a capability, or something that a request can do without.
 
-`parallel_calls`: several calls of the client's tools in one answer; without it they come one at a time. `effort`: the
-effort and summary of a request. `reasoning`, `usage`, `activity`: the model's reasoning, its count of
-tokens (an estimate then), what the agent does. `confined_reads`: commands are kept from our files.
-`command_clean_up`: commands that outlive their turn are ended with it."""
+`parallel_calls`: several calls of the client's tools in one answer; without it one at a time. `effort`: the reasoning
+effort and summary that a request asks for. `reasoning`, `usage`, `activity`: the model's reasoning, the number of
+tokens (else an estimate), and what the agent does. `confined_reads`: commands cannot read our files.
+`command_clean_up`: commands that outlive their turn are ended.
+"""
 
 
 class Clause(NamedTuple):
-    """Fields of one message, and the feature that needs them; None: every turn does."""
+    """Fields of one message, and the feature that needs them. None: every turn needs them."""
 
     way: Way
     method: str
@@ -59,7 +59,7 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
         *("images", "plain_model", "web_search", "verbosity", "service_tier"),
     }
 )
-"""What can be done with a binary that lacks nothing."""
+"""The capabilities with a binary that lacks nothing."""
 
 ANY: Final = "any"
 
@@ -206,33 +206,33 @@ CONTRACT: Final = (
         "activity",
     ),
 )
-"""All that is needed, in the order of a turn."""
+"""Everything that is needed, in the order of a turn."""
 
 NEEDED_BY: Final[Mapping[Feature, tuple[Feature, ...]]] = {"client_tools": ("tool_replies", "parallel_calls")}
-"""Features that are off with another one."""
+"""Features that are also off when the one in the key is."""
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """What a binary does not have: `turn/start.outputSchema`, or a whole message."""
+    """Something that a binary lacks: `turn/start.outputSchema`, or a whole message."""
 
     name: str
     feature: Feature | None
-    """What goes without it; None: nothing does."""
+    """The feature that is off without it. None: no turn is possible without it."""
 
 
 class ContractCheck(msgspec.Struct, frozen=True):
-    """What a schema says of a binary: everything that is missing, in the order of the contract."""
+    """Everything that a binary lacks, in the order of the contract."""
 
     missing: tuple[Missing, ...] = ()
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """What is missing that no turn can do without."""
+        """The names of what is missing and needed by every turn."""
         return tuple(each.name for each in self.missing if each.feature is None)
 
     @property
     def refusal(self) -> str | None:
-        """Why the binary cannot be driven, for behind its release; None where it can."""
+        """Why the binary cannot be driven, as the end of a sentence; None where it can."""
         if not self.needed:
             return None
         return (
@@ -242,7 +242,7 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def off(self) -> dict[str, tuple[str, ...]]:
-        """The features that cannot be had, and what each of them lacks."""
+        """The features that are off, each with the names of what it lacks."""
         off: dict[str, tuple[str, ...]] = {}
         for each in self.missing:
             if each.feature is None:
@@ -253,12 +253,12 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What can be done with this binary."""
+        """The capabilities with this binary."""
         return CAPABILITIES - frozenset(self.off)
 
 
 def check_contract(schema: bytes) -> ContractCheck:
-    """Holds the contract against the schema that a binary wrote. Raises `SchemaError`."""
+    """Compares the contract with the schema that a binary wrote. Raises `SchemaError`."""
     return ContractCheck(tuple(_missing(ProtocolSchema(schema))))
 
 
@@ -272,7 +272,7 @@ def _missing(schema: ProtocolSchema) -> Iterator[Missing]:
 
 
 def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """The names of what a clause wants and the schema does not have."""
+    """Yields the names of what a clause needs and the schema lacks."""
     message = schema.message(clause.way, clause.method)
     if message is None:
         yield clause.method if clause.way != "answer" else f"the answer to {clause.method}"
@@ -284,7 +284,7 @@ def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """The fields that the binary requires of a message of ours and that we do not send."""
+    """Yields the fields that the binary requires in a message of ours and that we do not send."""
     if clause.way not in ("request", "reply") or clause.feature not in (None, "client_tools"):
         return
     message = schema.message(clause.way, clause.method)
@@ -303,7 +303,7 @@ def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _allows(schema: ProtocolSchema, found: list[Any], wanted: str) -> bool:
-    """Whether one of the nodes for a field allows the type, or the value in quotes."""
+    """Whether one of the nodes of a field allows the type, or the value in quotes."""
     for node in found:
         if wanted == ANY or node is True or node == {}:
             return True

@@ -1,15 +1,15 @@
-"""How a ``codex app-server`` process and its threads are started, as values.
+"""The arguments with which `codex app-server` and its threads are started.
 
-In: what the operator and the provider want. Out: the argument vector, the parameters of ``initialize`` and
-``thread/start``. Nothing is spawned and nothing is read here.
+Comes in: what the operator and the provider want. Goes out: the argument vector, and the parameters of `initialize`
+and `thread/start`. No IO.
 
-Two kinds of process. A *plain-model* process runs in a shadow home and is nothing but the model: the client
-is the agent. An *agent* process runs in the user's own home, and Codex stays what the user made it; its
-switches only end what no server wants (side connections, endless retries, idle threads kept in memory).
+There are two kinds of process. A *plain-model* process runs in a shadow home and only passes requests to the model:
+the client is the agent. An *agent* process runs in the user's own home as the user has configured it; its switches
+only turn off what no server wants (side connections, endless retries, idle threads that are kept in memory).
 
-Every switch carries its reason. All must be process arguments: the per-thread ``config`` comes too late for
-the network, and 0.163 ignores it for the model catalog. An invalid argument ends the process at start.
-Source: experiments with releases from 0.133 to 0.169, kept up by the tests that drive the real binary.
+The reason stands beside each switch. All switches are arguments of the process: the `config` of a thread comes too
+late for the network, and 0.163 ignores it for the model catalog. A process ends at once where an argument is invalid.
+Source: experiments with releases 0.133 to 0.169, and the tests with the real binary.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -20,12 +20,12 @@ from codex_proxy.agents.codex.shadow_home import ProviderConfig, shell_exclude
 from codex_proxy.agents.codex.version import NEWEST_TESTED, Version
 
 SAFE_SNAPSHOTS_SINCE: Final = Version(0, 158, 0)
-"""Earlier releases run each command in a snapshot of a login shell, which has the variables again that are hidden from
-commands, the provider's key among them. Seen on 0.133 to 0.157.1; those take no snapshot."""
+"""Before this release a command runs in a snapshot of a login shell, which has the variables again that commands must
+not have, the provider's key among them. Seen on 0.133 to 0.157.1; snapshots are turned off for those."""
 
 
 class Switch(NamedTuple):
-    """One ``-c key=value``: the value is TOML text."""
+    """A switch `-c key=value`, whose value is TOML."""
 
     key: str
     value: str
@@ -92,7 +92,7 @@ OPT_OUT_NOTIFICATIONS: Final = (
     "skills/changed",
     "app/list/updated",
 )
-"""Notifications we never use. Codex does not write them at all then, which spares a parse per turn each."""
+"""Notifications that are not used. Codex does not write them then, which saves reading them."""
 
 
 def app_server_argv(
@@ -106,14 +106,14 @@ def app_server_argv(
     unknown: Collection[str] = (),
     version: Version = NEWEST_TESTED,
 ) -> tuple[str, ...]:
-    """The argument vector of an app-server.
+    """Returns the argument vector of an app-server.
 
-    ``catalog_path`` is the file of ``plain_catalog``; a plain process without one is a ``ValueError``, since
-    the bundled models would put the client's tools behind JavaScript. ``provider`` gives a custom provider no
-    retries (a retry streams text again that the client already has) and hides its keys from the agent's
-    shells; ``hidden`` are further variables that those do not see. ``extra`` are further ``(key, TOML value)``
-    pairs; they come last, and the last one wins. ``unknown`` are keys of switches that the binary does not know: some
-    of them would end it at start. ``version`` is its release, for the faults of earlier ones.
+    `catalog_path` is the file with `plain_catalog`. A plain process needs it (`ValueError` without), because the
+    bundled models would put the client's tools behind JavaScript. `provider` gives a custom provider no retries,
+    since a retry would stream text again that the client already has, and keeps its keys from the agent's shells;
+    `hidden` are further variables that the shells do not get. `extra` are further `(key, TOML value)` pairs, which
+    come last and win. `unknown` are keys of switches that the binary does not know, some of which would end it at
+    once. `version` is its release, because some switches are only for the faults of earlier ones.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")
@@ -145,7 +145,8 @@ def _provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
 
 
 def _shell_pairs(provider: ProviderConfig, hidden: Iterable[str]) -> list[tuple[str, str]]:
-    """Hides variables from the agent's shells. A switch replaces the user's own list, so that one is in it too."""
+    """Returns the switch that keeps variables from the agent's shells. It replaces the user's list, so it contains
+    that list."""
     names = shell_exclude(provider, hidden)
     if not names:
         return []
@@ -154,7 +155,7 @@ def _shell_pairs(provider: ProviderConfig, hidden: Iterable[str]) -> list[tuple[
 
 
 def initialize_params(client_name: str, version: str) -> dict[str, Any]:
-    """Parameters of ``initialize``. ``client_name`` is what the model server sees as ``originator``."""
+    """Returns the parameters of `initialize`. The model server sees `client_name` as `originator`."""
     return {
         "clientInfo": {"name": client_name, "title": client_name, "version": version},
         "capabilities": {
@@ -169,9 +170,10 @@ def initialize_params(client_name: str, version: str) -> dict[str, Any]:
 def plain_thread_params(
     cwd: str, *, model: str | None, tools: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
-    """``thread/start`` of a plain-model turn: no base prompt, no environment, only the client's ``tools``.
+    """Returns the parameters of `thread/start` for a plain-model turn: no base prompt, no environment, only the
+    client's `tools`.
 
-    ``cwd`` should be an empty folder: Codex looks there for a project's own configuration.
+    `cwd` should be an empty folder, because Codex looks there for a project's configuration.
     """
     return _thread_params(cwd, model, "read-only") | {
         "environments": [],
@@ -183,9 +185,10 @@ def plain_thread_params(
 def agent_thread_params(
     cwd: str, *, model: str | None, sandbox: Sandbox = "read-only", permissions: str | None = None
 ) -> dict[str, Any]:
-    """``thread/start`` of an agent turn: Codex with its own prompt and tools, at work in ``cwd``.
+    """Returns the parameters of `thread/start` for an agent turn: Codex with its own prompt and tools, working in
+    `cwd`.
 
-    ``permissions`` is a permission profile of the process, in place of the sandbox.
+    `permissions` names a permission profile of the process, which replaces the sandbox.
     """
     params = _thread_params(cwd, model, sandbox)
     if permissions is not None:

@@ -1,13 +1,13 @@
-"""Which process of a pool serves a turn, and which processes a pool starts and gives up.
+"""Decides which process of a pool serves a turn, and which processes the pool starts and retires.
 
-Decides purely, from what the pool says about its processes: `assign` for one turn, `maintain` for the pool as a
-whole. It does not know what a process is, how it is started or how long that takes; the pool performs what
-is decided here, and asks again after that and whenever something has changed: a turn came or ended, a process
-became ready or is gone, time passed.
+No IO. Comes in: the state of the pool's processes, and how many turns wait. Goes out: what to do, from `assign` for
+one turn and from `maintain` for the pool. The pool does it, and asks again after any change: a turn came or ended, a
+process became ready or ended, time passed.
 
-A worn process (too old, too large, or too many turns served) gets a successor first and no turns after that: it drains,
-and is retired when idle. Where the limit leaves no room for a successor, one worn process at a time is given
-up when that leaves another to serve; a pool of one is renewed when it is idle. Serving comes before renewing.
+A worn process (too old, too large, or after too many turns) gets a successor first and takes no turns after that: it
+drains, and is retired when it is idle. Where the limit leaves no room for a successor, one worn process at a time is
+retired if another can serve; the only process of a pool is renewed when it is idle. Serving turns comes before
+renewing processes.
 """
 
 from enum import Enum
@@ -16,18 +16,18 @@ import msgspec
 
 
 class State(Enum):
-    """What a process of the pool can be used for."""
+    """How a process of the pool can be used."""
 
     STARTING = "starting"
     """Not yet ready for turns."""
     READY = "ready"
     """Takes turns."""
     DRAINING = "draining"
-    """Finishes its turns and gets no other; also one that is ending but not gone."""
+    """Finishes its turns and gets no new ones; also a process that is ending."""
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """A process of the pool, as far as it matters here; ages in seconds since its start, memory in bytes."""
+    """What the decisions need to know of a process. Ages are in seconds since its start, memory is in bytes."""
 
     key: int
     state: State
@@ -38,11 +38,10 @@ class ProcessInfo(msgspec.Struct, frozen=True):
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
-    """How many processes and turns there may be.
+    """The limits of a pool.
 
-    `min_processes` are kept warm; all that exist, draining ones included, are never more than
-    `max_processes`. From `busy_from` running turns on a process counts as busy, and if all are, another is
-    started ahead.
+    `min_processes` are kept warm; there are never more than `max_processes`, draining ones included. A process with
+    `busy_from` running turns counts as busy; when all are busy, another one is started ahead of need.
     """
 
     min_processes: int = 1
@@ -62,23 +61,23 @@ class PoolLimits(msgspec.Struct, frozen=True):
 
 
 class Use(msgspec.Struct, frozen=True):
-    """Give the turn to this process now."""
+    """Give the turn to this process."""
 
     key: int
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Keep the turn until something has changed."""
+    """Keep the turn until something changes."""
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """Refuse the turn, for this reason."""
+    """Refuse the turn for this reason."""
 
     reason: str
 
 
 class Maintenance(msgspec.Struct, frozen=True):
-    """What the pool does about its processes: the processes to retire are idle, those to drain are busy."""
+    """What the pool does with its processes. Those to retire are idle, those to drain are busy."""
 
     start: bool
     drain: tuple[int, ...]
@@ -86,10 +85,10 @@ class Maintenance(msgspec.Struct, frozen=True):
 
 
 def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Use | Wait | Refuse:
-    """Where a turn goes that has just come, or the first of those that wait.
+    """Decides where a turn goes, either a new one or the first of those that wait.
 
-    `waiting` counts the other turns that wait. The least busy process with room is used, a worn one only when
-    there is no other. After each answer the pool counts the turn before it asks for the next.
+    `waiting` is the number of the other turns that wait. The least busy process with room is used, a worn one only
+    where there is no other. The pool counts the turn before it asks for the next one.
     """
     free = [s for s in processes if s.state is State.READY and s.turns_running < limits.max_turns_running]
     if free:
@@ -100,7 +99,7 @@ def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int)
 
 
 def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Maintenance:
-    """Which processes to start (one at most), to drain and to retire, when `waiting` turns have no process."""
+    """Decides which processes to start (one at most), to drain and to retire, while `waiting` turns have no process."""
     starting = [s for s in processes if s.state is State.STARTING]
     ready = [s for s in processes if s.state is State.READY]
     fresh = [s for s in ready if not is_worn(s, limits)]
@@ -122,7 +121,7 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
 
 
 def is_worn(process: ProcessInfo, limits: PoolLimits) -> bool:
-    """Whether a process has lived_seconds or worked long enough, or grown enough, to be renewed."""
+    """Whether a process is too old, has served too many turns, or has grown too large."""
     if limits.max_memory and process.memory >= limits.max_memory:
         return True
     return process.age >= limits.max_age or process.turns_served >= limits.max_turns_served

@@ -1,7 +1,8 @@
-"""The JSON Schema of an app-server's protocol, and the ways through it: from a method to its fields.
+"""Reads the JSON Schema of an app-server's protocol: finds the messages by their methods, and the fields of a
+message.
 
-In: the text that ``codex app-server generate-json-schema`` writes. It lists the requests of clients, those of the
-server and its notifications, each a method with a reference to its parameters. Errors: `SchemaError`.
+Comes in: the text that `codex app-server generate-json-schema` writes. It lists the requests of clients, the requests
+of the server and the notifications, each as a method with a reference to its parameters. Raises `SchemaError`.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from typing import Any, Final, Literal
 import msgspec
 
 Way = Literal["request", "answer", "notification", "question", "reply"]
-"""`request`: parameters of what we ask; `answer`: what we read of its answer; `notification`; `question`: what we read
-of what the agent asks; `reply`: what we answer to it."""
+"""The kinds of message. `request`: the parameters of a request that we send; `answer`: its result; `notification`;
+`question`: the parameters of a request that the agent sends; `reply`: the result that we send."""
 
 DEFINITIONS: Final[Mapping[str, str]] = {
     "rawResponseItem/completed": "RawResponseItemCompletedNotification",
     "rawResponse/completed": "RawResponseCompletedNotification",
     "account/read": "GetAccountResponse",
 }
-"""Where the schema does not lead from a method to its definition: notifications that its list leaves out, and answers
-that are not called like their request."""
+"""The definitions of messages that the schema does not lead to: notifications that its list lacks, and answers whose
+definition has another name than the request."""
 
 
 class SchemaError(ValueError):
-    """The text is no schema of an app-server; it says why."""
+    """The text is no schema of an app-server. The message says why."""
 
 
 class ProtocolSchema:
-    """A schema, and the ways through it."""
+    """The schema of one binary."""
 
     def __init__(self, text: bytes) -> None:
         try:
@@ -41,7 +42,7 @@ class ProtocolSchema:
         self._lists = {name: self._methods(name) for name in lists}
 
     def _methods(self, name: str) -> dict[str, Any]:
-        """The messages of a list, by method: the node of their parameters."""
+        """Returns the messages of a list: the node of the parameters by method."""
         listed = self._pointed(f"#/definitions/{name}")
         variants = listed.get("oneOf") if isinstance(listed, dict) else None
         if not isinstance(variants, list):
@@ -54,14 +55,14 @@ class ProtocolSchema:
         return methods
 
     def _pointed(self, reference: str) -> Any:
-        """What a reference leads to; None where it leads to nothing."""
+        """Returns the node that a reference names; None where there is none."""
         node: Any = self._document
         for part in reference.removeprefix("#/").split("/"):
             node = node.get(part) if isinstance(node, dict) else None
         return node
 
     def message(self, way: Way, method: str) -> Any:
-        """The node of a message; None where there is no such message."""
+        """Returns the node of a message; None where there is no such message."""
         if way in ("request", "answer"):
             listed = self._lists["ClientRequest"].get(method)
         elif way == "notification":
@@ -74,12 +75,13 @@ class ProtocolSchema:
         return self._named(method) if listed is None and way == "notification" else listed
 
     def _named(self, method: str) -> Any:
-        """The definition that `DEFINITIONS` names for a method: of the API's second version, or without one."""
+        """Returns the definition in `DEFINITIONS` for a method, in the second version of the API or without a
+        version."""
         name = DEFINITIONS.get(method, "")
         return self._pointed(f"#/definitions/v2/{name}") or self._pointed(f"#/definitions/{name}")
 
     def at(self, node: Any, path: str) -> list[Any]:
-        """The nodes that a path leads to."""
+        """Returns the nodes at a path."""
         found = [node]
         for step in path.split("."):
             step, _, tag = step.rstrip(">").partition("<")
@@ -92,12 +94,12 @@ class ProtocolSchema:
         return found
 
     def _inside(self, found: list[Any], part: Callable[[dict[str, Any]], Any]) -> list[Any]:
-        """One part of every node, where it has it."""
+        """Returns one part of every node that has it."""
         parts = (part(inner) for each in found for inner in self.nodes(each))
         return [each for each in parts if each is not None]
 
     def nodes(self, node: Any, seen: frozenset[str] = frozenset()) -> Iterator[dict[str, Any]]:
-        """A node and all that it may be instead, behind references and alternatives."""
+        """Yields a node and its alternatives, with references followed."""
         if not isinstance(node, dict):
             return
         reference = node.get("$ref")
@@ -109,7 +111,7 @@ class ProtocolSchema:
                 yield from self.nodes(each, seen)
 
     def _variants(self, node: Any, tag: str) -> Iterator[dict[str, Any]]:
-        """Of all that a node may be, what has this `type`."""
+        """Yields those alternatives of a node that have this `type`."""
         for each in self.nodes(node):
             kind = (each.get("properties") or {}).get("type")
             if isinstance(kind, dict) and tag in (kind.get("enum") or ()):

@@ -1,8 +1,8 @@
-"""What Codex there is on this machine, and the folders and commands to run it with.
+"""Prepares everything that app-server processes need: asks the binary, reads the user's config.toml, fills the state
+folder.
 
-Does the reading and writing that `agents.codex_app_server` only plans: asks the binary for its version and
-its models, reads the user's config.toml, and lays out our state folder (shadow home, patched catalog). It
-writes nothing to the user's own home.
+The binary is asked for its release, its protocol and its models. The state folder gets the shadow home and the
+patched catalog. Nothing is written to the user's own home.
 """
 
 from __future__ import annotations
@@ -56,21 +56,20 @@ class CodexSetup(msgspec.Struct, frozen=True):
     plain: Command
     agent: Command
     profiles: Profiles
-    """What the agent processes have permission profiles for."""
+    """The permission profiles of agent processes."""
     empty_folder: str
-    """The working folder of plain-model turns: nothing is in it that could reach the model."""
+    """The working folder of plain-model turns. It is empty, so that no file of it reaches the model."""
     start_mark: str = ""
-    """The file that is there once this version has started with our state folder."""
+    """A file that exists once this release has started with this state folder."""
     check: BinaryCheck = BinaryCheck()
-    """What the binary speaks."""
+    """What the binary supports."""
     notices: tuple[str, ...] = ()
 
 
 class CodexPlaces(msgspec.Struct, frozen=True):
-    """Where things are: the binary, the user's home of it, our state folder, and the workspace.
+    """The paths that a setup needs: the binary, the user's Codex home, the server's state folder, and the workspace.
 
-    A home that does not exist is one that Codex has yet to make: it does at its first start, where nobody
-    names it to it.
+    The home may not exist yet: Codex makes the default one when it first starts.
     """
 
     program: str
@@ -78,17 +77,17 @@ class CodexPlaces(msgspec.Struct, frozen=True):
     state: str
     workdir: str
     policy: WorkspaceWrite = WorkspaceWrite()
-    """What the sandbox `workspace-write` allows beside the workspace."""
+    """What the sandbox `workspace-write` allows besides the workspace."""
     unreadable: tuple[str, ...] = ()
-    """What commands of confined turns may not read."""
+    """The paths that commands of sandboxed turns may not read."""
     profile: str = "codex_proxy"
-    """How the permission profiles of its processes begin: a name that no project's configuration knows."""
+    """How the names of the permission profiles begin. No project's configuration knows it."""
 
 
 async def prepare_app_server(
     places: CodexPlaces, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
 ) -> CodexSetup:
-    """Looks at the binary and the user's home, and lays out the state folder. Raises `Fault`."""
+    """Asks the binary, reads the user's home, and fills the state folder. Raises `Fault`."""
     base = child_environment(environment, extra=child_env)
     version = await find_version(places.program, base)
     try:
@@ -156,7 +155,8 @@ def _lay_out(
 
 
 def _user_config(places: CodexPlaces) -> tuple[str, ShadowHome]:
-    """The text of the user's config.toml (empty where there is none), and the home planned from it."""
+    """Returns the text of the user's config.toml, empty where there is none, and the shadow home that is planned from
+    it."""
     config = Path(places.codex_home) / "config.toml"
     try:
         text = config.read_text("utf-8") if config.exists() else ""
@@ -166,7 +166,7 @@ def _user_config(places: CodexPlaces) -> tuple[str, ShadowHome]:
 
 
 def _shadow_home(places: CodexPlaces, shadow: ShadowHome) -> Path:
-    """The home of plain-model turns: the provider, the sign-in, and nothing else of the user's."""
+    """Makes the home of plain-model turns and returns its path."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(places.codex_home))).hexdigest()[:16]
     home = Path(places.state) / "homes" / name
     make_folder(home)
@@ -177,7 +177,7 @@ def _shadow_home(places: CodexPlaces, shadow: ShadowHome) -> Path:
 
 
 async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
-    """Whether Codex can keep a command from reading here: it takes bubblewrap and user namespaces, or macOS."""
+    """Whether Codex can keep commands from reading files here. That takes bubblewrap and user namespaces, or macOS."""
     name = str(profiles.of("read-only"))
     switches = [part for key, value in profiles.pairs() for part in ("-c", f"{key}={value}")]
     try:
@@ -195,7 +195,7 @@ def _bundled_file(places: CodexPlaces, version: Version) -> Path:
 
 
 def _kept_catalog(places: CodexPlaces, version: Version) -> bytes:
-    """What this version said of its models before; empty where it was not asked yet."""
+    """Returns the catalog that this release printed before; empty where it has not been asked yet."""
     make_folder(Path(places.state) / "catalogs")
     file = _bundled_file(places, version)
     try:
@@ -215,7 +215,7 @@ async def _ask_for_catalog(places: CodexPlaces, base: Mapping[str, str]) -> byte
 def _catalog(
     places: CodexPlaces, version: Version, lite: bool | None, config: str, bundled: bytes
 ) -> tuple[Path, tuple[CatalogModel, ...]]:
-    """The patched catalog's file, and the models of the unpatched one."""
+    """Writes the patched catalog. Returns its file, and the models of the bundled catalog."""
     bundled_file = _bundled_file(places, version)
     try:
         models = published_models(bundled)
@@ -233,7 +233,7 @@ def _catalog(
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Replaces a file in one step, and only where it differs: another server may be reading it."""
+    """Replaces a file in one step, and only where its content differs, because another server may be reading it."""
     if file.exists() and file.read_bytes() == content:
         return
     with replacing(file) as new:
@@ -241,7 +241,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _link(target: Path, link: Path) -> None:
-    """A symbolic link, replaced in one step; one to nothing yet is right too, for a sign-in that comes later."""
+    """Makes or replaces a symbolic link in one step. It may lead to a file that does not exist yet."""
     if link.is_symlink() and Path(os.readlink(link)) == target.absolute():
         return
     with tempfile.TemporaryDirectory(dir=link.parent, prefix=".new-") as folder:

@@ -1,4 +1,4 @@
-"""The agent `codex-app-server`: Codex, by a few long-lived `codex app-server` processes."""
+"""The spec of the agent `codex-app-server`: Codex, in a few long-lived `codex app-server` processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def pool_limits(settings: Settings) -> PoolLimits:
-    """The limits of a pool of app-servers, as the settings have them."""
+    """Returns the limits of a pool of processes, from the settings."""
     from codex_proxy.agents.codex_app_server.plan import PoolLimits
 
     return PoolLimits(
@@ -33,8 +33,7 @@ def pool_limits(settings: Settings) -> PoolLimits:
 
 
 async def make_app_server(context: AgentContext) -> Agent:
-    """Looks at the program and the user's home of it, and lays out the state folder. Raises `NoAgentError` or
-    `Fault`."""
+    """Asks the program, reads the user's home, and fills the state folder. Raises `NoAgentError` or `Fault`."""
     import msgspec
 
     from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
@@ -68,7 +67,7 @@ async def make_app_server(context: AgentContext) -> Agent:
 
 
 def _places(context: AgentContext) -> CodexPlaces:
-    """Where everything of Codex is. Makes the state folder."""
+    """Returns the paths that the setup needs, and makes the state folder."""
     from codex_proxy.agents.codex.commands import misconfigured
     from codex_proxy.agents.codex.shadow_home import ConfigError
     from codex_proxy.agents.codex_app_server.setup import CodexPlaces
@@ -102,7 +101,7 @@ def _places(context: AgentContext) -> CodexPlaces:
 
 
 def _model(model: CatalogModel, tier: str) -> AgentModel:
-    """`tier`: what the user's settings ask for."""
+    """Returns the model as we publish it. `tier` is the service tier in the user's settings."""
     from codex_proxy.core.account import AgentModel
 
     tiers = ("flex", *model.service_tiers)  # which Codex passes on for every model
