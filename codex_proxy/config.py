@@ -174,7 +174,10 @@ class Settings(BaseSettings):
 
     # Models.
     env: Literal["prod", "dev"] = Field("prod", description="dev lists codev-5*, prod codex-5*")
-    model_aliases: str = Field("", description="further names: gpt-4o=codex-5,other=codex-5-high")
+    model_aliases: str = Field(
+        "",
+        description="further names: gpt-4o=codex-5,other=codex-5-high; `*` is any letters: claude-*=codex-5",
+    )
 
     # Answers.
     max_chat_choices: int = Field(5, ge=1, le=128, description="largest n of a chat request")

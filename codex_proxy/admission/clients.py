@@ -102,6 +102,10 @@ class Clients:
         """Why the keys in force are not those of the file; None where they are."""
         return self._source.trouble
 
+    def knows(self, digest: str) -> bool:
+        """Whether the key of this digest is one of the server's."""
+        return self._source.current().of(digest) is not None
+
     def holding(self, digest: str | None) -> Client:
         """Who comes with the key of this digest (None: with no key). Raises `Fault` INVALID_API_KEY."""
         keys = self._source.current()

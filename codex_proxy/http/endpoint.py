@@ -108,5 +108,7 @@ def errors_of(request: web.BaseRequest) -> Surface:
 
 
 def asks_anthropic(request: web.BaseRequest) -> bool:
-    """Whether a client of Anthropic's API asks: each of them sends the version that it knows."""
-    return "anthropic-version" in request.headers
+    """Whether a client of Anthropic's API asks: it sends the version that it knows, or has its key where only they
+    have it."""
+    headers = request.headers
+    return "anthropic-version" in headers or ("x-api-key" in headers and "Authorization" not in headers)

@@ -16,11 +16,12 @@ from codex_proxy.http.responses import stored
 from codex_proxy.http.responses.context_requests import compact, count_input_tokens
 from codex_proxy.http.responses.create import create_response
 from codex_proxy.http.schemas import COUNT, FLAG, TEXT, Schema, array, list_of, one_of, ref
-from codex_proxy.http.server_info import healthz, index, list_models, livez, one_model, openapi, readyz
+from codex_proxy.http.server_info import healthz, index, list_models, livez, one_model, openapi, readyz, root
 from codex_proxy.http.stream_slots import TEST_ENDPOINTS, open_streams, release_streams
 from codex_proxy.http.usage import limits, usage
 from codex_proxy.http.websocket import responses_socket
 from codex_proxy.surfaces.lists import MAX_PAGE_ITEMS
+from codex_proxy.surfaces.messages.models import MAX_PAGE
 from codex_proxy.surfaces.responses.wire import Include
 from codex_proxy.surfaces.usage_report import GROUPS, LATEST, WIDTHS
 
@@ -59,6 +60,9 @@ HOPS: Final = _header(
     "The servers that the request has come through; one that finds itself there refuses it.",
 )
 NO_KEEPALIVE: Final = _header("x-no-keepalive", TEXT, "`1`: no comments in a silent stream.")
+_ANTHROPIC_VERSION: Final = _header(
+    "anthropic-version", TEXT, "Any: the answer, and an error, have the shape of Anthropic's API."
+)
 _INCLUDE: Final = _query(
     "include",
     array(one_of(*get_args(Include))),
@@ -111,15 +115,23 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         name="list_models",
         chapter="Models",
         kind="read",
+        also_anthropic=True,
         summary="The models that can be asked for.",
+        description="With a header `anthropic-version`, or a key in `x-api-key` alone, it is Anthropic's list.",
         parameters=(
+            _ANTHROPIC_VERSION,
+            _query(
+                "limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}, "Of Anthropic's: entries."
+            ),
+            _query("after_id", TEXT, "Of Anthropic's: the entry before the page."),
+            _query("before_id", TEXT, "Of Anthropic's: the entry behind the page."),
             _query(
                 "client_version",
                 TEXT,
                 "Codex as a client names its version, and gets its own shape of the list.",
             ),
         ),
-        answers={"200": {"anyOf": [ref("ModelList"), ref("CodexModelList")]}},
+        answers={"200": {"anyOf": [ref("ModelList"), ref("CodexModelList"), ref("AnthropicModelList")]}},
     ),
     Endpoint(
         method="GET",
@@ -129,9 +141,13 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         name="retrieve_model",
         chapter="Models",
         kind="read",
+        also_anthropic=True,
         summary="One model.",
-        parameters=(Parameter("id", "path", TEXT, "A name of the list; it may hold slashes."),),
-        answers={"200": ref("Model")},
+        parameters=(
+            Parameter("id", "path", TEXT, "A name of the list; it may hold slashes."),
+            _ANTHROPIC_VERSION,
+        ),
+        answers={"200": {"anyOf": [ref("Model"), ref("AnthropicModel")]}},
     ),
     Endpoint(
         method="POST",
@@ -397,6 +413,28 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         versioned=False,
         summary="Which program answers here, and what it serves.",
         answers={"200": ref("Index")},
+    ),
+    Endpoint(
+        method="GET",
+        path="/",
+        handler=root,
+        name="root",
+        chapter="The server itself",
+        kind="open",
+        versioned=False,
+        summary="There is a server: what Anthropic's clients ask for before they begin.",
+        answers={"200": ref("Hello")},
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/hello",
+        handler=root,
+        name="hello",
+        chapter="The server itself",
+        kind="open",
+        versioned=False,
+        summary="The same, at the path of Claude Code.",
+        answers={"200": ref("Hello")},
     ),
     Endpoint(
         method="GET",

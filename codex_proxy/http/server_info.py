@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import asyncio
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
 from codex_proxy import __version__
-from codex_proxy.admission.clients import model_not_allowed
+from codex_proxy.admission.clients import Client, model_not_allowed
 from codex_proxy.core.faults import STOPPING, Fault
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.app_keys import CATALOG, CLIENTS, RESPONSES, RUNS
-from codex_proxy.http.endpoint import Endpoint, served_by
+from codex_proxy.http.endpoint import Endpoint, asks_anthropic, served_by
 from codex_proxy.http.middleware.access import delaying_guesses, key_in
 from codex_proxy.http.middleware.forwarded import is_local
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import json_response
-from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
+from codex_proxy.surfaces.messages.models import anthropic_names, model_body, models_page, page_query
+from codex_proxy.surfaces.models import ModelCatalog, codex_list_body, list_body, one_body
 
 ENVIRONMENT: Final = web.AppKey("environment", str)
 """`prod` or `dev`: which aliases of models are listed."""
@@ -64,9 +65,12 @@ async def list_models(request: web.Request) -> web.Response:
     """GET /v1/models: the models that the key may ask for, as OpenAI lists them.
 
     Codex as a client sends its version, and gets the entries that the agent has given us in Codex's own shape. Where
-    there are none it gets OpenAI's list, which makes it fall back to the models that it brings along.
+    there are none it gets OpenAI's list, which makes it fall back to the models that it brings along. Clients of
+    Anthropic's API get their list, page by page.
     """
     catalog, client = request.app[CATALOG], request[CLIENT]
+    if asks_anthropic(request):
+        return json_response(_anthropic_models(request))
     if "client_version" in request.query:
         models = tuple(model for model in catalog.models if client.allows_some_effort(model.id))
         own = codex_list_body(models)
@@ -82,7 +86,31 @@ async def one_model(request: web.Request) -> web.Response:
     catalog, name = request.app[CATALOG], request.match_info["id"]
     if not request[CLIENT].lists(name, catalog):
         raise model_not_allowed(name)
-    return json_response(one_body(name, catalog, request.app[STARTED]))
+    made = model_body if asks_anthropic(request) else one_body
+    return json_response(made(name, catalog, request.app[STARTED]))
+
+
+def _anthropic_models(request: web.Request) -> dict[str, Any]:
+    catalog, query = request.app[CATALOG], request.query
+    names = [
+        name
+        for name in anthropic_names(catalog, request.app[ENVIRONMENT])
+        if _is_listed(request[CLIENT], name, catalog)
+    ]
+    page = page_query(query.get("limit"), query.get("after_id"), query.get("before_id"))
+    return models_page(names, page, catalog, request.app[STARTED])
+
+
+def _is_listed(client: Client, name: str, catalog: ModelCatalog) -> bool:
+    try:
+        return client.lists(name, catalog)
+    except Fault:
+        return False  # an alias that leads nowhere
+
+
+async def root(_: web.Request) -> web.Response:
+    """GET / and /api/hello: this is a server. Anthropic's clients look whether one is there, before they ask."""
+    return json_response({"message": "hello", "name": "codex-proxy", "api": "/v1"})
 
 
 async def healthz(request: web.Request) -> web.Response:

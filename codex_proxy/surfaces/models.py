@@ -2,13 +2,15 @@
 
 In: a name as a client wrote it, and the catalog. Out: `Resolved`, or a `Fault` MODEL_NOT_FOUND. A name as
 written wins; the `:model` / `:agent` suffix and then an effort suffix are taken off only when nothing
-matched; case does not matter. Sources: docs/contract.md#whole-answers (the aliases),
-docs/wire-rules.md#lists-and-stored-objects.
+matched, then `claude-` from its front; an alias with a `*` comes last. Case does not matter. Sources:
+docs/contract.md#whole-answers (the aliases), docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -26,6 +28,9 @@ EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 _ALIAS_EFFORTS: Final = ("minimal", "low", "medium", "high")
 _MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
+_CLAUDE: Final = "claude-"
+_ANY: Final = "*"
+"""In an operator's alias: any letters, or none."""
 _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends here
 
 
@@ -98,7 +103,8 @@ class _Names:
     """A catalog indexed by lower-case name."""
 
     def __init__(self, catalog: ModelCatalog) -> None:
-        self._operator = {name.lower(): target for name, target in catalog.aliases}
+        self._operator = {name.lower(): target for name, target in catalog.aliases if _ANY not in name}
+        self._patterns = [(name.lower(), target) for name, target in catalog.aliases if _ANY in name]
         self._models = {model.id.lower(): model.id for model in catalog.models}
         self._builtin: dict[str, str | None] = {}
         for base in ("codex-5", "codev-5"):
@@ -119,12 +125,20 @@ class _Names:
         found = self._as_written(base, depth)
         return None if found is None else msgspec.structs.replace(found, effort=effort)
 
+    def find_pattern(self, name: str) -> Resolved | None:
+        """Looks a name up among the aliases with a `*`, of which the first that fits counts."""
+        for pattern, target in self._patterns:
+            if fnmatchcase(name.lower(), pattern):
+                return self._target(target, 0)
+        return None
+
+    def _target(self, target: str, depth: int) -> Resolved | None:
+        found = self.find(target, depth + 1)
+        return Resolved(target) if found is None and self._any_model else found
+
     def _as_written(self, name: str, depth: int) -> Resolved | None:
         if name in self._operator and depth < _ALIAS_DEPTH:
-            target = self._operator[name]
-            found = self.find(target, depth + 1)
-            if found is None and self._any_model:
-                found = Resolved(target)
+            found = self._target(self._operator[name], depth)
             if found is not None:
                 return found
         if name in self._models:
@@ -180,8 +194,12 @@ def resolve(name: str, catalog: ModelCatalog) -> Resolved:
         return found
     base, mode = split_mode(name)
     found = names.find(base) if mode else None
+    if found is None and base.lower().startswith(_CLAUDE):
+        found = names.find(base[len(_CLAUDE) :])
+    if found is None:
+        found = names.find_pattern(base)
     if found is not None:
-        return msgspec.structs.replace(found, mode=mode)
+        return msgspec.structs.replace(found, mode=mode or found.mode)
     if catalog.any_model and base:
         return Resolved(base, mode=mode)
     raise Fault(
@@ -202,17 +220,34 @@ def split_mode(name: str) -> tuple[str, Mode | None]:
     return name, None
 
 
-def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
-    """OpenAI's list: the agent's models, the operator's aliases, and the aliases of `env`: `codev-5*` in `dev` stacks,
-    `codex-5*` elsewhere."""
+def with_claude_prefix(name: str) -> str:
+    """The name by which Claude Code lists a model: it leaves out those that have neither word in them."""
+    return name if re.search("claude|anthropic", name.lower()) else _CLAUDE + name
+
+
+def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
+    """What lists show: the agent's models, the operator's aliases, and the aliases of `env`: `codev-5*` in `dev`
+    stacks, `codex-5*` elsewhere."""
     base = "codev-5" if env == "dev" else "codex-5"
     names = [
         *((base, *(f"{base}-{effort}" for effort in _ALIAS_EFFORTS)) if catalog.lists_codex else ()),
         *(model.id for model in catalog.models if not model.hidden),
-        *(name for name, _ in catalog.aliases),
+        *(name for name, _ in catalog.aliases if _ANY not in name),
     ]
+    return list(dict.fromkeys(names))
+
+
+def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
+    """The agent's entry of the model that a name means; None where the agent lists none. Raises `Fault`
+    MODEL_NOT_FOUND."""
+    meant = resolve(name, catalog).agent_model
+    return next((model for model in catalog.models if model.id == meant), None)
+
+
+def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
+    """OpenAI's list, of `listed_names`."""
     data = []
-    for name in dict.fromkeys(names):
+    for name in listed_names(catalog, env):
         try:
             data.append(one_body(name, catalog, created))
         except Fault:

@@ -12,6 +12,7 @@ from codex_proxy.surfaces.models import (
     Resolved,
     codex_list_body,
     list_body,
+    listed_names,
     one_body,
     resolve,
 )
@@ -90,6 +91,40 @@ def test_with_a_custom_provider_an_alias_means_its_model_all_the_same() -> None:
     assert resolve("gpt-4o", catalog) == resolve("fast", catalog) == Resolved("Meta/Llama")
     assert resolve("gpt-4o-high:model", catalog) == Resolved("Meta/Llama", "high", "model")
     assert resolve("round", catalog).agent_model in ("round", "about")
+
+
+@pytest.mark.parametrize(
+    ("name", "meaning"),
+    [
+        ("claude-codex-5-high", Resolved("gpt-5.5", "high")),
+        ("claude-gpt-mini", Resolved("GPT-mini")),
+        ("Claude-gpt-4o:agent", Resolved("gpt-5.5", mode="agent")),
+    ],
+)
+def test_every_name_may_have_claude_in_front_for_clients_that_list_no_other(
+    name: str, meaning: Resolved
+) -> None:
+    assert resolve(name, CATALOG) == meaning
+
+
+def test_an_alias_with_a_star_means_what_no_other_name_does() -> None:
+    catalog = ModelCatalog(
+        models=CATALOG.models,
+        aliases=(("claude-haiku-*", "gpt-mini-low"), ("claude-*", "codex-5"), ("claude-real", "gpt-odd")),
+    )
+    assert resolve("Claude-Haiku-5-5", catalog) == Resolved("GPT-mini", "low")
+    assert resolve("claude-opus-5-5", catalog) == Resolved("gpt-5.5")
+    assert resolve("claude-opus-5-5:agent", catalog) == Resolved("gpt-5.5", mode="agent")
+    assert resolve("claude-real", catalog) == Resolved("gpt-odd")
+    assert resolve("claude-gpt-odd", catalog) == Resolved("gpt-odd")
+    with pytest.raises(Fault):
+        resolve("gemini-3", catalog)
+    assert not any("*" in name for name in listed_names(catalog, "prod"))
+
+
+def test_with_a_custom_provider_an_alias_with_a_star_may_mean_any_name() -> None:
+    catalog = ModelCatalog(any_model=True, aliases=(("claude-*", "some/model"),))
+    assert resolve("claude-opus-5-5", catalog) == Resolved("some/model")
 
 
 def test_the_operators_default_model_is_what_codex_5_means() -> None:

@@ -36,7 +36,7 @@ _OVERHEAD: Final = 4  # the colon, the blank and the end of each line
 HOSTS: Final = web.AppKey("hosts", frozenset[str])
 """Names (without port) that a Host header may have; empty: any."""
 
-_SINGLE: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization")
+_SINGLE: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization", "x-api-key")
 _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+|(?:[0-9a-f]*:){2,}[0-9a-f.]*))(?::[0-9]{0,5})?"
 )
@@ -145,15 +145,23 @@ def origin_of(request: web.Request) -> Origin:
 
 
 def key_in(request: web.Request) -> str:
-    """The key that the request brings; empty where there is none."""
+    """The key that the request brings; empty where there is none. Of two the one that is this server's: Anthropic's
+    clients may be given one for each of their headers, of which the other is for Anthropic."""
+    keys = _keys_in(request)
+    if len(keys) > 1:
+        clients = request.app[CLIENTS]
+        return next((key for key in keys if clients.knows(digest_of(key))), keys[0])
+    return keys[0] if keys else ""
+
+
+def _keys_in(request: web.Request) -> list[str]:
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and given.strip():
-        return given.strip()
-    if request.headers.get("Upgrade", "").lower() == "websocket":
-        for name in subprotocols(request):
-            if name.startswith(KEY_PROTOCOL):
-                return name.removeprefix(KEY_PROTOCOL)
-    return ""
+    found = [given.strip()] if scheme.lower() == "bearer" else []
+    found.append(request.headers.get("x-api-key", "").strip())
+    if not any(found) and request.headers.get("Upgrade", "").lower() == "websocket":
+        names = subprotocols(request)
+        found += [name.removeprefix(KEY_PROTOCOL) for name in names if name.startswith(KEY_PROTOCOL)][:1]
+    return [key for key in found if key]
 
 
 def subprotocols(request: web.Request) -> list[str]:

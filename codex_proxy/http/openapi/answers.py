@@ -21,6 +21,7 @@ from codex_proxy.http.schemas import (
     ref,
 )
 from codex_proxy.surfaces.errors import TABLE
+from codex_proxy.surfaces.messages.errors import TABLE as ANTHROPIC_TABLE
 from codex_proxy.surfaces.usage_report import WIDTHS
 
 METADATA: Final = {"type": "object", "additionalProperties": TEXT, "maxProperties": 16}
@@ -39,7 +40,17 @@ ERRORS: Final[dict[str, Schema]] = {
         },
         description="Every refusal and every fault. `param` names the field that is to blame; `code` is for "
         "programs: one of the table in docs/api.md, or the provider's own.",
-    )
+    ),
+    "AnthropicError": record(
+        {
+            "type": kind("error"),
+            "error": record(
+                {"type": one_of(*sorted({row.type for row in ANTHROPIC_TABLE.values()})), "message": TEXT}
+            ),
+            "request_id": TEXT,
+        },
+        description="The same in Anthropic's API.",
+    ),
 }
 
 # --- chat ---------------------------------------------------------------------------------------
@@ -226,6 +237,25 @@ SERVER: Final[dict[str, Schema]] = {
     ),
     "ModelList": record({"object": kind("list"), "data": array(ref("Model"))}),
     "CodexModelList": record({"models": array(ANYTHING)}, description="Codex's own shape."),
+    "AnthropicModel": record(
+        {
+            "type": kind("model"),
+            "id": TEXT,
+            "display_name": TEXT,
+            "created_at": TEXT,
+            "lifecycle": kind("active"),
+            "max_input_tokens": maybe(COUNT),
+            "max_tokens": NULL,
+        },
+    ),
+    "AnthropicModelList": record(
+        {
+            "data": array(ref("AnthropicModel")),
+            "has_more": FLAG,
+            "first_id": maybe(TEXT),
+            "last_id": maybe(TEXT),
+        }
+    ),
     "UsageResult": record(
         {
             "object": kind("usage.result"),
@@ -294,6 +324,7 @@ SERVER: Final[dict[str, Schema]] = {
             "reason": maybe(TEXT),
         }
     ),
+    "Hello": record({"message": kind("hello"), "name": TEXT, "api": TEXT}),
     "Index": record(
         {
             "name": TEXT,

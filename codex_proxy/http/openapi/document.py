@@ -60,7 +60,7 @@ def document(endpoints: Iterable[Endpoint], *, most_choices: int) -> Schema:
         "openapi": "3.1.0",
         "info": {"title": "codex-proxy", "version": __version__, "description": _DESCRIPTION},
         "servers": BOTH,
-        "security": [{"bearer": []}, {}],
+        "security": [{"bearer": []}, {"api_key": []}, {}],
         "paths": paths,
         "components": {
             "schemas": body_schemas(most_choices=most_choices) | answer_schemas(),
@@ -69,7 +69,13 @@ def document(endpoints: Iterable[Endpoint], *, most_choices: int) -> Schema:
                     "type": "http",
                     "scheme": "bearer",
                     "description": "A key of this server's, where it wants one.",
-                }
+                },
+                "api_key": {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": "x-api-key",
+                    "description": "The same, as Anthropic's clients send it.",
+                },
             },
             "headers": {"x-request-id": _header("The client's own, or one of ours: the log has it.")},
         },
@@ -107,8 +113,11 @@ def _parameter(parameter: Parameter) -> Schema:
 def _answers(endpoint: Endpoint) -> dict[str, Schema]:
     found = {status: _answer(endpoint, schema) for status, schema in endpoint.answers.items()}
     anthropic = endpoint.errors == "messages"
+    body = ref("AnthropicError" if anthropic else "Error")
+    if endpoint.also_anthropic:
+        body = {"anyOf": [body, ref("AnthropicError")]}
     for status in statuses("messages") if anthropic else STATUSES[endpoint.kind]:
-        found.setdefault(str(status), _refusal(status, "AnthropicError" if anthropic else "Error"))
+        found.setdefault(str(status), _refusal(status, body))
     return found
 
 
@@ -133,14 +142,14 @@ def _answer(endpoint: Endpoint, schema: Schema | str) -> Schema:
     }
 
 
-def _refusal(status: int, body: str) -> Schema:
+def _refusal(status: int, body: Schema) -> Schema:
     headers: Schema = {"x-request-id": {"$ref": "#/components/headers/x-request-id"}}
     if status in _WAITING:
         headers["Retry-After"] = _header("Seconds until it makes sense to try again.")
     return {
         "description": "Overloaded" if status == _OVERLOADED else HTTPStatus(status).phrase,
         "headers": headers,
-        "content": {"application/json": {"schema": ref(body)}},
+        "content": {"application/json": {"schema": body}},
     }
 
 

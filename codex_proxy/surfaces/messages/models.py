@@ -1,0 +1,93 @@
+"""The lists of models as Anthropic's clients read them.
+
+In: the catalog, and a page's cursors. Out: a body as a dict. Raises `Fault` MODEL_NOT_FOUND for a name that means
+nothing, INVALID_REQUEST for a page that cannot be.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.core.faults import bad_request
+from codex_proxy.core.shown_text import excerpt
+from codex_proxy.surfaces.models import ModelCatalog, listed_names, model_of, with_claude_prefix
+
+MAX_PAGE: Final = 1000
+DEFAULT_PAGE: Final = 20
+
+
+class PageQuery(msgspec.Struct, frozen=True):
+    """Which part of a list is asked for: at most `limit` entries behind the one cursor, or before the other."""
+
+    limit: int = DEFAULT_PAGE
+    after_id: str = ""
+    before_id: str = ""
+
+
+def page_query(limit: str | None, after_id: str | None, before_id: str | None) -> PageQuery:
+    """The parameters of a request for a page. Raises `Fault` INVALID_REQUEST."""
+    size = DEFAULT_PAGE
+    if limit is not None:
+        size = int(limit) if limit.isascii() and limit.isdecimal() and len(limit) <= len(str(MAX_PAGE)) else 0
+        if not 1 <= size <= MAX_PAGE:
+            raise bad_request(
+                f"'limit' is {excerpt(limit)}; it has to be a number from 1 to {MAX_PAGE}.", "limit"
+            )
+    if after_id and before_id:
+        raise bad_request("Give 'after_id' or 'before_id', not both.", "before_id")
+    return PageQuery(size, after_id or "", before_id or "")
+
+
+def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
+    """Every name that is listed. Claude Code shows only those with `claude` or `anthropic` in them, so each of the
+    others is there a second time, behind `claude-`."""
+    names = listed_names(catalog, env)
+    return list(dict.fromkeys([*names, *map(with_claude_prefix, names)]))
+
+
+def model_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
+    """One entry, under the name that was asked for. `created` is in seconds since 1970. Raises `Fault`
+    MODEL_NOT_FOUND."""
+    model = model_of(name, catalog)
+    shown = (model.display_name if model is not None else "") or name
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": shown,
+        "created_at": datetime.datetime.fromtimestamp(created, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "max_input_tokens": model.context_window if model is not None else None,
+        "max_tokens": None,
+    }
+
+
+def models_page(
+    names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
+) -> dict[str, Any]:
+    """One page of entries under these names, each of which means a model. Raises `Fault` INVALID_REQUEST for a cursor
+    that is none of them."""
+    first, last = 0, len(names)
+    if query.after_id:
+        first = _place(names, query.after_id, "after_id") + 1
+    if query.before_id:
+        last = _place(names, query.before_id, "before_id")
+        first = max(first, last - query.limit)
+    shown = names[first : min(last, first + query.limit)]
+    return {
+        "data": [model_body(name, catalog, created) for name in shown],
+        "has_more": first > 0 if query.before_id else last - first > query.limit,
+        "first_id": shown[0] if shown else None,
+        "last_id": shown[-1] if shown else None,
+    }
+
+
+def _place(names: Sequence[str], cursor: str, param: str) -> int:
+    try:
+        return names.index(cursor)
+    except ValueError:
+        message = f"'{param}' is {excerpt(cursor)}, which is no model of this list."
+        raise bad_request(message, param) from None
