@@ -1,1 +1,1 @@
-"""The wire formats that clients speak: parsing requests, rendering answers. Sans-IO."""
+"""The wire formats that clients speak: requests are parsed here, answers are rendered. No IO."""

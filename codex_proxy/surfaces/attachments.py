@@ -1,8 +1,8 @@
-"""Images and files in a request: what of them may reach the model. Raises `Fault` INVALID_REQUEST for the others.
+"""Images and files in a request: turns those that can reach the model into parts, and refuses the others.
 
-In: the URL of an image; the fields of a file part, which both APIs call the same; the texts of the PDFs that have been
-read. Out: an `ImagePart`, the text of a file with its name. There is no Files API here, so a `file_id` names nothing;
-and nobody fetches a `file_url`.
+Comes in: the URL of an image; the fields of a file part, which both APIs name alike; the texts of PDFs that have been
+read. Goes out: an `ImagePart`, or the text of a file with its name. Raises `Fault` INVALID_REQUEST. There is no Files
+API, so a `file_id` is refused, and so is a `file_url`, because the server does not download files.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
 
 def image_part(url: str, detail: str | None, place: str) -> ImagePart:
-    """The image that `url` names, as a clean data URL where it is one; `place` is the field that holds it."""
+    """Returns the image that `url` names. A data URL is checked and cleaned. `place` is the field that holds the
+    URL."""
     return ImagePart(image_url(url, place), detail)
 
 
 def image_url(url: str, place: str) -> str:
-    """As `image_part`, but returns the clean URL alone."""
+    """Like `image_part`, but returns only the URL."""
     url = url.strip()
     if _WEB_IMAGE.match(url):
         return url
@@ -64,8 +65,9 @@ def file_text(
     id: str | None = None,
     url: str | None = None,
 ) -> str:
-    """The file as the model gets it; `place` is the part that holds it. `pdfs`: None where nobody reads PDFs;
-    else it is to be asked for again once those that are unread have been read."""
+    """Returns the file as text for the model. `place` is the part that holds the file. `pdfs` holds the texts of
+    PDFs: a PDF that is not in it is noted there, and the caller reads it and parses again; None where the server
+    reads no PDFs."""
     if id is not None:
         raise bad_request(
             "There is no Files API here, so no file has an id: send the file itself in 'file_data'.",
@@ -111,7 +113,7 @@ def _text_of(data: str, place: str, pdfs: PdfTexts | None) -> str:
 
 
 def _decoded(raw: bytes) -> str | None:
-    """Decodes a text file (UTF-8 or UTF-16 with its mark); None where it is no text."""
+    """Decodes a text file (UTF-8, or UTF-16 with a byte order mark). Returns None where it is not text."""
     try:
         text = raw.decode("utf-16" if raw.startswith(_WIDE) else "utf-8-sig")
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""What every surface needs of JSON: text that always encodes, and the hints that travel beside a body.
+"""What all wire formats share: JSON encoding that never fails, and the headers of a request that change its turn.
 
-An agent's text can hold lone surrogates (half of an escaped pair, cut at a delta's border). UTF-8 has no
-bytes for them, so they become U+FFFD here; a pair whose two halves meet in one text becomes its character.
+An agent's text can contain lone surrogates, halves of an escaped pair that were cut apart between two deltas. UTF-8
+cannot encode them, so they become U+FFFD. Where both halves are in one text they become their character.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _encode: Callable[[object], bytes] = _encoder.encode
 
 
 def without_surrogates(text: str) -> str:
-    """`text`, with every lone surrogate replaced by U+FFFD."""
+    """Returns `text` with each lone surrogate replaced by U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def json_text(text: str) -> bytes:
-    """`text` as a JSON string, quotes included. Never raises."""
+    """Returns `text` as a JSON string with its quotes. Never raises."""
     try:
         return _encode(text)
     except UnicodeEncodeError:
@@ -32,7 +32,8 @@ def json_text(text: str) -> bytes:
 
 
 def json_lines(texts: Sequence[str]) -> bytes:
-    """Each of `texts` as a JSON string, a newline between two; inside of one there is none. Never raises."""
+    """Returns each text as a JSON string, separated by newlines. An encoded string contains no newline. Never
+    raises."""
     try:
         return _encoder.encode_lines(texts)[:-1]
     except UnicodeEncodeError:
@@ -40,26 +41,27 @@ def json_lines(texts: Sequence[str]) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    """`value` as JSON. For bodies of ours: strings that came from elsewhere go through `json_text` first."""
+    """Returns `value` as JSON. Texts from elsewhere must go through `json_text` or `raw_text` first."""
     return _encode(value)
 
 
 def raw_text(text: str) -> msgspec.Raw:
-    """`text` as a piece of JSON to put into a value that `json_bytes` encodes."""
+    """Returns `text` as encoded JSON, to be put into a value for `json_bytes`."""
     return msgspec.Raw(json_text(text))
 
 
 def schema_json(schema: Any) -> msgspec.Raw:
-    """A client's own JSON, as JSON. The standard library's encoder, since it may hold integers of any size."""
+    """Encodes JSON that a client sent. It uses the standard library, because the value may contain integers of any
+    size."""
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 Logprobs: TypeAlias = Literal["refuse", "ignore"]
-"""What becomes of a request for log probabilities, which no agent has."""
+"""What happens to a request for log probabilities where the agent has none."""
 
 
 class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request says in its headers. None where a header is absent."""
+    """The headers of a request that change its turn. A field is None where its header is absent."""
 
     mode: str | None = None
     """`X-Codex-Mode`: `model` or `agent`."""
@@ -70,7 +72,7 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
     activity: str | None = None
     """`X-Codex-Activity`: `items` asks for the agent's activity as items of types of our own."""
     origin: Origin = Origin()
-    """How the request came here."""
+    """Where the request came from."""
 
 
 WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
@@ -79,7 +81,7 @@ WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
 def workdir_of(
     headers: RequestHints, metadata: Mapping[str, str | None] | None
 ) -> tuple[str | None, WorkdirParam]:
-    """The folder that a request names, and the header or field that named it, for the `param` of an error."""
+    """Returns the folder that a request names, and the header or field that named it, for the `param` of an error."""
     if headers.workdir:
         return headers.workdir, "X-Codex-Workdir"
     folder = (metadata or {}).get("workdir")

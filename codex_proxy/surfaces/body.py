@@ -1,10 +1,10 @@
-"""A request's bytes become a validated value, or a 400 that names the field as OpenAI writes it.
+"""Turns the bytes of a request into a validated value, or raises a 400 that names the field as OpenAI does.
 
-In: bytes and a pydantic model. Out: an instance of it. Raises `Fault` INVALID_REQUEST, also for NaN, 10^30, lone
-surrogates, invalid UTF-8 and deep nesting (docs/wire-rules.md#errors), or REQUEST_TOO_LARGE; nothing else.
+Comes in: bytes and a pydantic model. Goes out: an instance of the model. Raises only `Fault`: INVALID_REQUEST, also
+for NaN, 10^30, lone surrogates, invalid UTF-8 and deep nesting (docs/wire-rules.md#errors), or REQUEST_TOO_LARGE.
 
-Unions are told apart by `by_kind`, whose tags start with `~`: pydantic puts tags into an error's place, and
-here they are left out again.
+Members of a union are chosen by `by_kind`. Its tags start with `~`, because pydantic puts the tag into the path of an
+error, where it is removed again.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
 
 DEPTH: Final = 128
-"""Levels of nesting. Real schemas need a dozen; whoever walks the value later must not run out of stack."""
+"""Levels of nesting. Real schemas need a dozen. The limit keeps code that walks the value from running out of stack."""
 
 MAX_VALUES: Final = 200_000
-"""Members of all objects and arrays together. A conversation of a million tokens has a quarter of it; validating as
-many takes half a second, during which nobody else is served."""
+"""The members of all objects and arrays together. A conversation of a million tokens has a quarter of it. Validating
+this many takes half a second, during which nobody else is served."""
 
 MAX_BRACKETS: Final = 5 * MAX_VALUES
-"""Opening brackets, also those in texts: so many objects and arrays take too long even to be decoded. The text of a
-million tokens has a tenth of it."""
+"""Opening brackets, also those inside strings. More objects and arrays than this take too long to decode. The text of
+a million tokens has a tenth of it."""
 
 MAX_ITEMS: Final = 10_000
-"""Messages or items of one request, unless the operator says otherwise. Clients send a long conversation as some
-hundreds; each is validated, told to the agent, and compared with threads that are kept."""
+"""Messages or items of one request, unless the operator sets another limit. Clients send a long conversation as some
+hundreds."""
 
 MAX_STOP_CHARS: Final = 1_000
-"""Of one stop sequence: the end of an answer is compared with it at every delta."""
+"""The length of one stop sequence. The end of the answer is compared with it at every delta."""
 
 _UNKNOWN_KIND: Final = "unknown_kind"
 _OWN: Final = "~"
@@ -84,7 +84,7 @@ StopSequence: TypeAlias = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
 
 
 class Wire(BaseModel):
-    """A part of a request: unknown fields are ignored, types are what they say."""
+    """The base of the models of requests: unknown fields are ignored, and types are strict."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
@@ -103,7 +103,7 @@ _AN_OBJECT_S: Final = {
     },
 }
 Parameters: TypeAlias = Annotated[dict[str, Any], AfterValidator(_of_an_object), WithJsonSchema(_AN_OBJECT_S)]
-"""The schema of a tool's arguments, which are an object."""
+"""The JSON Schema of a tool's arguments, which must be an object."""
 
 
 def by_kind(
@@ -115,8 +115,12 @@ def by_kind(
     other: str | None = None,
     untyped: Callable[[dict[str, Any]], str | None] | None = None,
 ) -> Discriminator:
-    """Tells the members of a union apart: by the word in `field` of an object (`other`: an object without
-    such a word; `untyped` looks at one that has no `field`), or by being text or an array."""
+    """Chooses the member of a union for a value.
+
+    An object is chosen by the word in its `field`: `tags` maps words to tags, `other` is the tag for any other word,
+    and `untyped` is asked about an object without the field. `text` and `array` are the tags for a string and for an
+    array.
+    """
 
     def tag(value: Any) -> str | None:
         if isinstance(value, str):
@@ -140,7 +144,7 @@ def by_kind(
 
 
 def parse_as(model: type[M], body: bytes) -> M:
-    """The body as a `model`."""
+    """Returns the body as an instance of `model`. Raises `Fault`."""
     value = decoded(body)
     try:
         return model.model_validate(value)
@@ -152,7 +156,7 @@ T = TypeVar("T")
 
 
 def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
-    """A value of a request that is not a body of its own; `param` is where it stands. Raises `Fault`."""
+    """Validates a value that is not a whole body. `param` is the field it comes from. Raises `Fault`."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
@@ -160,7 +164,8 @@ def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
 
 
 def decoded(body: bytes) -> dict[str, Any]:
-    """The object that the body is, not validated, but of a size and depth that can be. Raises `Fault`."""
+    """Decodes the body, which must be an object within the limits of size and depth, without validating it. Raises
+    `Fault`."""
     if len(body) > MAX_BRACKETS and body.count(b"[") + body.count(b"{") > MAX_BRACKETS:
         raise _too_many(None)
     try:
@@ -193,7 +198,8 @@ def _too_deep() -> Fault:
 
 
 def _too_many(body: dict[str, Any] | None) -> Fault:
-    """Names the field that has the most members of its own, where the body was read."""
+    """Returns the fault of a body with too many values. It names the field with the most members, where the body was
+    decoded."""
     param = None
     if body is not None:
         sizes = {field: len(part) for field, part in body.items() if isinstance(part, dict | list)}
@@ -208,7 +214,7 @@ def _too_many(body: dict[str, Any] | None) -> Fault:
 
 
 def most_elements(field: str, count: int, limit: int) -> None:
-    """Raises `Fault` for an array of the request with more elements than the operator allows."""
+    """Raises `Fault` for an array with more elements than the operator allows."""
     if count > limit:
         raise bad_request(
             f"Invalid '{field}': array too long. Expected an array with maximum length {limit}, but got an array with "
@@ -219,7 +225,8 @@ def most_elements(field: str, count: int, limit: int) -> None:
 
 
 def _fault(error: ValidationError, place: str = "") -> Fault:
-    """The fault for the first validation error, in OpenAI's words and codes. `place`: where the value stands."""
+    """Returns the fault for the first validation error, in OpenAI's words and codes. `place` is the path of the
+    value."""
     first = error.errors(include_url=False)[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     param = place + _path(first["loc"])
@@ -241,12 +248,12 @@ def _fault(error: ValidationError, place: str = "") -> Fault:
 
 
 def wrong_value(code: str, message: LiteralString) -> PydanticCustomError:
-    """For a validator to raise: what is wrong with the value, and OpenAI's code for that."""
+    """Returns an error for a validator to raise: a message, and OpenAI's code for it."""
     return PydanticCustomError(f"{_OWN}{code}", message)
 
 
 def check_range(field: str, value: int, least: int, most: int) -> None:
-    """Raises `Fault` for an integer outside of a range that the operator has set."""
+    """Raises `Fault` for an integer outside a range that the operator has set."""
     for kind, wrong, context in (
         ("greater_than_equal", value < least, {"ge": least}),
         ("less_than_equal", value > most, {"le": most}),
@@ -257,7 +264,8 @@ def check_range(field: str, value: int, least: int, most: int) -> None:
 
 
 def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
-    """OpenAI's message and code for a value of the right type that is not allowed; empty where OpenAI has none."""
+    """Returns OpenAI's message and code for a value that has the right type and is not allowed; two empty strings
+    where OpenAI has none."""
     if kind in _BOUNDS:
         bound, side, sign, code = _BOUNDS[kind]
         number = "decimal" if isinstance(context[bound], float) else "integer"
@@ -279,7 +287,7 @@ def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, st
 
 
 def _figure(value: Any) -> str:
-    """A number for a message, cut where the client sent one of very many digits."""
+    """Returns a number as text for a message, shortened where it has very many digits."""
     return excerpt(str(value)) if isinstance(value, float) or abs(value) < 10**MAX_EXCERPT else "a larger one"
 
 
@@ -289,7 +297,8 @@ def _none_of(param: str, given: str, values: str) -> Fault:
 
 
 def _unknown_kind(param: str, value: Any, message: str) -> Fault:
-    """None of a union's members: the wrong shape, or an object with a wrong word (or none) in its field."""
+    """Returns the fault of a value that is no member of its union: another type, or an object with an unknown or
+    missing word in its field."""
     field, kinds, expected = message.split("\n")
     if value is None:
         return _missing(param)
@@ -316,7 +325,7 @@ def _wrong_type(param: str, value: Any, expected: str) -> Fault:
 
 
 def _path(place: tuple[int | str, ...]) -> str:
-    """`messages[0].content[1].image_url.url`"""
+    """Returns the path of a field, such as `messages[0].content[1].image_url.url`."""
     path = ""
     for step in place:
         if isinstance(step, int):

@@ -1,8 +1,9 @@
-"""Conversations and their items: the bodies of requests, and the objects that clients see.
+"""Conversations and their items: parses the bodies of requests, and makes the objects that clients see.
 
-In: bytes, or stored values. Out: metadata and normalised items without ids (`items.with_ids`), or dicts. Raises `Fault`
-INVALID_REQUEST with `param`; what is not there is a `Fault` that the caller raises. Source:
-docs/contract.md#conversations: at most 20 items at once, metadata of 16 keys, null deletes a key on update.
+Comes in: bytes, or stored values. Goes out: metadata and normalised items without ids (see `items.with_ids`), or
+dicts. Raises `Fault` INVALID_REQUEST with `param`; the functions `..._not_found` return faults for the caller to
+raise. Source: docs/contract.md#conversations: at most 20 items at once, metadata of 16 keys, null deletes a key on
+update.
 """
 
 from __future__ import annotations
@@ -25,45 +26,45 @@ ITEMS_AT_ONCE: Final = 20
 
 
 class CreateBody(Wire):
-    """Of `POST /v1/conversations`."""
+    """The body of `POST /v1/conversations`."""
 
     metadata: Metadata | None = None
     items: Annotated[list[AnyItem], Field(max_length=ITEMS_AT_ONCE)] | None = None
 
 
 class UpdateBody(Wire):
-    """Of `POST /v1/conversations/{id}`."""
+    """The body of `POST /v1/conversations/{id}`."""
 
     metadata: Metadata | None
 
 
 class AddItemsBody(Wire):
-    """Of `POST /v1/conversations/{id}/items`."""
+    """The body of `POST /v1/conversations/{id}/items`."""
 
     items: Annotated[list[AnyItem], Field(max_length=ITEMS_AT_ONCE)]
 
 
 class NewConversation(msgspec.Struct, frozen=True):
-    """A parsed `POST /v1/conversations`: metadata and first items."""
+    """The metadata and the first items of a conversation that is created."""
 
     metadata: dict[str, str]
     items: tuple[ItemDict, ...]
 
 
 def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
-    """`POST /v1/conversations`. A body may be missing: then there is nothing in it. `pdfs`: see `file_text`."""
+    """Parses `POST /v1/conversations`. A missing body means an empty conversation. `pdfs`: see `file_text`."""
     request = parse_as(CreateBody, body or b"{}")
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
     return NewConversation(metadata, normalised(request.items or [], "items", pdfs))
 
 
 def parse_update(body: bytes) -> dict[str, str | None]:
-    """`POST /v1/conversations/{id}`: the metadata to merge; None removes a key."""
+    """Parses `POST /v1/conversations/{id}`. Returns the metadata to merge, where None removes a key."""
     return dict(parse_as(UpdateBody, body).metadata or {})
 
 
 def parse_items(body: bytes, pdfs: PdfTexts | None = None) -> tuple[ItemDict, ...]:
-    """`POST /v1/conversations/{id}/items`."""
+    """Parses `POST /v1/conversations/{id}/items`. `pdfs`: see `file_text`."""
     return normalised(parse_as(AddItemsBody, body).items, "items", pdfs)
 
 
@@ -71,12 +72,12 @@ ITEMS_LIMIT: Final = 100
 
 
 def conversation(id: str, created_at: int, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """One conversation. Deleting one of its items answers with this too."""
+    """Returns the object of a conversation, which is also the answer to deleting one of its items."""
     return {"id": id, "object": "conversation", "created_at": created_at, "metadata": dict(metadata)}
 
 
 def deleted(id: str) -> dict[str, Any]:
-    """The answer to DELETE of a conversation."""
+    """Returns the answer to DELETE of a conversation."""
     return {"id": id, "object": "conversation.deleted", "deleted": True}
 
 
@@ -87,29 +88,29 @@ SPEAKERS: Final[Mapping[str, dict[str, Any]]] = {
     "mcp_approval_request": {"role": "assistant", "content": []},
     "mcp_approval_response": {"role": "user", "content": []},
 }
-"""Items that say nothing themselves. Programs that print a conversation ask each item for its role and content, as
-the contract's example does (docs/contract.md#conversations), and the SDK's items raise for what is not there."""
+"""Role and content for items that have none. Programs that print a conversation read both from each item, as the
+contract's example does (docs/contract.md#conversations), and the SDK's items raise for a missing field."""
 
 
 def item(item: ItemDict, created_at: int) -> ItemDict:
-    """An item as a conversation holds it: always with a status and the time at which it came in, and of what a server
-    tool or the model's thoughts put there, whose it is."""
+    """Returns an item as a conversation shows it: with a status, the time at which it was added, and where it has
+    none a role."""
     return {"status": "completed", **SPEAKERS.get(item["type"], {}), **item, "created_at": created_at}
 
 
 def added(items: Sequence[ItemDict]) -> dict[str, Any]:
-    """The answer to adding items: those items, in the order in which they were given."""
+    """Returns the answer to adding items: these items, in their order."""
     return list_object(items, has_more=False)
 
 
 def not_found(id: str) -> Fault:
-    """The fault for a conversation that does not exist, or belongs to another key."""
+    """Returns the fault for a conversation that does not exist or belongs to another key."""
     message = f"Conversation with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 
 
 def too_large(held: str, param: str) -> Fault:
-    """The fault for a conversation that holds more than a turn may continue, or would with the new items."""
+    """Returns the fault for a conversation that is larger than a turn may continue, or would be with the new items."""
     return bad_request(
         f"The conversation holds too much, or would: {held}. Delete items of it, or begin another one with what "
         "matters.",
@@ -119,5 +120,5 @@ def too_large(held: str, param: str) -> Fault:
 
 
 def item_not_found(id: str) -> Fault:
-    """The fault for an item that is not in the conversation."""
+    """Returns the fault for an item that is not in the conversation."""
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=f"Item with id '{excerpt(id)}' not found."))

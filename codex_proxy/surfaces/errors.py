@@ -20,7 +20,7 @@ Surface: TypeAlias = OpenAISurface | Literal["messages"]
 
 
 class Row(NamedTuple):
-    """Status, type and code of one kind of fault. `wait`: the smallest `Retry-After`, in seconds."""
+    """The status, type and code of one kind of fault. `wait` is the smallest `Retry-After` in seconds."""
 
     status: int
     type: str
@@ -66,8 +66,8 @@ TABLE: Final[dict[FaultKind, Row]] = {
 }
 
 RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
-"""The contract of Responses names these types; that of Chat Completions has only `server_error`. Clients go by status
-and code, which both surfaces share."""
+"""Types that the contract of Responses has by status; Chat Completions has only `server_error`. Clients decide by
+status and code, which are the same in both APIs."""
 
 
 def row_of(failure: Failure, surface: OpenAISurface) -> Row:

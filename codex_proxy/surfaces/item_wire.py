@@ -1,7 +1,7 @@
-"""The items of a conversation as clients send them: pydantic models, lenient in fields, strict in types.
+"""The pydantic models of conversation items as clients send them: unknown fields are ignored, types are strict.
 
-Used for the `input` of a response and for the `items` of a conversation. What a text says, or which agent takes
-it, is judged elsewhere. Sources: docs/contract.md#input-items, OpenAI's own types.
+Used for the `input` of a response and for the `items` of a conversation. Sources: docs/contract.md#input-items,
+OpenAI's own types.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Status: TypeAlias = str
 MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
 MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
 Metadata: TypeAlias = Annotated[dict[MetadataKey, MetadataValue | None], Field(max_length=16)]
-"""What a client notes on an object of its own: at most 16 keys (docs/contract.md#conversations)."""
+"""A client's metadata on an object: at most 16 keys (docs/contract.md#conversations)."""
 
 TEXT_LIMIT: Final = 10_485_760
-"""Characters of an input that is a string: OpenAI's own limit."""
+"""The most characters of an input that is a string: OpenAI's own limit."""
 
 # --- what a message is made of ------------------------------------------------------------------
 
 
 class TextPart(Wire):
-    """`text` is what the items of a conversation may call it."""
+    """A part with text. The items of a conversation may also have the type `text`."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
@@ -55,7 +55,7 @@ class FilePart(Wire):
 
 
 class UnheardPart(Wire):
-    """A part with audio, which no agent takes."""
+    """A part with audio, which no agent accepts."""
 
     type: Literal["input_audio"]
 
@@ -88,7 +88,7 @@ Content: TypeAlias = Annotated[
 
 
 class Item(Wire):
-    """The fields that every item may have."""
+    """The fields that each item may have."""
 
     id: ItemId | None = None
     status: Status | None = None
@@ -135,7 +135,7 @@ class CustomCallItem(Item):
 
 
 class ToolSearchCallItem(Item):
-    """The model has looked for tools that the client deferred. Without a `call_id` OpenAI's own servers did."""
+    """The model's search for tools that the client deferred. Without a `call_id` OpenAI's own servers made it."""
 
     type: Literal["tool_search_call"]
     call_id: CallId | None = None
@@ -144,7 +144,7 @@ class ToolSearchCallItem(Item):
 
 
 class ToolSearchOutputItem(Item):
-    """The tools that the client has found; what each of them is, is read where tools are offered."""
+    """The tools that the client found. They are parsed where tools are offered."""
 
     type: Literal["tool_search_output"]
     call_id: CallId | None = None
@@ -153,7 +153,7 @@ class ToolSearchOutputItem(Item):
 
 
 class AdditionalToolsItem(Item):
-    """Tools that a client adds in the middle of the input (Codex does)."""
+    """Tools that a client adds in the middle of the input, as Codex does."""
 
     type: Literal["additional_tools"]
     role: Literal["developer", "system"] | None = None
@@ -161,7 +161,7 @@ class AdditionalToolsItem(Item):
 
 
 class CallOutputItem(Item):
-    """`name` and `arguments` make it whole where the call itself is nowhere. Source:
+    """The output of a call. `name` and `arguments` stand for the call where no item has it. Source:
     docs/contract.md#outputs-without-their-call."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
@@ -172,7 +172,8 @@ class CallOutputItem(Item):
 
 
 class AgentMessagePart(Wire):
-    """`encrypted_content` is the text itself where the model that wrote it was ours: nobody has encrypted it."""
+    """A part of a message between sub-agents. `encrypted_content` holds plain text where this server's model wrote
+    it."""
 
     type: Literal["input_text", "encrypted_content"]
     text: str | None = None
@@ -225,8 +226,8 @@ class CompactionItem(Item):
 
 
 class NativeItem(Item):
-    """What the model made with a tool of its provider's: it goes back as it came, so it has to be one that the agent
-    can read."""
+    """An item of a tool that the model's provider runs. It is sent back unchanged, so the agent must be able to read
+    it."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
@@ -266,7 +267,8 @@ class ShellCallItem(NativeItem):
 
 
 class ActivityItem(Item):
-    """What the agent did by itself, as this server shows it to those who ask: it may come back with the rest."""
+    """An item of a type of this server's own, with what the agent did. Clients that asked for such items may send
+    them back."""
 
     type: Literal["codex:activity"]
     kind: str
@@ -275,7 +277,7 @@ class ActivityItem(Item):
 
 
 def _untyped(value: dict[str, Any]) -> str | None:
-    """A message may leave its type out; so may a reference, which is an id and nothing else."""
+    """Returns the kind of an item without `type`: a message, or a reference, which has an id only."""
     if "role" in value or "content" in value:
         return "~message"
     return "~reference" if "id" in value else None

@@ -1,9 +1,9 @@
-"""Items of a client's, brought into the one form in which they are stored, listed and shown.
+"""Normalises the items that clients send, into the one form in which they are stored, listed and shown.
 
-In: validated items (`item_wire`). Out: plain dicts: content always as parts, `input_text` where people speak
-and `output_text` where the assistant does, a status, and no field that is not the wire's. Ids come later, by
-`with_ids`, since nothing here may invent any. Raises `Fault` INVALID_REQUEST for parts that no agent takes and for
-references that lead nowhere. Source: docs/wire-rules.md#lists-and-stored-objects.
+Comes in: validated items (`item_wire`). Goes out: plain dicts with a status, whose content is a list of parts:
+`output_text` for the assistant, `input_text` for everybody else. Unknown fields are dropped. `with_ids` adds ids
+later, because no id is made here. Raises `Fault` INVALID_REQUEST for parts that no agent accepts and for references
+to items that do not exist. Source: docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PREFIXES: Final = {
     "local_shell_call": "lsh_",
     "codex:activity": "act_",
 }
-"""How the id of an item begins, by its type; `item_` for a type that is not here."""
+"""The prefix of an item's id by the item's type; `item_` for other types."""
 
 _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 
@@ -48,14 +48,15 @@ _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 def normalised(
     given: str | Sequence[wire.AnyItem], field: str = "input", pdfs: PdfTexts | None = None
 ) -> tuple[ItemDict, ...]:
-    """The items of the request's `field` in one form; a string becomes a user message. `pdfs`: see `file_text`."""
+    """Returns the items of the request's `field` in one form. A string becomes a user message. `pdfs`: see
+    `file_text`."""
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)
     return tuple(_form(item, f"{field}[{index}]", pdfs) for index, item in enumerate(given))
 
 
 def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """The items, each with an id: its own, or a new one that begins as its type's do. References keep theirs."""
+    """Returns the items, each with an id: its own, or a new one with the prefix of its type. References keep theirs."""
     return [
         item if item.get("id") else {"id": ids.new(PREFIXES.get(item["type"], "item_")), **item}
         for item in items
@@ -63,7 +64,7 @@ def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 
 
 def web_images(items: Iterable[ItemDict], field: str = "input") -> dict[str, str]:
-    """The images among the items of `field` that are named by a web address, and where each is named first."""
+    """Returns the images that are given by web address, each with the first place in `field` that names it."""
     found: dict[str, str] = {}
     for index, item in enumerate(items):
         for key in ("content", "output"):
@@ -75,14 +76,15 @@ def web_images(items: Iterable[ItemDict], field: str = "input") -> dict[str, str
 
 
 def references_of(items: Iterable[ItemDict]) -> tuple[str, ...]:
-    """The ids of stored items that these items refer to."""
+    """Returns the ids of the stored items that these items refer to."""
     return tuple(item["id"] for item in items if item["type"] == "item_reference")
 
 
 def resolved(
     items: Iterable[ItemDict], found: Mapping[str, ItemDict], field: str = "input"
 ) -> tuple[ItemDict, ...]:
-    """The items, with each reference replaced by the stored item."""
+    """Returns the items with each reference replaced by the item in `found`. Raises `Fault` for one that is not
+    there."""
     whole = []
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
@@ -117,7 +119,7 @@ def _status(item: wire.Item) -> str:
 
 
 def _kept(item: ItemDict, **optional: Any) -> ItemDict:
-    """The item's required fields, and those optional ones that are not None."""
+    """Returns the required fields of the item, and the `optional` ones that are not None."""
     return item | {key: value for key, value in optional.items() if value is not None}
 
 
@@ -128,7 +130,7 @@ def _message_form(item: wire.MessageItem, place: str, pdfs: PdfTexts | None) -> 
 
 
 def _parts(content: wire.Content, place: str, pdfs: PdfTexts | None, *, said: bool) -> list[ItemDict]:
-    """`said`: by the assistant."""
+    """Returns the content as parts. `said`: the assistant said it."""
     if isinstance(content, str):
         return [_text(content, said=said)]
     return [_part(part, f"{place}[{index}]", pdfs, said=said) for index, part in enumerate(content)]

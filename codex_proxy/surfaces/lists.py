@@ -1,7 +1,7 @@
-"""OpenAI's lists: a page of stored items, and how a client asks for one.
+"""OpenAI's lists: reads from a query which page a client wants, and makes the list object.
 
-In: query parameters as strings, and whole item dicts oldest first. Out: `Page` and the list object. Raises `Fault`
-INVALID_REQUEST with `param`. `first_id`, `last_id` and a truthful `has_more` drive the SDKs' auto-paging.
+Comes in: the query's parameters as strings, and whole items, oldest first. Goes out: `Page` and the list object.
+Raises `Fault` INVALID_REQUEST with `param`. The SDKs page through a list by `last_id` and `has_more`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_PAGE_ITEMS: Final = 100
 
 
 class Page(msgspec.Struct, frozen=True):
-    """The part of a list that a query asks for. `after`: the id of the last item that the client has."""
+    """The part of a list that a query asks for. `after` is the id of the last item that the client already has."""
 
     limit: int
     order: Literal["asc", "desc"] = "desc"
@@ -25,7 +25,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def page_of(query: Mapping[str, str], *, default: int) -> Page:
-    """The page that a query asks for; `default` is the limit where it names none."""
+    """Returns the page that a query asks for. `default` is the limit where the query names none."""
     order = query.get("order") or "desc"
     if order not in ("asc", "desc"):
         raise bad_request(
@@ -49,7 +49,7 @@ def _limit(given: str | None, default: int) -> int:
 
 
 def list_object(data: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """The `list` object of one page."""
+    """Returns the `list` object of one page."""
     return {
         "object": "list",
         "data": list(data),

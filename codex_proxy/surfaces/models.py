@@ -1,9 +1,9 @@
-"""Names of models: which of the agent's models a name means, and the lists that we publish.
+"""Resolves names of models, and makes the lists of models that are published.
 
-In: a name as a client wrote it, and the catalog. Out: `Resolved`, or a `Fault` MODEL_NOT_FOUND. A name as
-written wins; the `:model` / `:agent` suffix and then an effort suffix are taken off only when nothing
-matched, then `claude-` from its front; an alias with a `*` comes last. Case does not matter. Sources:
-docs/contract.md#whole-answers (the aliases), docs/wire-rules.md#lists-and-stored-objects.
+Comes in: a name as a client wrote it, and the models of the agent. Goes out: `Resolved`, or a `Fault`
+MODEL_NOT_FOUND. A name is looked up as written first; only then are the suffix `:model` or `:agent` and after that an
+effort suffix taken off. Case does not matter. Sources: docs/contract.md#whole-answers (the aliases),
+docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Mode, Turn
 
 DEFAULT_NAME: Final = "codex-5"
-"""Whatever model the agent takes by default, and what a request without a model is answered as."""
+"""The name of the agent's default model, also for requests that name no model."""
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Every effort that OpenAI's types know. Which of them a model takes is the agent's to say."""
+"""Every reasoning effort of OpenAI's types. Each model has its own selection of them."""
 
 _ALIAS_EFFORTS: Final = ("minimal", "low", "medium", "high")
 _MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
@@ -35,12 +35,12 @@ _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends 
 
 
 def billed_model(turn: Turn) -> str:
-    """The name under which the turn's tokens are counted: the agent's own, where that is known."""
+    """Returns the model's name for the usage report: the agent's own name, where it is known."""
     return turn.model or DEFAULT_NAME
 
 
 class ModelSource(Protocol):
-    """Whoever knows which models there are at this moment: the agent."""
+    """An agent, as far as it knows which models there are now."""
 
     @property
     def any_model(self) -> bool: ...
@@ -82,17 +82,17 @@ class ModelCatalog:
 
     @property
     def models(self) -> tuple[AgentModel, ...]:
-        """Those that there are now."""
+        """The models that there are now."""
         return self._models if self._source is None else self._source.models()
 
     @property
     def any_model(self) -> bool:
-        """Names that are not listed are judged by the provider."""
+        """Whether names that are not listed are passed on for the provider to judge."""
         return self._any_model if self._source is None else self._source.any_model
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """`agent_model` is empty where the agent is to take its default."""
+    """The model, effort and mode that a name means. `agent_model` is empty where the agent takes its default."""
 
     agent_model: str
     effort: str | None = None
@@ -100,7 +100,7 @@ class Resolved(msgspec.Struct, frozen=True):
 
 
 class _Names:
-    """A catalog indexed by lower-case name."""
+    """The models by their names in lower case."""
 
     def __init__(self, catalog: ModelCatalog) -> None:
         self._operator = {name.lower(): target for name, target in catalog.aliases if _ANY not in name}
@@ -114,7 +114,7 @@ class _Names:
         self._any_model = catalog.any_model
 
     def find(self, name: str, depth: int = 0) -> Resolved | None:
-        """Looks a name up: as it is written, else without its effort suffix."""
+        """Looks up a name as written, else without its effort suffix."""
         name = name.lower()
         found = self._as_written(name, depth)
         if found is not None:
@@ -149,18 +149,18 @@ class _Names:
 
 
 class ServiceTier(msgspec.Struct, frozen=True):
-    """What becomes of the service tier that a request asks for."""
+    """The service tier of a turn."""
 
     given: str | None
-    """To the agent, in its own words; None: it takes its own settings."""
+    """What the agent is told, in its own words; None where it uses its own settings."""
     served: str
-    """The one that is used, in OpenAI's words."""
+    """The tier that serves, in OpenAI's words."""
     ignored: tuple[str, ...] = ()
-    """The parameter, where it changes nothing."""
+    """The name of the parameter where it has no effect."""
 
 
 def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
-    """`model`: the agent's name of it; '' is its default, of which only is known that it is one of the listed ones."""
+    """Returns the tier for a request. `model` is the agent's name of the model; empty is the agent's default."""
     listed = [each for each in catalog.models if each.id == model or not model]
     if asked is None or asked == "auto":
         return ServiceTier(None, listed[0].default_tier if listed else "default")
@@ -176,14 +176,14 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
 
 
 def default_of(catalog: ModelCatalog) -> str:
-    """The agent's name of the default model; empty where only the agent knows."""
+    """Returns the agent's name of the default model; empty where only the agent knows it."""
     if catalog.default_model:
         return catalog.default_model
     return next((model.id for model in catalog.models if model.is_default), "")
 
 
 def resolve(name: str, catalog: ModelCatalog) -> Resolved:
-    """Finds the model, effort and mode that `name` stands for. Raises `Fault` MODEL_NOT_FOUND."""
+    """Returns the model, effort and mode that `name` means. Raises `Fault` MODEL_NOT_FOUND."""
     if name.isspace():
         raise bad_request(
             "Invalid 'model': blank string. GET /v1/models lists the names.", "model", "empty_string"
@@ -213,7 +213,7 @@ def resolve(name: str, catalog: ModelCatalog) -> Resolved:
 
 
 def split_mode(name: str) -> tuple[str, Mode | None]:
-    """A name and its `:model` or `:agent` suffix."""
+    """Splits a name from its suffix `:model` or `:agent`."""
     for suffix, mode in _MODES.items():
         if name.lower().endswith(suffix):
             return name[: -len(suffix)], mode
@@ -280,5 +280,5 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
 
 
 def codex_list_body(models: Sequence[AgentModel]) -> dict[str, Any]:
-    """Codex's own shape, for Codex as a client: its own entries, as it gave them."""
+    """Returns the list in the shape that Codex reads as a client: the entries as the agent gave them."""
     return {"models": [msgspec.Raw(model.native) for model in models if model.native]}

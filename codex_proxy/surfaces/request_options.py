@@ -1,9 +1,10 @@
-"""What both APIs treat alike in a request: plain model or agent, the sandbox, the tools, the format of the text.
+"""What Chat Completions and Responses treat alike: plain model or agent, the sandbox, the tools, the format of the
+text.
 
-In: what the operator set, what the name and the headers ask for, and whether the request looks like that of a client
-which is an agent itself (it brings tools, a response format, or instructions). Out: values. A request can narrow what
-the server allows and never widen it: asking for the agent where the operator said `never` raises `Fault` NOT_ALLOWED;
-what is wrong raises `Fault` INVALID_REQUEST.
+Comes in: the operator's settings, what the model's name and the headers ask for, and whether the client seems to be
+an agent itself (its request has tools, a response format, or instructions). Goes out: values. A request can narrow
+what the server allows and never widen it. Raises `Fault`: NOT_ALLOWED for agent mode where the operator said `never`,
+else INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SANDBOX_HEADER: Final = "X-Codex-Sandbox"
 
 
 def mode_of(*, by_name: Mode | None, by_header: str | None, server: BuiltinTools, client_acts: bool) -> Mode:
-    """The mode of a turn. Where header and model suffix differ, the narrower mode wins."""
+    """Returns the mode of a turn. Where the header and the model's suffix differ, the narrower mode wins."""
     wishes = {by_name, _header_mode(by_header)}
     if "model" in wishes:
         return "model"
@@ -46,7 +47,7 @@ def mode_of(*, by_name: Mode | None, by_header: str | None, server: BuiltinTools
 
 
 def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
-    """The sandbox of one turn: the server's, or the narrower one that is asked for. Raises `Fault`."""
+    """Returns the sandbox of a turn: the server's, or the narrower one that the request asks for. Raises `Fault`."""
     asked = (by_header or "").strip().lower()
     if not asked:
         return server
@@ -80,7 +81,7 @@ def _header_mode(value: str | None) -> Mode | None:
 
 
 def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
-    """`fields`: where each tool's name stands in the request."""
+    """Raises `Fault` for two tools of one name. `fields` are the paths of the tools' names in the request."""
     names: set[str] = set()
     for tool, field in zip(tools, fields, strict=True):
         if tool.name in names:
@@ -89,13 +90,13 @@ def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
 
 
 def grammar_words(description: str, syntax: str, definition: str) -> str:
-    """An agent has no place for a custom tool's grammar, so the model is told of it in words."""
+    """Returns the description of a custom tool with its grammar, because agents have no field for a grammar."""
     words = f"The input must follow this {syntax} grammar:\n{definition}"
     return f"{description}\n\n{words}" if description else words
 
 
 def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
-    """Returns the name if a tool of this kind and name was offered. Raises `Fault`."""
+    """Returns the name where a tool of this kind and name was offered. Raises `Fault` where none was."""
     if any(tool.name == name and tool.kind == kind for tool in tools):
         return name
     given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"
@@ -108,25 +109,27 @@ JSON_OBJECT_WORDS: Final = (
 
 
 class Format(msgspec.Struct, frozen=True):
-    """The format of the answer's text, and the schema that it must follow."""
+    """The format of the answer's text, and the schema that it must match."""
 
     kind: Literal["text", "json_object", "json_schema"] = "text"
     schema: msgspec.Raw | None = None
 
 
 JSON_OBJECT: Final = Format("json_object", msgspec.Raw(b'{"type":"object"}'))
-"""No agent has a knob for it: it is told, and the answer is held to a schema that any object follows."""
+"""The format `json_object`. Agents have no setting for it: the model is told, and the answer is checked by a schema
+that any object matches."""
 
 
 def json_schema_format(schema: dict[str, Any], name: str, description: str | None) -> Format:
-    """A schema with the name and the description that the client gives it. No agent has a field for them, so they
-    stand in the schema itself, where the model reads them; what the schema says of itself stays."""
+    """Returns the format for a schema. The client's name and description are put into the schema, because agents have
+    no fields for them; those that the schema already has stay."""
     about = {"title": name, **({} if description is None else {"description": description})}
     return Format("json_schema", schema_json({**about, **schema}))
 
 
 def with_json_hint(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
-    """Puts an instruction to answer with a JSON object in front of the history; agents have no setting for it."""
+    """Puts an instruction to answer with a JSON object in front of the history, because agents have no setting for
+    it."""
     if wanted.kind != "json_object":
         return history
     return (HistoryMessage("developer", (TextPart(JSON_OBJECT_WORDS),)), *history)

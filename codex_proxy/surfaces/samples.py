@@ -1,9 +1,8 @@
-"""Several independent turns, told as one turn with several choices.
+"""Combines several independent turns into one turn with several choices.
 
-In: batches of well-formed events, each with the number of the turn it came from. Out: the events of one turn
-whose items name their choice, so that any renderer takes them like those of a child that reports several
-choices itself. Usage is told once, at the end: the prompt counted once, the answers summed
-(docs/contract.md#whole-answers). The first failure ends it all.
+Comes in: batches of well-formed events, each with the number of its turn. Goes out: the events of one turn whose
+items name their choice, as an agent with several choices would report them. Usage is reported once, at the end: the
+prompt counts once, the answers are summed (docs/contract.md#whole-answers). The first failure ends all.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ _OF_AN_ITEM = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDe
 
 
 class Samples:
-    """One choice per turn. Give `feed` each turn's events in order; the turns may come in any order."""
+    """Combines turns, one for each choice. `feed` takes each turn's events in order; the turns may come in any
+    order."""
 
     def __init__(self, count: int) -> None:
         self.ended = False
@@ -41,7 +41,7 @@ class Samples:
         self._ends: dict[int, TurnEnded] = {}
 
     def feed(self, choice: int, events: Iterable[Event]) -> list[Event]:
-        """Turns the events of turn `choice` into those of the combined turn. After its end: none."""
+        """Returns the events of the combined turn for those of turn `choice`; none after its end."""
         out: list[Event] = []
         for event in events:
             if self.ended:
@@ -59,7 +59,7 @@ class Samples:
         return out
 
     def _start(self, choice: int, event: ItemStarted, out: list[Event]) -> None:
-        """A turn's second answer and those after it were not asked for."""
+        """Begins an item, except a second message of a turn, which a choice has no room for."""
         if event.item.choice in (None, 0):
             id = f"{choice}/{event.item.id}"
             self._open.add(id)
@@ -95,7 +95,7 @@ class Samples:
 
 
 def _in_all(told: list[Usage]) -> Usage:
-    """The usage of all turns: the shared prompt counts once, the outputs are added up."""
+    """Returns the usage of all turns together: the shared prompt counts once, the outputs are summed."""
     first = max(told, key=lambda usage: usage.input)
     return Usage(
         input=first.input,

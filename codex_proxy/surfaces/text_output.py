@@ -1,9 +1,9 @@
-"""How pieces of text come to the wire: those that follow each other are taken together, items go out one by one.
+"""Groups deltas of text and puts them in order for a stream.
 
-Most events are pieces of one message. What stands around them on the wire is the same for all of a run, so a renderer
-finds it out once per run and not once per piece. Two open calls (or two open messages) may get their deltas in turns.
-On the wire they are serialised: the first that was opened goes out at once, the pieces of the others wait until it is
-closed. Source: docs/contract.md#streams. It knows no wire.
+Most events are deltas of one message. The bytes around them are the same for all deltas in a row, so a renderer
+computes them once for the row. Two open calls (or messages) may get their deltas alternately. A stream shows them one
+after the other: the first that was opened is sent at once, the others' deltas wait until it is closed. Source:
+docs/contract.md#streams. For every wire format.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TextRun(msgspec.Struct, frozen=True):
 
 
 def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
-    """The same events, in order, with a `TextRun` in the place of every run of a message's deltas."""
+    """Yields the same events in order, with one `TextRun` instead of each row of deltas of a message."""
     speaker: str | None = None
     texts: list[str] = []
     for event in events:
@@ -43,9 +43,9 @@ def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
 
 
 class SerialOutput:
-    """Lets several ids send one after the other: the oldest open one sends, the text of the others is kept.
+    """Makes several ids send one after the other: the oldest open one sends, and the text of the others is kept.
 
-    In a `whole` lane nobody speaks before the end: each is heard once, all of it, when it is closed.
+    With `whole` an id sends nothing before it is closed, and then everything at once.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -63,14 +63,14 @@ class SerialOutput:
         return False
 
     def keep(self, id: str, text: str) -> None:
-        """Keeps a text of an id that waits; does nothing for one that was never opened."""
+        """Keeps a text of an id that waits. Does nothing for an id that was never opened."""
         if id in self._waiting:
             self._waiting[id].append(text)
 
     def close(self, id: str) -> list[tuple[str, str]]:
-        """Ends `id`. Gives those that have the word now, in order, each with the text it kept.
+        """Closes `id`. Returns the ids that may send now, in order, each with its kept text.
 
-        All of them but the last have ended already; the last may go on.
+        All of them but the last are closed already; the last may still be open.
         """
         if id == self.speaker:
             self.speaker = None

@@ -1,6 +1,7 @@
-"""What is known of the tokens of one turn: counted by the agent, or estimated.
+"""The tokens of one turn, as the agent reports them or as an estimate.
 
-In: the usage events of a turn. Out: a `Usage`, and whether it is an estimate. Each surface spells it its way.
+Comes in: the usage events of a turn. Goes out: a `Usage`, and whether it is an estimate. Each API has its own format
+for it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
 
 
 def tokens_in(history: Iterable[HistoryItem]) -> int:
-    """An estimate of the tokens of the history's text."""
+    """Returns an estimate of the tokens of the history's text."""
     return sum(map(_tokens, history))
 
 
@@ -29,7 +30,7 @@ def _tokens(item: HistoryItem) -> int:
 
 
 def json_tokens(texts: Iterable[bytes]) -> int:
-    """An estimate of the tokens of texts that are JSON strings already."""
+    """Returns an estimate of the tokens of texts that are encoded as JSON strings."""
     return sum(estimate_tokens(msgspec.json.decode(text, type=str)) for text in texts)
 
 
@@ -40,7 +41,7 @@ class Spent:
         self.told: Usage | None = None
         self.trigger = "provider"
         self.cut = False
-        """The turn was ended here, in the middle of a call of the model: nobody tells what that has cost."""
+        """The server ended the turn in the middle of a call of the model, so nobody reports what that call cost."""
         self._total_told = False
 
     @property
@@ -49,27 +50,27 @@ class Spent:
         return self.told is None or self.cut
 
     def seen(self, event: UsageReported) -> None:
-        """Takes a reported total of the turn so far; it replaces earlier ones."""
+        """Takes a reported total of the turn, which replaces earlier ones."""
         self.told = event.usage
         self.trigger = event.trigger
         self._total_told = True
 
     def step(self, event: StepCompleted) -> None:
-        """Takes the tokens of one model call; they count only where no total is reported."""
+        """Takes the tokens of one call of the model, which count only where no total is reported."""
         if event.usage is None or self._total_told:
             return
         self.told = event.usage if self.told is None else self.told + event.usage
         self.trigger = "token_count"
 
     def ended(self, event: TurnEnded) -> None:
-        """Without usage of the agent's, the turn's end is what prompts the estimate."""
+        """Takes the end of the turn. Where the agent has reported nothing, the tokens are estimated from then on."""
         self.cut = event.cut
         trigger = event.trigger
         if self.told is None:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
-        """The reported tokens, or else an estimate from the texts of both sides, at least one token each."""
+        """Returns the reported tokens, or else an estimate from the texts of both sides, at least one token each."""
         if self.told is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))
         if self.cut:  # what was told is of the calls before the last one
@@ -77,7 +78,7 @@ class Spent:
         return self.told
 
     def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:
-        """The tokens up to now; an estimate where text came and nothing was reported."""
+        """Returns the tokens so far: an estimate where there is text and nothing was reported."""
         if self.told is None and not answer():
             return Spending(failed=failed)
         tokens = self.tokens(prompt=prompt, answer=answer)

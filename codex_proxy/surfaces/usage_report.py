@@ -1,9 +1,9 @@
-"""`GET /v1/usage` and `/v1/usage/limits`: what turns have cost, and what the agent's account may still use.
+"""`GET /v1/usage` and `/v1/usage/limits`: the tokens of turns, and what the agent's account may still use.
 
-In: the query's parameters in order, the time, sums of buckets. Out: `Report`, and the page as a dict. Raises `Fault`
-INVALID_REQUEST with `param`; a parameter that is not known here is one too, since an answer that ignored a filter
-would be wrong. The shape is that of OpenAI's usage of completions (`GET /v1/organization/usage/completions`); that of
-the limits is ours, since OpenAI's API has no such thing.
+Comes in: the query's parameters in order, the time, and the sums of each bucket. Goes out: `Report`, and the page as
+a dict. Raises `Fault` INVALID_REQUEST with `param`, also for an unknown parameter, because an answer without its
+filter would be wrong. The shape of the usage is OpenAI's (`GET /v1/organization/usage/completions`); OpenAI's API has
+no limits, so their shape is our own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DAY: Final = 24 * HOUR
 
 
 class Width(NamedTuple):
-    """A width of buckets: its seconds, how many come at once by default, and at most. As at OpenAI."""
+    """A width of buckets: its seconds, and how many buckets a page has by default and at most. As at OpenAI."""
 
     seconds: int
     default: int
@@ -38,15 +38,15 @@ _PAGE: Final = "page_"
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed query: the buckets of one page, and how their content is grouped."""
+    """A parsed query: the buckets of one page, and how the tokens in them are grouped."""
 
     first: int
     """When the first bucket of the page begins."""
     buckets: int
-    """How many there are on the page."""
+    """The number of buckets on the page."""
     width: int
     end: int
-    """Where the asked time ends; the last bucket may reach beyond it."""
+    """The end of the time that was asked for; the last bucket may end later."""
     by_key: bool
     by_model: bool
 
@@ -57,7 +57,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(NamedTuple):
-    """One sum: the bucket it is in, and what was counted there. `model` is empty where models are summed up."""
+    """One sum of one bucket. `model` is empty where all models are summed."""
 
     start: int
     model: str
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 
 def report_of(query: Iterable[tuple[str, str]], *, now: float) -> Report:
-    """Parses a query. Without times it means the newest buckets, the current one included. Raises `Fault`."""
+    """Parses a query. Without times it means the newest buckets up to now. Raises `Fault`."""
     given = _parameters(query)
     width = _width(given)
     limit = _number(given, "limit", 1, width.most, width.default)
@@ -98,7 +98,8 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> Report:
 
 
 def page_of(report: Report, rows: Sequence[Row], *, key: str, durable: bool, since: int) -> dict[str, Any]:
-    """The answer. `key`: whose usage it is; `since`: from when on there is any, where it is not kept on disk."""
+    """Returns the page. `key` is whose usage it is; `since` is the time from which on there is any, where it is not
+    stored."""
     by_start: dict[int, list[Row]] = {}
     for row in rows:
         by_start.setdefault(row.start, []).append(row)
@@ -203,7 +204,7 @@ def _invalid(name: str, expected: str) -> Fault:
 def limits_object(
     agent: str, known: Sequence[AccountLimits], *, told_at: float, now: float, reason: str
 ) -> dict[str, Any]:
-    """`limits` is null, with the `reason`, where nothing is known. `told_at`, `now`: seconds since 1970."""
+    """Returns the limits; null with a `reason` where none are known. `told_at` and `now` are in seconds since 1970."""
     found = [_limit(each, told_at, now) for each in known]
     return {
         "object": "usage.limits",

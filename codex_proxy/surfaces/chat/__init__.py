@@ -1,1 +1,1 @@
-"""Chat Completions: parse and render."""
+"""The wire format of Chat Completions."""

@@ -1,7 +1,8 @@
-"""What the client says about the answer it wants: how many, how long, in which format, sampled how.
+"""Reads from a chat request which answer the client wants: how many choices, how long, in which format, with which
+sampling.
 
-In: a validated request and the operator's settings. Out: the checked values. Raises `Fault` INVALID_REQUEST
-with `param` for what this server does not give. Source: docs/contract.md#parameters-of-chat-completions.
+Comes in: a validated request and the operator's settings. Goes out: checked values. Raises `Fault` INVALID_REQUEST
+with `param` for what this server does not support. Source: docs/contract.md#parameters-of-chat-completions.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ IGNORED: Final = (
     "prompt_cache_retention",
     "context_management",
 )
-"""Validated and accepted; they change nothing, unless the agent can set those of `SAMPLING`."""
+"""Parameters that are validated and have no effect, except that an agent may support those in `SAMPLING`."""
 
 SAMPLING: Final = (
     *("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "prediction"),
     *("top_k", "min_p", "repetition_penalty"),
 )
-"""How the model is to choose its words."""
+"""Parameters of how the model chooses its tokens."""
 
 
 def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
-    """The parameters that were given and change nothing, in the order of `IGNORED`."""
+    """Returns the given parameters that have no effect, in the order of `IGNORED`."""
     given = tuple(name for name in IGNORED if getattr(request, name) is not None)
     named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
     return (
@@ -52,12 +53,12 @@ def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
 
 
 def sampling_of(request: ChatRequest) -> dict[str, Any]:
-    """The fields of `SAMPLING` that were given."""
+    """Returns the given parameters of `SAMPLING`."""
     return {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
 
 
 def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
-    """The parameters that ask for log probabilities. Raises `Fault` for one of the wrong type."""
+    """Returns the given parameters that ask for log probabilities. Raises `Fault` for one of the wrong type."""
     given = request.logprobs
     if given is not None and not isinstance(given, bool | int):
         raise bad_request("Invalid type for 'logprobs': expected a boolean.", "logprobs", "invalid_type")
@@ -66,7 +67,7 @@ def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
 
 
 def choices_of(request: ChatRequest, most: int) -> int:
-    """`n`, from 1 to what the operator allows."""
+    """Returns `n`, which must be between 1 and the operator's limit."""
     count = 1 if request.n is None else request.n
     if most == 1 and count != 1:
         raise bad_request("Invalid value for 'n': only 1 is accepted.", "n", UNSUPPORTED)
@@ -75,13 +76,13 @@ def choices_of(request: ChatRequest, most: int) -> int:
 
 
 def stops_of(request: ChatRequest) -> tuple[str, ...]:
-    """Stop sequences. An empty one would stop everywhere, so it means none."""
+    """Returns the stop sequences. An empty one is left out, because it would stop everywhere."""
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     return tuple(dict.fromkeys(sequence for sequence in stop if sequence))
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
-    """`response_format`; other than text only where structured output is on."""
+    """Returns `response_format`. Formats other than text are accepted only where structured output is on."""
     wanted = request.response_format
     if wanted is None or wanted.type == "text":
         return Format()

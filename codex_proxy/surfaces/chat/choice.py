@@ -1,10 +1,10 @@
-"""One choice of a chat answer: its frames as they come, and its message as their fold.
+"""One choice of a chat answer: its stream frames, and the message that is the sum of them.
 
-In: what one message, reasoning, call or activity says. Out: SSE frames, appended to the caller's list, and
-`message()`, which is made of the very fragments that went into the frames. So the streamed and the whole
-answer cannot differ. Sources: docs/contract.md#streams, docs/wire-rules.md#chat-completions.
+Comes in: pieces of a message, of reasoning, of calls and of the agent's activity. Goes out: SSE frames, appended to
+the caller's list, and `whole()`, which is made of the same encoded fragments as the frames, so that the streamed and
+the whole answer cannot differ. Sources: docs/contract.md#streams, docs/wire-rules.md#chat-completions.
 
-Fast on purpose: per delta only the text is encoded; what stands around it is constant bytes per choice.
+For speed only the text of a delta is encoded; the bytes around it are constant for each choice.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class Chunk(NamedTuple):
 
 
 class Text:
-    """A string of the message that grows by deltas: the constant bytes around each delta, and all that was sent."""
+    """A string of the message that grows by deltas. It holds the constant bytes around each delta, and every fragment
+    sent so far."""
 
     def __init__(self, before: bytes, after: bytes, *said: bytes) -> None:
-        """`said`: fragments that went out in some other frame."""
+        """`said` are fragments of the text that were sent in frames of another kind."""
         self._before = before
         self._after = after
         self._fragments = list(said)
@@ -47,7 +48,8 @@ class Text:
         out += (self._before, fragment, self._after)
 
     def add_all(self, texts: list[str], out: list[bytes]) -> None:
-        """Appends a chunk for each text. All are made by one `str.replace`, which is faster than one by one."""
+        """Appends a chunk for each text. One `str.replace` makes all of them, which is faster than making them one by
+        one."""
         if not texts:
             return
         lines = json_lines(texts)
@@ -58,17 +60,17 @@ class Text:
         return bool(self._fragments)
 
     def whole(self) -> msgspec.Raw:
-        """All of it as one JSON string: the fragments without their quotes, joined."""
+        """Returns the whole text as one JSON string, joined from the fragments."""
         return msgspec.Raw(b'"' + b"".join([fragment[1:-1] for fragment in self._fragments]) + b'"')
 
 
 class Call:
-    """A tool call of a stream: id and name in its first chunk, then deltas of its arguments."""
+    """A tool call in a stream. Its first chunk has the id and the name; the next ones have deltas of the arguments."""
 
     def __init__(
         self, item: ToolCall, index: int, arguments: str, *, legacy: bool, before: bytes, after: bytes
     ) -> None:
-        """`arguments`: what its first frame already carries of them."""
+        """`arguments` is the part of them that the first chunk contains."""
         name = json_text(item.name)
         first = json_text(arguments)
         self._legacy = legacy
@@ -86,7 +88,7 @@ class Call:
         self._item = item
 
     def whole(self) -> dict[str, Any]:
-        """The call as a whole message carries it."""
+        """Returns the call as it is in a whole message."""
         name = msgspec.Raw(json_text(self._item.name))
         if self._legacy:
             return {"name": name, "arguments": self.arguments.whole()}
@@ -97,10 +99,10 @@ class Call:
 
 
 class Choice:
-    """One `choices[index]` of a chat completion: renders its chunks, and keeps what they add up to."""
+    """One `choices[index]` of a chat completion: renders its chunks and keeps their sum."""
 
     def __init__(self, index: int, chunk: Chunk, *, legacy: bool, whole_calls: bool) -> None:
-        """`whole_calls`: each call goes out as one frame, when it is complete."""
+        """`whole_calls`: each call is sent as one chunk when it is complete."""
         self._before = chunk.before + b'{"index":%d,"delta":' % index
         self._middle = b',"finish_reason":'
         self._tail = b"}" + chunk.after
@@ -126,7 +128,7 @@ class Choice:
         return Text(self._before + b'{"%b":' % field, b"}" + self._after)
 
     def begin(self, out: list[bytes]) -> None:
-        """The first frame of a choice, the only one with its role."""
+        """Appends the first chunk of the choice, the only one with a role."""
         out += (self._before, b'{"role":"assistant"}', self._after)
 
     # --- text ---------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ class Choice:
             self._content.add_all(texts[1:], out)
 
     def _speak(self, id: str, text: str, out: list[bytes]) -> None:
-        """Several messages are one `content`, a blank line between them."""
+        """Adds text to the `content`. Several messages share one `content`, with a blank line between them."""
         if id != self._last_message:
             if self._last_message is not None:
                 text = BLANK_LINE + text
@@ -166,7 +168,7 @@ class Choice:
     # --- reasoning and activity ---------------------------------------------------------------
 
     def add_reasoning(self, id: str, part: int, text: str, out: list[bytes]) -> None:
-        """A piece of a reasoning summary; a blank line where another part or item begins."""
+        """Adds a piece of a reasoning summary. A blank line separates parts and items."""
         if self._last_thought not in (None, (id, part)):
             text = BLANK_LINE + text
         self._last_thought = (id, part)
@@ -174,7 +176,7 @@ class Choice:
         self._reasoning.add(text, out)
 
     def add_activity(self, did: str, out: list[bytes]) -> None:
-        """Adds one line on what the agent did to the reasoning."""
+        """Adds a line about what the agent did to the reasoning."""
         line = f"{' '.join(did.split())}\n"
         self._reasoning.add(line if self._at_line_start else "\n" + line, out)
         self._last_thought = None
@@ -183,8 +185,8 @@ class Choice:
     # --- calls --------------------------------------------------------------------------------
 
     def open_call(self, item: ToolCall, out: list[bytes]) -> None:
-        """A call begins. The first one says which form the choice's calls have; the legacy form has room for
-        one call only, so further ones are not shown."""
+        """Begins a call. The first call decides the form of all calls in the choice. The legacy form holds one call
+        only, so further ones are left out."""
         if self._legacy_calls:
             return
         if self._legacy_calls is None:
@@ -208,7 +210,7 @@ class Choice:
         return call
 
     def add_arguments(self, id: str, text: str, out: list[bytes]) -> None:
-        """A piece of a call's argument text."""
+        """Adds a piece of a call's arguments."""
         if id == self._call_lane.speaker:
             self._calls[id].arguments.add(text, out)
         else:
@@ -227,14 +229,15 @@ class Choice:
     # --- the end ------------------------------------------------------------------------------
 
     def finish(self, stop: str, out: list[bytes]) -> None:
-        """The finalizer: an empty delta and the reason. An answer without any word is the empty string."""
+        """Appends the last chunk: an empty delta and the `finish_reason`. An answer without text has the empty string
+        as content."""
         if not (self._content or self._refusal or self._calls):
             self._content.add("", out)
         self.finish_reason = self._reason(stop)
         out += (self._before, b"{}", self._middle, json_text(self.finish_reason), self._tail)
 
     def _reason(self, stop: str) -> str:
-        """The `finish_reason`: `tool_calls` exactly where there are calls, else the agent's reason."""
+        """Returns the `finish_reason`: `tool_calls` where there are calls, else the agent's reason."""
         if stop not in _PLAIN_ENDS and stop not in _CALL_ENDS:
             return str(stop)
         if not self._calls:
@@ -242,7 +245,7 @@ class Choice:
         return "function_call" if self._legacy_calls else "tool_calls"
 
     def whole(self) -> dict[str, Any]:
-        """The choice of a whole answer: the fold of its frames."""
+        """Returns the choice of a whole answer, made of the fragments that its chunks had."""
         message: dict[str, Any] = {
             "role": "assistant",
             "content": self._content.whole() if self._content else None,
@@ -263,6 +266,6 @@ class Choice:
         }
 
     def tokens(self) -> int:
-        """An estimate of the tokens of what it says and calls."""
+        """Returns an estimate of the tokens of its text and calls."""
         texts = [self._content, self._refusal, *(call.arguments for call in self._calls.values())]
         return json_tokens(bytes(text.whole()) for text in texts)

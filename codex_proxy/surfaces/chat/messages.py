@@ -1,10 +1,9 @@
-"""The messages of a chat request become the history of a turn.
+"""Turns the messages of a chat request into the history of a turn.
 
-In: validated messages. Out: history items, oldest first: system is developer, tool and function messages are
-outputs, calls of the assistant are past calls. Outputs that come in another order than their calls are put
-into the calls' order. Raises `Fault` INVALID_REQUEST for a call without output, an output without call, a
-second output, and for parts that no agent takes. Sources: docs/contract.md#messages-and-parts,
-OpenAI's own 400s.
+Comes in: validated messages. Goes out: history items, oldest first. System messages become developer messages, tool
+and function messages become outputs, and the assistant's tool calls become past calls. Outputs are put into the order
+of their calls. Raises `Fault` INVALID_REQUEST for a call without output, an output without call, a second output, and
+for parts that no agent accepts. Sources: docs/contract.md#messages-and-parts, OpenAI's own 400s.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def history_of(messages: Iterable[wire.AnyMessage], pdfs: PdfTexts | None = None
 
 
 def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
-    """The images that are named by a web address, and the field in which each is named first."""
+    """Returns the images that are given by web address, each with the first field that names it."""
     found: dict[str, str] = {}
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message, wire.UserMessage | wire.ToolMessage) else None
@@ -47,12 +46,12 @@ def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
 
 
 def has_instructions(messages: Iterable[wire.AnyMessage]) -> bool:
-    """Whether the client tells the model how to behave."""
+    """Whether the messages contain instructions (`system` or `developer`)."""
     return any(isinstance(message, wire.InstructionMessage) for message in messages)
 
 
 class _Reader:
-    """The history so far, and the calls of the last assistant message with the outputs they have got."""
+    """Collects the history, and the calls of the last assistant message with the outputs that have come for them."""
 
     def __init__(self, pdfs: PdfTexts | None) -> None:
         self.items: list[HistoryItem] = []
@@ -80,7 +79,7 @@ class _Reader:
             self._assistant(message, index, place)
 
     def settle(self) -> None:
-        """The calls of the last assistant message are over: each must have its output."""
+        """Checks that each call of the last assistant message has its output, and adds both to the history."""
         missing = [call_id for call_id in self._calls if call_id not in self._outputs]
         if missing:
             raise self._unanswered(missing)
@@ -179,7 +178,7 @@ def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:
 
 
 def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts of a message with the speaker's `name` in front: agents have no field for it."""
+    """Returns the parts with the speaker's `name` in front, because agents have no field for it."""
     if not name:
         return parts
     first, *others = parts
@@ -189,7 +188,7 @@ def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _assistant_parts(message: wire.AssistantMessage) -> tuple[Part, ...]:
-    """Text and refusal of an assistant message as text parts; none for a message that only has calls."""
+    """Returns the text and the refusal of an assistant message as text parts; none for a message with calls only."""
     content = message.content or ()
     if isinstance(content, str):
         texts = [content]

@@ -1,9 +1,9 @@
-"""A chat request becomes a `Turn`, and what the exchange needs to know beside it.
+"""Parses a chat request into a `Turn`, and what is needed to answer it.
 
-In: the body's bytes, the operator's settings, the catalog, the hints of the headers. Out: `ParsedChat`.
-Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (the agent where it is switched
-off). What the chosen agent cannot do is checked elsewhere. Sources:
-docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts.
+Comes in: the bytes of the body, the operator's settings, the models, and the headers. Goes out: `ParsedChat`. Raises
+`Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode where it is switched off).
+Admission checks later what the agent can do. Sources: docs/contract.md#parameters-of-chat-completions,
+docs/contract.md#messages-and-parts.
 """
 
 from __future__ import annotations
@@ -30,44 +30,44 @@ from codex_proxy.surfaces.request_options import BuiltinTools, mode_of, sandbox_
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator decided, as far as a chat request depends on it."""
+    """The operator's settings that a chat request depends on."""
 
     max_choices: int = 5
     builtin_tools: BuiltinTools = "auto"
     show_activity: bool = True
     sandbox: Sandbox = "read-only"
     workdir: str = ""
-    """The folder of agent turns that name none."""
+    """The folder of agent turns whose request names none."""
     structured_output: bool = False
-    """Off: only text, to the letter of docs/contract.md#parameters-of-chat-completions. On: json_object and json_schema
-    too."""
+    """False: only text, as docs/contract.md#parameters-of-chat-completions says. True: also json_object and
+    json_schema."""
     max_items: int = MAX_ITEMS
-    """Messages of one request."""
+    """The most messages of one request."""
     logprobs: Logprobs = "refuse"
     web_search: bool = True
-    """Whether a request may switch on the agent's own search."""
+    """Whether a request may switch on the agent's web search."""
 
 
 class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed chat request: `turn` is for the agent, the other fields say how to answer."""
+    """A parsed chat request: `turn` is for the agent, and the other fields say how to answer."""
 
     turn: Turn
     model_asked: str
-    """The name to answer with: as the client wrote it."""
+    """The model's name as the client wrote it, which the answer repeats."""
     stream: bool
     include_usage: bool
     choices: int
     ignored: tuple[str, ...]
-    """Parameters that were accepted and change nothing, for `x-codex-ignored-params`."""
+    """Parameters that were accepted and have no effect, for the header `x-codex-ignored-params`."""
     web_search: bool
-    """Whether the agent's own search was asked for."""
+    """Whether the agent's web search was asked for."""
     service_tier: str | None
-    """As the answer shows it; None where none was asked for."""
+    """The tier that the answer shows; None where none was asked for."""
     legacy_function_call: bool
     workdir_param: WorkdirParam
-    """Who named the folder, for the 400 of whoever looks at the disk."""
+    """The header or field that named the folder, for the `param` of a 400."""
     web_images: dict[str, str]
-    """Images by web address, and the field of each: what a fault of its fetching names."""
+    """Images that are given by web address, each with the field that names it, for the `param` of a 400."""
 
 
 def parse(
@@ -78,7 +78,7 @@ def parse(
     headers: RequestHints,
     pdfs: PdfTexts | None = None,
 ) -> ParsedChat:
-    """Parses a request body. Raises the `Fault` of the first error. `pdfs`: see `file_text`."""
+    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: see `file_text`."""
     request = parse_body(body)
     most_elements("messages", len(request.messages), settings.max_items)
     refuse_unsupported(request, settings.logprobs)
@@ -133,5 +133,5 @@ def parse(
 
 
 def _effort(request: ChatRequest) -> str | None:
-    """The reasoning effort: `reasoning_effort`, else `reasoning.effort`."""
+    """Returns the reasoning effort: `reasoning_effort`, else `reasoning.effort`."""
     return request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)

@@ -1,11 +1,11 @@
-"""Events of a turn, rendered as a chat completion: SSE bytes as they come, or one body at the end.
+"""Renders the events of a turn as a chat completion: SSE bytes while they come, or one body at the end.
 
-In: batches of well-formed events (`core/repair.py` saw to that). Out: `feed` gives the bytes of a batch,
-`result` the whole answer; both are made of the same `Choice`s, so they cannot disagree. Order, placeholders
-and the error frame: docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
+Comes in: batches of well-formed events (see `core/repair.py`). Goes out: `feed` returns the bytes of a batch,
+`result` the whole answer. Both are made of the same `Choice`s, so they cannot differ. Order, placeholders and the
+error frame: docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
 
-It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the
-exchange decides that. `result` of a failed turn raises the `Fault`.
+Until `visible` is true nothing of the answer was sent, and the HTTP handler can still answer a `failure` with a plain
+status. `result` raises the `Fault` of a failed turn.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class StreamMetrics(msgspec.Struct, frozen=True):
 
 
 Measure: TypeAlias = Callable[[int], StreamMetrics]
-"""Gives the metrics at the end of a stream, told the completion tokens."""
+"""Returns the times of the stream at its end, from the number of completion tokens."""
 
 
 def chat_usage(
     spent: Spent, *, copies: int, prompt: Callable[[], int], answer: Callable[[], int]
 ) -> dict[str, Any]:
-    """The `usage` object. `copies`: how many choices what is told of the output stands for. `prompt`, `answer`:
-    estimates, of one answer that stands for as many."""
+    """Returns the `usage` object. `copies` is the number of choices that share the reported output. `prompt` and
+    `answer` estimate tokens where the agent reports none."""
     usage = spent.tokens(prompt=prompt, answer=answer)
     completion = usage.output * copies
     figures: dict[str, Any] = {
@@ -67,20 +67,20 @@ def chat_usage(
 
 
 ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]
-"""Whose chunks: OpenAI's, or those of codex-completions-api (`usage: null` always, all choices in one chunk)."""
+"""The form of the chunks: OpenAI's, or that of codex-completions-api (always `usage: null`, all choices in one
+chunk)."""
 
 DONE: Final = b"data: [DONE]\n\n"
 NOT_MEASURED: Final = StreamMetrics()
 _SAID: Final = (Message, Reasoning, ToolCall)
-"""Items that have a place in an answer of this surface."""
+"""The kinds of items that a chat answer can show."""
 NOBODY: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer:
-    """One answer. `feed` it every event of the turn, in order, in batches of any size.
+    """Renders one answer. `feed` takes every event of the turn, in order, in batches of any size.
 
-    `whole_calls` is for `parallel_tool_calls: false`: the contract wants each call as one consolidated
-    delta (docs/contract.md#streams).
+    `whole_calls` is for `parallel_tool_calls: false`: each call is then one delta (docs/contract.md#streams).
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class ChatRenderer:
     # --- what an exchange asks ------------------------------------------------------------------
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """The SSE bytes of a batch; nothing where the answer is given whole. After the end: nothing."""
+        """Returns the SSE bytes of a batch; empty where the answer is not streamed, and after the end."""
         out: list[bytes] = []
         handlers = HANDLERS
         for event in pieces_together(events):
@@ -147,14 +147,15 @@ class ChatRenderer:
         return b"".join(out) if self._stream else b""
 
     def open(self) -> bytes:
-        """The first chunk of every choice (its role) that was not sent yet: goes out with the first keepalive."""
+        """Returns the first chunk (with the role) of each choice that has not sent it. Sent with the first
+        keepalive."""
         out: list[bytes] = []
         if self._stream and not self.visible:
             self._begin(out)
         return b"".join(out)
 
     def result(self) -> bytes:
-        """The whole answer as JSON: the fold of what `feed` rendered. Raises `Fault` for a failed turn."""
+        """Returns the whole answer as JSON. Raises `Fault` for a failed turn."""
         if self.failure is not None:
             raise Fault(self.failure)
         choices = [choice.whole() for choice in self._choices]
@@ -163,7 +164,7 @@ class ChatRenderer:
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """One per choice, once the turn has ended well."""
+        """The reason of each choice, once the turn has ended well."""
         return tuple(choice.finish_reason for choice in self._choices if choice.finish_reason)
 
     # --- what happens in a turn -----------------------------------------------------------------
@@ -175,7 +176,7 @@ class ChatRenderer:
     def _each(
         self, targets: tuple[Choice, ...], say: Callable[[Choice, list[bytes]], None], out: list[bytes]
     ) -> None:
-        """Renders the same thing for several choices: a chunk each, or one chunk with all of them."""
+        """Renders the same piece for several choices: a chunk for each, or one chunk with all of them."""
         if not self._joined:
             for choice in targets:
                 say(choice, out)
@@ -208,7 +209,7 @@ class ChatRenderer:
         self._each(targets, lambda choice, said: choice.refuse(event.id, event.text, said), out)
 
     def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
-        """Summaries only: raw reasoning is not meant for clients."""
+        """Adds reasoning summaries. Raw reasoning is not shown to clients."""
         if event.kind == "summary":
             targets = self._hearing(event.id, out)
             self._each(
@@ -222,7 +223,7 @@ class ChatRenderer:
         self._each(targets, lambda choice, said: choice.add_arguments(event.id, event.text, said), out)
 
     def _hearing(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
-        """The choices that an item belongs to. Sends their first chunks, if they were not sent yet."""
+        """Returns the choices that an item belongs to, after sending the first chunks that they have not sent."""
         targets = self._targets.get(id, NOBODY)
         if targets and not self.visible:
             self._begin(out)
@@ -243,7 +244,7 @@ class ChatRenderer:
             self._each(self._hearing(item.id, out), lambda choice, said: choice.add_activity(line, said), out)
 
     def _line_of(self, item: Item) -> str | None:
-        """One line on what the agent or this server did; None where nobody asked for it."""
+        """Returns a line about what the agent or this server did; None where the client did not ask for it."""
         if not self._show_activity:
             return None
         if isinstance(item, McpCall):
@@ -251,7 +252,7 @@ class ChatRenderer:
         return f"[{item.kind}] {item.text}" if isinstance(item, Activity) else None
 
     def _addressed(self, item: Item) -> tuple[Choice, ...]:
-        """The indexes of an item's choices: all of them where the agent names none."""
+        """Returns the choices of an item: all of them where the agent names none."""
         if item.choice is None:
             return self._choices
         self._routed = True
@@ -292,8 +293,8 @@ class ChatRenderer:
         )
 
     def _answer_tokens(self) -> int:
-        """An estimate of the answer's tokens, by the same count that `max_tokens` is kept by. An answer that stands for
-        every choice counts once."""
+        """Returns an estimate of the answer's tokens, counted as for `max_tokens`. An answer that several choices
+        share counts once."""
         counted = self._choices if self._routed else self._choices[:1]
         tokens = [choice.tokens() for choice in counted]
         if self._max_tokens is not None:
@@ -301,7 +302,7 @@ class ChatRenderer:
         return sum(tokens)
 
     def spending(self) -> Spending:
-        """The tokens of the turn so far. An answer that stands for every choice counts once."""
+        """Returns the tokens of the turn so far. An answer that several choices share counts once."""
         return self.spent.spending(
             prompt=self._prompt_tokens,
             answer=self._answer_tokens,
@@ -328,4 +329,4 @@ HANDLERS: Final[dict[type, Callable[[ChatRenderer, Any, list[bytes]], None]]] = 
     StepCompleted: lambda renderer, event, out: renderer.spent.step(event),
     TurnEnded: ChatRenderer._turn_ended,
 }
-"""What is rendered of each event; the others show nothing."""
+"""How each kind of event is rendered. Other events show nothing."""

@@ -1,7 +1,7 @@
-"""The client's tools, and which of them the model may or must call.
+"""Reads the client's tools from a chat request, and which of them the model may or must call.
 
-In: a validated request. Out: `Offered`. Raises `Fault` INVALID_REQUEST for names that are taken twice, for
-choices that name a tool which is not there, and for both generations (`tools`, `functions`) at once. Sources:
+Comes in: a validated request. Goes out: `Offered`. Raises `Fault` INVALID_REQUEST for two tools of one name, for a
+choice of a tool that is not there, and for `tools` together with `functions`. Sources:
 docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
 """
 
@@ -18,7 +18,8 @@ from codex_proxy.surfaces.request_options import grammar_words, known_tool, refu
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """`legacy`: the client speaks of functions, and wants `function_call` back."""
+    """The tools that the model is offered. `legacy`: the client used `functions` and expects `function_call` in the
+    answer."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
@@ -26,7 +27,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 def offered_by(request: wire.ChatRequest) -> Offered:
-    """The tools of the request, and its `tool_choice`."""
+    """Returns the tools of the request and its `tool_choice`."""
     legacy = bool(request.functions)
     if legacy and request.tools:
         raise bad_request("Give either 'tools' or 'functions', not both.", "functions")

@@ -1,8 +1,8 @@
-"""The request of Chat Completions, as it comes: pydantic models, lenient in fields and strict in types.
+"""The pydantic models of a Chat Completions request: unknown fields are ignored, types are strict.
 
-In: the body's bytes. Out: `ChatRequest`. Raises `Fault` INVALID_REQUEST with `param`. What depends on
-settings or on several fields at once is checked by the parser, not here. Sources:
-docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
+Comes in: the bytes of the body. Goes out: `ChatRequest`. Raises `Fault` INVALID_REQUEST with `param`. The parser
+checks later what depends on settings or on several fields. Sources: docs/contract.md#parameters-of-chat-completions,
+docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FilePart(Wire):
 
 
 class UnheardPart(Wire):
-    """A part with audio, which no agent takes."""
+    """A part with audio, which no agent accepts."""
 
     type: Literal["input_audio"]
 
@@ -119,7 +119,7 @@ HistoryToolCall: TypeAlias = Annotated[
 
 
 class InstructionMessage(Wire):
-    """A message of the role `system` or `developer`; both are treated alike."""
+    """A message of the role `system` or `developer`. Both are treated alike."""
 
     role: Literal["system", "developer"]
     content: TextContent
@@ -310,7 +310,7 @@ MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
 
 
 class ChatRequest(Wire):
-    """The body of `POST /v1/chat/completions`. Every optional field may be null."""
+    """The body of `POST /v1/chat/completions`. Each optional field may be null."""
 
     messages: Annotated[list[AnyMessage], Field(min_length=1)]
     model: str | None = None
@@ -355,5 +355,5 @@ class ChatRequest(Wire):
 
 
 def parse_body(body: bytes) -> ChatRequest:
-    """The body as a `ChatRequest`, or a `Fault` that names the field."""
+    """Returns the body as a `ChatRequest`. Raises a `Fault` that names the field."""
     return parse_as(ChatRequest, body)

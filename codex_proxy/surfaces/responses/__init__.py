@@ -1,1 +1,1 @@
-"""OpenAI's Responses: requests and stored objects in, turns and streams of typed events out. Sans-IO."""
+"""The wire format of OpenAI's Responses."""

@@ -1,11 +1,12 @@
-"""The client's own tools of a Responses request: functions and custom tools, also in namespaces, also deferred ones.
+"""The client's own tools of a Responses request: functions and custom tools, in namespaces and deferred ones too.
 
-In: validated tools, and the items of a context. Out: `Tool`s, each under a name that models take, with what the client
-calls it (`Tool.client_name`) where that is another one. Raises `Fault` INVALID_REQUEST for tools that cannot be read.
+Comes in: validated tools, and the items of the input. Goes out: `Tool`s with names that models accept, and the
+client's name (`Tool.client_name`) where it differs. Raises `Fault` INVALID_REQUEST for tools that cannot be read.
 
-An agent knows no namespaces, so `NAMESPACE__NAME` is offered and the call comes back with both. A deferred tool is
-offered once the output of a `tool_search` call of the client's has listed it; `additional_tools` items offer theirs at
-once. Sources: OpenAI's own types (`namespace`, `tool_search`), requests of Codex 0.163 and 0.169 as a client.
+Agents know no namespaces, so a tool is offered as `NAMESPACE__NAME` and its call is returned with both. A deferred
+tool is offered once the output of a client's `tool_search` call has listed it; the tools of `additional_tools` items
+are offered at once. Sources: OpenAI's own types (`namespace`, `tool_search`), requests of Codex 0.163 and 0.169 as a
+client.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from codex_proxy.surfaces.responses import wire_tools as wire
 
 TOOL_SEARCH: Final = "tool_search"
 _DEFAULT_NAMESPACE: Final = "functions"
-"""The namespace of tools that have none: Codex spells it out in its lite requests."""
+"""The namespace of tools that have none. Codex writes it out in its lite requests."""
 _LISTS: Final = frozenset({"additional_tools", "tool_search_output"})
-"""Items that bring tools."""
+"""Types of items that contain tools."""
 _listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(list[wire.AnyTool])
 
 
 class GivenTool(NamedTuple):
-    """A tool as it is offered, and where its name stands in the request."""
+    """A tool as it is offered, and the path of its name in the request."""
 
     tool: Tool
     param: str
@@ -41,14 +42,15 @@ class GivenTool(NamedTuple):
 
 
 def name_of(namespace: str | None, name: str) -> str:
-    """The name under which the model is offered a tool. The same two always give the same one."""
+    """Returns the name that the model is offered, always the same one for the same namespace and name."""
     if namespace is None or namespace == _DEFAULT_NAMESPACE:
         return name
     return offered_name(namespace, name)
 
 
 def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterator[GivenTool]:
-    """The functions and custom tools among these, those in namespaces too, and the client's tool search."""
+    """Yields the functions and custom tools among the given tools, those in namespaces too, and the client's tool
+    search."""
     searches = any(isinstance(tool, wire.ToolSearchTool) and tool.execution == "client" for tool in given)
     for index, tool in enumerate(given):
         place = f"{param}[{index}]"
@@ -64,7 +66,7 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
 
 
 def tools_in(items: Iterable[Mapping[str, Any]], field: str = "input") -> tuple[Tool, ...]:
-    """The tools that the items of a context bring. Of two that are offered under one name the newer one stays."""
+    """Returns the tools that items of the input contain. Of two with one name the later one counts."""
     found: dict[str, Tool] = {}
     for index, item in enumerate(items):
         if item["type"] in _LISTS:
@@ -75,7 +77,8 @@ def tools_in(items: Iterable[Mapping[str, Any]], field: str = "input") -> tuple[
 
 
 def search_words(item: ItemDict) -> str:
-    """What the model is told of the tools that a search has found: their names as it is offered them."""
+    """Returns the output of a tool search as text for the model: the names of the tools that were found, as it is
+    offered them."""
     found = [
         {"name": given.tool.name, "description": given.tool.description}
         for given in client_tools(validated(_listed, item["tools"], "tools"))
@@ -84,9 +87,10 @@ def search_words(item: ItemDict) -> str:
 
 
 def as_function_item(item: ItemDict) -> ItemDict:
-    """A tool search of the client's, or its output, as the function that the model was offered; others as they are.
+    """Returns a client's tool search, or its output, as a function call that the model was offered; other items
+    unchanged.
 
-    One without a `call_id` was made by OpenAI's own servers, and is nobody's call.
+    A search without a `call_id` was made by OpenAI's own servers and stays as it is.
     """
     if item.get("call_id") is None:
         return item

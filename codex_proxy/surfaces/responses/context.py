@@ -1,8 +1,8 @@
-"""Requests about a context that ask for no answer to it: counting its tokens, compacting it.
+"""Requests about an input that is not answered: counting its tokens, and compacting it.
 
-In: the body of `POST /v1/responses/input_tokens` or `/compact`. Out: `ParsedContext`; `context_history` tells all
-of it, `compaction_turn` is the turn in which the model sums it up, `summary_in` finds the summary in that turn's
-response. Raises `Fault` INVALID_REQUEST or MODEL_NOT_FOUND. Source:
+Comes in: the body of `POST /v1/responses/input_tokens` or `/compact`. Goes out: `ParsedContext`; `context_history`
+returns its history, `compaction_turn` the turn in which the model summarises it, `summary_in` the summary from the
+response to that turn. Raises `Fault` INVALID_REQUEST or MODEL_NOT_FOUND. Source:
 docs/wire-rules.md#compaction-counting-and-websocket.
 """
 
@@ -37,17 +37,17 @@ COMPACTION_WORDS: Final = (
 
 
 class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
-    """A context, as far as the request itself brings it."""
+    """A parsed request about an input."""
 
     model_asked: str
     agent_model: str
     input_items: tuple[ItemDict, ...]
-    """As of `ParsedResponse`: without ids, references not resolved."""
+    """Normalised items without ids, with references that are not resolved yet."""
     instructions: str | None
     previous_response_id: str | None
     conversation: str | None
     tokens_beside: int
-    """An estimate of what the model sees beside the history: tools and schemas."""
+    """An estimate of the tokens of tools and schemas, which the model sees besides the history."""
 
 
 def parse_context(
@@ -58,8 +58,8 @@ def parse_context(
     counting: bool = False,
     pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
-    """The whole of one request. `counting`: it may be without a model, since an estimate needs none. `pdfs`: see
-    `parse`."""
+    """Parses a request. `counting`: the model may be missing, because an estimate needs none. `pdfs`: see
+    `file_text`."""
     request = parse_body(body, counting=counting)
     check_input(request, max_items)
     conversation = context_of(request)
@@ -87,7 +87,8 @@ def parse_context(
 def context_history(
     parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
 ) -> tuple[HistoryItem, ...]:
-    """Instructions, then `items`, of which the first `earlier` are not the request's own."""
+    """Returns the instructions and then the history of `items`, of which the first `earlier` come from before the
+    request."""
     history = tuple(map(_not_run, history_of(items, earlier=earlier)))
     if parsed.instructions:
         return (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
@@ -95,29 +96,29 @@ def context_history(
 
 
 def _not_run(item: HistoryItem) -> HistoryItem:
-    """Here no call is made: one that was approved still waits."""
+    """Returns the item with its MCP call not marked as approved, because these requests run no call."""
     if isinstance(item, HistoryOutput) and item.approved_by is not None:
         return HistoryOutput(item.call_id, (TextPart(APPROVED),))
     return item
 
 
 class Measure:
-    """How many tokens a context has, item by item: an estimate. It keeps none of the items but those that only others
-    make sense of: calls and their outputs, without their images."""
+    """Estimates the tokens of an input, item by item. It keeps only calls and their outputs, without images, because
+    they can only be counted together."""
 
     def __init__(self) -> None:
         self._tokens = 0
         self._kept: list[ItemDict] = []
 
     def add(self, item: ItemDict) -> None:
-        """The next item of what was said before the request."""
+        """Takes the next item from before the request."""
         if item["type"] in STAND_ALONE:
             self._tokens += tokens_in(history_of((item,), earlier=1))
         else:
             self._kept.append(_without_images(item))
 
     def tokens_with(self, parsed: ParsedContext, items: Sequence[ItemDict]) -> int:
-        """An estimate of the context's tokens; `items` are the request's own."""
+        """Returns an estimate of the tokens of everything. `items` are the request's own."""
         history = context_history(parsed, [*self._kept, *items], earlier=len(self._kept))
         return self._tokens + tokens_in(history) + parsed.tokens_beside
 
@@ -130,12 +131,12 @@ def _without_images(item: ItemDict) -> ItemDict:
 
 
 def compaction_turn(parsed: ParsedContext, history: tuple[HistoryItem, ...]) -> Turn:
-    """The turn whose answer is the summary: the plain model, without tools."""
+    """Returns the turn whose answer is the summary: a plain model without tools."""
     wish = HistoryMessage("user", (TextPart(COMPACTION_WORDS),))
     return Turn(model=parsed.agent_model, history=(*history, wish), mode="model")
 
 
 def summary_in(response: Mapping[str, Any]) -> str:
-    """All that the assistant said in a response."""
+    """Returns everything that the assistant said in a response."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "\n\n".join(part["text"] for part in parts if part["type"] == "output_text")

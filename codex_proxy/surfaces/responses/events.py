@@ -1,10 +1,10 @@
-"""The typed events of a Responses stream, as bytes: one frame each, numbered without a gap.
+"""Encodes the typed events of a Responses stream as SSE frames, numbered without a gap.
 
-In: what happens to the response, its items and their parts. Out: `take()`, the frames since the last time. It decides
-no order. Sources: docs/wire-rules.md#the-responses-stream, docs/contract.md#events-of-a-response,
+Comes in: what happens to the response, its items and their parts. Goes out: `take()`, the frames since the last call.
+The caller decides the order. Sources: docs/wire-rules.md#the-responses-stream, docs/contract.md#events-of-a-response,
 docs/contract.md#both-apis (the end).
 
-Fast on purpose: per delta only the text is encoded; what stands around it is constant bytes per part.
+For speed only the text of a delta is encoded; the bytes around it are constant for each part.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DELTAS: Final = {
     (mcp_items.CALL, "arguments"): "response.mcp_call_arguments.delta",
     (ACTIVITY_TYPE, "output"): f"{ACTIVITY_TYPE}.output.delta",
 }
-"""The delta event of every kind of part in every kind of item."""
+"""The delta event of each kind of part in each kind of item."""
 
 _WHOLES: Final = {
     "text": ("response.output_text.done", "text"),
@@ -39,7 +39,7 @@ _WHOLES: Final = {
     "summary": ("response.reasoning_summary_text.done", "text"),
 }
 _STAGED: Final = frozenset({mcp_items.LIST, mcp_items.CALL})
-"""Kinds of items whose beginning and end have events of their own."""
+"""Kinds of items that have events of their own for their beginning and end."""
 _ENDS: Final = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
@@ -50,27 +50,28 @@ _ENDS: Final = {
 
 
 def payload_of(frame: bytes) -> bytes:
-    """The JSON of a frame, for those who frame it otherwise (WebSocket)."""
+    """Returns the JSON of an SSE frame, for a WebSocket."""
     return frame.partition(b"data: ")[2].rstrip(b"\n")
 
 
 def socket_error(failure: Failure) -> bytes:
-    """A fault of a WebSocket's frame: what would be a plain HTTP status elsewhere. Source: Open Responses."""
+    """Returns the error that answers a WebSocket message, where HTTP would answer with a status. Source: Open
+    Responses."""
     body = msgspec.json.decode(error_body(failure, "responses"))
     return json_bytes({"type": "error", "status": status_of(failure, "responses"), **body})
 
 
 def after(frames: list[tuple[int, bytes]], number: int) -> list[tuple[int, bytes]]:
-    """The frames that follow the one with this number: what a resumed stream replays."""
+    """Returns the frames after the one with this number, for a resumed stream."""
     return [frame for frame in frames if frame[0] > number]
 
 
 class Events(Protocol):
-    """Who turns what happens into frames."""
+    """The interface of an encoder of events."""
 
     number: int
     end: bytes
-    """What closes the stream, behind the last frame."""
+    """The bytes after the last frame."""
 
     def take(self) -> list[bytes]: ...
     def begin(self, response: dict[str, Any]) -> None: ...
@@ -85,14 +86,14 @@ class Events(Protocol):
 
 
 class FrameList:
-    """Frames that wait to be taken, and the number of the next one."""
+    """Frames that were not taken yet, and the number of the next one."""
 
     def __init__(self) -> None:
         self.number = 0
         self._frames: list[bytes] = []
 
     def take(self) -> list[bytes]:
-        """The frames since the last time, in order; their numbers end before `number`."""
+        """Returns the frames since the last call, in order. The last one has the number `number - 1`."""
         taken, self._frames = self._frames, []
         return taken
 
@@ -102,7 +103,7 @@ class FrameList:
 
 
 class ResponseEvents(FrameList):
-    """OpenAI's events."""
+    """Encodes OpenAI's events."""
 
     end = DONE
 
@@ -117,7 +118,8 @@ class ResponseEvents(FrameList):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """Both shapes of an error: the flat one of OpenAI's types, the nested one of Open Responses."""
+        """Adds an error event with both shapes: the flat one of OpenAI's types, and the nested one of Open
+        Responses."""
         row = row_of(failure, "responses")
         error = {
             "code": None if row.code is None else raw_text(row.code),
@@ -178,7 +180,7 @@ class ResponseEvents(FrameList):
             self._add("response.mcp_call_arguments.done", **place, arguments=whole)
 
     def item_stage(self, output: OutputItem, stage: str) -> None:
-        """Work of ours has come to this: `in_progress`, `completed` or `failed`."""
+        """Adds the event of an MCP item that has become `in_progress`, `completed` or `failed`."""
         if output.kind in _STAGED:
             place = {"item_id": raw_text(output.id), "output_index": output.index}
             self._add(f"response.{output.kind}.{stage}", **place)

@@ -1,14 +1,14 @@
-"""Items, stored or just given, become the history of a turn.
+"""Turns items, stored or new, into the history of a turn.
 
-In: items in the form of `items.normalised` or of a response's output, oldest first, references resolved. Out:
-`HistoryItem`s. Raises `Fault` INVALID_REQUEST for an output without its call and for a call without its output.
+Comes in: items as `items.normalised` or a response's output has them, oldest first, with references resolved. Goes
+out: `HistoryItem`s. Raises `Fault` INVALID_REQUEST for an output without its call and for a call without its output.
 
-System becomes developer. An output that comes before its call is put behind it; a second output of a call, and a call
-that is told again, are left out (docs/contract.md#message-validation); an output that brings its call's name and
-arguments is made whole with them (docs/contract.md#outputs-without-their-call). Reasoning that nobody encrypted tells
-the model nothing and is left out, as are lists of MCP tools and the agent's activity. What calls of MCP servers tell
-is for `McpPast` to say. A compaction item of ours is a summary that stands for what was said before. It is opaque to
-the client, not secret: what does not begin as ours came from a provider and goes back to it as it is.
+System messages become developer messages. An output before its call is moved behind it. A second output of a call,
+and a call that is repeated, are left out (docs/contract.md#message-validation). An output that brings its call's name
+and arguments gets that call (docs/contract.md#outputs-without-their-call). Reasoning without encrypted content, lists
+of MCP tools and the agent's activity are left out. `McpPast` handles the calls of MCP servers. A compaction item of
+this server is a summary of everything before it. Its content is opaque, not secret. Content that does not begin as
+ours came from a provider and is sent back unchanged.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _MARK: Final = "codex-proxy-summary-1."
 
 
 def sealed(summary: str) -> str:
-    """The summary as `encrypted_content`."""
+    """Returns the summary as the `encrypted_content` of a compaction item."""
     return _MARK + base64.urlsafe_b64encode(summary.encode("utf-8", "replace")).decode()
 
 
 def unsealed(content: str) -> str | None:
-    """The summary in an `encrypted_content` of ours; None for anybody else's."""
+    """Returns the summary in an `encrypted_content` that this server made; None for any other."""
     if not content.startswith(_MARK):
         return None
     try:
@@ -62,15 +62,15 @@ _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 class HistoryEntry(NamedTuple):
-    """A part of the history, and the place of the item that tells it."""
+    """A history item, and the index of the item that it comes from."""
 
     place: int
     part: HistoryItem
 
 
 def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[HistoryEntry]:
-    """The history that these items tell. The first `earlier` of them are not of this request: a fault there
-    names `input`, one in the others names the item."""
+    """Returns the history of these items. The first `earlier` come from before the request: a fault in them names
+    `input`, a fault in the others names the item."""
     items = [as_function_item(item) for item in items]
     reader = _Reader(items, earlier)
     for index, item in enumerate(items):
@@ -80,12 +80,12 @@ def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[Hist
 
 
 def history_of(items: Sequence[ItemDict], *, earlier: int = 0) -> tuple[HistoryItem, ...]:
-    """As `history_entries`, without the items."""
+    """Like `history_entries`, but returns the history items only."""
     return tuple(told.part for told in history_entries(items, earlier=earlier))
 
 
 class _Reader:
-    """The history so far, and which of its calls have their outputs."""
+    """Collects the history, and which of its calls have their outputs."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int) -> None:
         self.told: list[HistoryEntry] = []
@@ -97,7 +97,7 @@ class _Reader:
         """Outputs that came before their calls."""
         self._answered: set[str] = set()
         self._cut: set[str] = set()
-        """Calls whose turn was cut off in the middle of them: nobody could answer those."""
+        """Calls whose turn was cut off while they were written. They have no outputs."""
         self._seen: set[str] = set()
 
     def read(self, item: ItemDict, index: int) -> None:
@@ -114,7 +114,7 @@ class _Reader:
             raise bad_request(f"The agent cannot take an item of type '{kind}'.", self._place(index))
 
     def settle(self) -> None:
-        """Every call must have its output by now."""
+        """Checks that each call has its output."""
         unanswered = [call for call in self._calls.values() if call.call_id not in self._answered]
         for call in unanswered:
             if call.call_id not in self._cut:
@@ -174,8 +174,8 @@ class _Reader:
 def _completed(
     told: Iterable[HistoryEntry], dropped: Collection[int], given: Mapping[int, HistoryOutput]
 ) -> Iterator[HistoryEntry]:
-    """The history without the `dropped` calls, and with the outputs of those that no item answers, behind the others
-    of their step. Parts are known by their identity."""
+    """Yields the history without the `dropped` calls, and with the outputs in `given` for calls that no item answers,
+    after the other outputs of their step. The keys are identities of history items."""
     held: list[HistoryEntry] = []
     for each in told:
         if held and not isinstance(each.part, HistoryCall | HistoryOutput):
@@ -233,7 +233,8 @@ def _said(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
 
 
 def _said_by_agent(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
-    """What a sub-agent of the client's has said to another: to the model that reads it, its user says it."""
+    """Returns the message of one of the client's sub-agents to another as a user message, which is what it is to its
+    reader."""
     texts = [part.get("text") or part.get("encrypted_content") or "" for part in item["content"]]
     return [HistoryMessage("user", (TextPart("".join(texts)),))]
 
@@ -281,4 +282,4 @@ _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
     "local_shell_call": _as_it_came,
 }
 STAND_ALONE: Final = frozenset(_OTHERS)
-"""Types of items that tell the same whatever stands before and behind them."""
+"""Types of items whose history does not depend on the items around them."""

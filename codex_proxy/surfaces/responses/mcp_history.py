@@ -1,12 +1,12 @@
-"""What items of MCP servers tell of the past: the calls that they speak of, and what the model is told of each.
+"""Turns items of MCP servers into history: the calls that they are about, and the outputs that the model sees.
 
-In: the items of a history, oldest first. Out: halves of calls, for whoever puts the history together. Raises `Fault`
-INVALID_REQUEST for a response to no request, and for a second one to a request.
+Comes in: the items of a history, oldest first. Goes out: calls and outputs, for `history` to put together. Raises
+`Fault` INVALID_REQUEST for a response to an approval request that does not exist, and for a second response to one.
 
-A request for approval is a call, and its output stands where the client answered it: what the call gave, where it was
-run; where it was not, why. One that the client approves just now has yet to be run. A conversation may go on without
-an answer, since a person who is asked may say something else instead: then the call was not made, and the model is
-told so. (OpenAI's servers refuse to go on, so no program counts on either.) Source: OpenAI's own types.
+An approval request is a call. Its output stands where the client answered the request: the call's result where it was
+run, else the reason why not. A call that was approved in this request is still to be run. A conversation may go on
+without an answer, because a person may say something else instead. Then the call was not made, and the model is told
+so. (OpenAI's servers refuse such a request, so no program relies on either.) Source: OpenAI's own types.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ DENIED: Final = "The user has not approved this call"
 UNANSWERED: Final = "The user did not say whether to approve this call, so it was not made."
 KINDS: Final = frozenset({mcp_items.LIST, mcp_items.CALL, mcp_items.REQUEST, mcp_items.RESPONSE})
 _WHOLE_ID: Final = 64
-"""Letters of an item's id that can be a call id."""
+"""The most characters of an item's id that are used as a call id."""
 _UNDER_WAY: Final = frozenset({"in_progress", "calling", "incomplete"})
 
 
 class McpPast:
-    """The calls so far. Give `tell` every item of these kinds, in order."""
+    """Collects the calls of a history. `tell` takes every item of these kinds, in order."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int, taken: Collection[str]) -> None:
-        """`items`: all of the history, of which the first `earlier` are not of this request. `taken`: call ids of
-        calls that are none of MCP servers."""
+        """`items` is the whole history, of which the first `earlier` come from before the request. `taken` are the
+        ids of calls that are not of MCP servers."""
         self._earlier = earlier
         self._taken = set(taken)
         self._announced = {item["id"] for item in items if _is_request(item) and item.get("id")}
@@ -53,7 +53,7 @@ class McpPast:
         self._waiting: dict[str, HistoryCall] = {}
 
     def tell(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
-        """What an item tells: a call, an output, both, or nothing."""
+        """Returns the history of an item: a call, an output, both, or nothing."""
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:
             return self._asked(item, index) if _is_request(item) else ()
@@ -64,7 +64,7 @@ class McpPast:
         return self._called(item, index) if kind == mcp_items.CALL else ()
 
     def unanswered(self) -> Sequence[tuple[HistoryCall, HistoryOutput]]:
-        """The calls that the client was asked about and that have no answer, each with the output that tells so."""
+        """Returns the calls whose approval request has no answer, each with an output that tells the model so."""
         return [(call, _told(call, UNANSWERED)) for call in self._waiting.values()]
 
     # --- one kind of item each ------------------------------------------------------------------
@@ -78,7 +78,8 @@ class McpPast:
         return (call, *(self._answered(*self._early[request]) if request in self._early else ()))
 
     def _answered(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
-        """A response, or what the call gave: the output stands at the first response, if there is one."""
+        """Takes an approval response or a finished call. The output stands at the first response, where there is
+        one."""
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
         if (run if response is None else response) is not item or request not in self._announced:
@@ -102,7 +103,7 @@ class McpPast:
         return () if call is None else (call, _given(item, call))
 
     def _new_call(self, item: ItemDict, index: int, *, own: bool) -> HistoryCall | None:
-        """The call of an item; None where it was told before."""
+        """Returns the call of an item; None where an earlier item had it."""
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
             return None
@@ -116,7 +117,8 @@ class McpPast:
         )
 
     def _check(self, item: ItemDict, index: int) -> None:
-        """Of the request's own responses, each must answer something; one that changes nothing may be told again."""
+        """Checks a response of this request: it must answer an approval request. A repeated one is accepted where it
+        changes nothing."""
         if index < self._earlier:
             return
         request, place = item["approval_request_id"], f"input[{index - self._earlier}].approval_request_id"
@@ -131,12 +133,12 @@ class McpPast:
 
 
 def _is_request(item: ItemDict) -> bool:
-    """Whether the item is an approval request that is whole; one that was cut off cannot be approved."""
+    """Whether the item is a complete approval request. One that was cut off cannot be approved."""
     return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
 
 
 def _given(item: ItemDict, call: HistoryCall) -> HistoryOutput:
-    """The output of a call that was made."""
+    """Returns the output of a call that was run."""
     output, error = item.get("output"), item.get("error")
     if error is not None:
         text = mcp_items.error_text(error)

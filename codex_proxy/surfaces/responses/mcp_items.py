@@ -1,12 +1,11 @@
-"""What the items of MCP servers hold on the wire: lists of tools, calls that this server runs, requests to approve one.
+"""The wire format of MCP items: lists of tools, calls that this server runs, and approval requests.
 
-In: such an item as it grows (`OutputItem`), or as a client sends it back. Out: its fields, or the text that the model
-gets of it. A call shows what it gave only when it is over: as `output`, or as `error` where it failed. OpenAI's types
-have a status for calls only; here all have one, since Open Responses wants it of every item and no client minds.
+Comes in: an item as it grows (`OutputItem`), or as a client sends it back. Goes out: its fields, or its text for the
+model. A call shows its result only when it is over: as `output`, or as `error` where it failed. OpenAI's types have a
+status for calls only; here all items have one, because Open Responses requires it and no client minds.
 
-Calls and requests to approve one have no call id of their own, so their id holds it: a prefix, twelve random
-characters, a dash, and the model's call id. What a later request says of the item is then said of the call that the
-model knows.
+Calls and approval requests have no field for a call id, so their id contains it: a prefix, twelve random characters,
+a dash, and the model's call id. A later request that names the item so also names the call.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ if TYPE_CHECKING:
 MCP_CALL: Final = "mcp_"
 APPROVAL_REQUEST: Final = "mcpr_"
 _CHANCE: Final = 12
-"""Letters, of sixteen kinds: with the call id behind them, two ids are never one."""
+"""The number of random hexadecimal digits. With the call id after them no two ids are equal."""
 _OURS: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_CHANCE}}}-(.+)", re.DOTALL)
 _MAX_CHARS: Final = 64
-"""Letters of a call id that models take."""
+"""The most characters of a call id that models accept."""
 
 
 def id_with(prefix: str, call_id: str, ids: IdSource) -> str:
-    """A new id for an item of this call."""
+    """Returns a new id for an item of this call."""
     return f"{prefix}{ids.new('')[:_CHANCE]:0>{_CHANCE}}-{call_id}"
 
 
 def call_id_of(id: str) -> str:
-    """The call id in an item's id; where a client made the id up, as much of it as a call id can be."""
+    """Returns the call id in an item's id. Of an id that a client made up it returns as much as a call id can hold."""
     found = _OURS.fullmatch(id)
     return (found[1] if found else id)[:_MAX_CHARS]
 
@@ -54,7 +53,8 @@ CUT_OFF: Final = (
 
 
 def list_fields(output: OutputItem) -> dict[str, Any]:
-    """The fields of an `mcp_list_tools` item: its tools, or an error; neither while the server is being asked."""
+    """Returns the fields of an `mcp_list_tools` item: its tools, or an error, or neither while the server is being
+    asked."""
     item = output.item
     assert isinstance(item, McpTools)
     if output.status == "in_progress":
@@ -64,7 +64,7 @@ def list_fields(output: OutputItem) -> dict[str, Any]:
 
 
 def call_fields(output: OutputItem) -> dict[str, Any]:
-    """The fields of an `mcp_call` item."""
+    """Returns the fields of an `mcp_call` item."""
     item = output.item
     assert isinstance(item, McpCall)
     asked_by = item.approval_request_id
@@ -80,7 +80,7 @@ def call_fields(output: OutputItem) -> dict[str, Any]:
 
 
 def request_fields(output: OutputItem) -> dict[str, Any]:
-    """The fields of an `mcp_approval_request` item."""
+    """Returns the fields of an `mcp_approval_request` item."""
     item = output.item
     assert isinstance(item, McpApproval)
     return {
@@ -95,12 +95,12 @@ def _arguments(output: OutputItem) -> msgspec.Raw:
 
 
 def _error(text: msgspec.Raw) -> dict[str, Any]:
-    """An `error` in the shape that OpenAI uses for failures of the tool itself, with the tool's text."""
+    """Returns an `error` in the shape that OpenAI uses where the tool itself failed."""
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 
 def error_text(error: Any) -> str:
-    """The text of an item's `error`, in any of OpenAI's three shapes or as a plain string."""
+    """Returns the text of an item's `error`, which may have any of OpenAI's three shapes or be a string."""
     if isinstance(error, dict):
         content = error.get("content")
         if isinstance(content, list) and all(isinstance(_text_in(part), str) for part in content):
@@ -114,7 +114,8 @@ def _text_in(part: Any) -> Any:
 
 
 def as_array(text: str) -> str:
-    """A result as docs/contract.md#mcp-calls has it: a JSON array of strings, which several texts are already."""
+    """Returns a result as a JSON array of strings (docs/contract.md#mcp-calls). A result of several texts already is
+    one."""
     try:
         msgspec.json.decode(text, type=list[str])
     except (msgspec.MsgspecError, UnicodeEncodeError):

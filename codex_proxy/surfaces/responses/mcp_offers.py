@@ -1,7 +1,7 @@
-"""MCP servers that a request names, once their tools are known: which of them it allows, and what it chooses.
+"""Decides which tools of the MCP servers in a request may be called, once the servers have listed their tools.
 
-In: a server as the request gives it, and its tools as listed, now or in an item of the context. Out: values. Raises
-`Fault` INVALID_REQUEST (`tool_choice`) for a choice of what no server has. Sources:
+Comes in: a server as the request gives it, and its tools, listed now or in an item of the input. Goes out: values.
+Raises `Fault` INVALID_REQUEST (`tool_choice`) for a tool that no server has. Sources:
 docs/contract.md#tools-of-a-response, OpenAI's own types for the filters and for `mcp_list_tools`.
 """
 
@@ -21,12 +21,12 @@ from codex_proxy.surfaces.responses.tools import McpChoice, McpFilter, McpOffer
 
 
 def allows(offer: McpOffer, tool: ListedTool) -> bool:
-    """Whether the request wants this tool of the server's."""
+    """Whether the request allows this tool of the server."""
     return _fits(offer.allowed, tool)
 
 
 def needs_approval(offer: McpOffer, tool: ListedTool) -> bool:
-    """Whether the client decides on each call of the tool. Where both filters name it, it does."""
+    """Whether the client must approve each call of the tool. Where both filters name the tool, it must."""
     if offer.approval_always is not None and _fits(offer.approval_always, tool):
         return True
     if offer.approval_never is not None and _fits(offer.approval_never, tool):
@@ -41,7 +41,8 @@ def _fits(wanted: McpFilter, tool: ListedTool) -> bool:
 
 
 def choice_with(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[Tool]) -> ToolChoice:
-    """The choice among all tools: `choice` is that among the client's own, `tools` holds those of the servers."""
+    """Returns the choice among all tools. `choice` is the choice among the client's tools; `tools` are those of the
+    servers."""
     if not mcp:
         return choice
     names = list(choice.names) if isinstance(choice, NamedTools) else []
@@ -82,8 +83,8 @@ def _no_such_tool(choice: McpChoice, tools: Sequence[Tool]) -> Fault:
 
 
 def listed_in(items: Iterable[Mapping[str, Any] | None]) -> dict[str, tuple[ListedTool, ...]]:
-    """The newest list of each server's tools among the items of a context, by server label. A list that failed, or
-    that cannot be read, is none: the server is asked."""
+    """Returns the newest list of tools of each server in the items of an input, by server label. A list that failed
+    or cannot be read does not count: the server is asked."""
     known: dict[str, tuple[ListedTool, ...]] = {}
     for item in items:
         if item is None or item["type"] != "mcp_list_tools" or item.get("error") is not None:
@@ -95,7 +96,7 @@ def listed_in(items: Iterable[Mapping[str, Any] | None]) -> dict[str, tuple[List
 
 
 class _ToolOfItem(msgspec.Struct):
-    """A tool as an item shows it, of which a client may have made anything."""
+    """A tool in an `mcp_list_tools` item, which a client may have changed."""
 
     name: str
     input_schema: dict[str, Any]

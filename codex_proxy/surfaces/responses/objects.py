@@ -1,6 +1,6 @@
-"""What is said about stored responses: deletion, lists of input items, cancelling, compacting, counting.
+"""The objects about stored responses: deletion, lists of input items, cancelling, compacting, counting.
 
-In: stored objects and ids. Out: dicts, or `Fault`s for what cannot be done. Sources:
+Comes in: stored objects and ids. Goes out: dicts, or `Fault`s for what cannot be done. Sources:
 docs/contract.md#stored-responses, docs/wire-rules.md#lists-and-stored-objects.
 """
 
@@ -21,13 +21,13 @@ _RUNNING: Final = frozenset({"queued", "in_progress"})
 
 
 def deleted(id: str) -> dict[str, Any]:
-    """The answer to DELETE."""
+    """Returns the answer to DELETE."""
     return {"id": id, "object": "response.deleted", "deleted": True}
 
 
 def cancelling(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
-    """What cancelling does: a background response that runs is stopped; one that is over stays as it is. Raises
-    `Fault` for a response that is not a background one."""
+    """Decides what cancelling does: a running background response is stopped, one that is over stays. Raises `Fault`
+    for a response that is not a background one."""
     if not response["background"]:
         raise bad_request(
             "This response was not created with 'background': true. Synchronous and streaming responses cannot be "
@@ -38,20 +38,20 @@ def cancelling(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
 
 
 def cancelled(response: Mapping[str, Any]) -> dict[str, Any]:
-    """The object of a response that was stopped."""
+    """Returns the object of a response that was cancelled."""
     return {**response, "status": "cancelled"}
 
 
 def failed(response: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
-    """The object of a response that no turn will end any more (the proxy was started anew, say)."""
+    """Returns the object of a response that nothing will finish any more, for example after a restart of the server."""
     return {**response, "status": "failed", "error": error_object(failure)}
 
 
 def compacted(
     *, id: str, created_at: int, item_id: str, summary: str, usage: Usage, kept: Sequence[ItemDict] = ()
 ) -> dict[str, Any]:
-    """`response.compaction`: what may stay as it is, and a summary of the rest. Its output is the input of a
-    new chain, as it is."""
+    """Returns the `response.compaction` object: the items in `kept`, and a summary of the rest. Its output is the
+    input of a new chain."""
     item = {"type": "compaction", "id": item_id, "encrypted_content": sealed(summary)}
     return {
         "id": id,
@@ -63,7 +63,8 @@ def compacted(
 
 
 def token_count(tokens: int) -> dict[str, Any]:
-    """`response.input_tokens`. No agent counts without a model call, so it is an estimate, and says so."""
+    """Returns the `response.input_tokens` object. It says that it is an estimate, because no agent counts without
+    asking the model."""
     return {"object": "response.input_tokens", "input_tokens": max(1, tokens), "estimated": True}
 
 
@@ -71,13 +72,13 @@ def token_count(tokens: int) -> dict[str, Any]:
 
 
 def not_found(id: str) -> Fault:
-    """The fault for a response that does not exist, was deleted, or belongs to another key."""
+    """Returns the fault for a response that does not exist, was deleted, or belongs to another key."""
     message = f"Response with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 
 
 def previous_not_found(id: str) -> Fault:
-    """The fault for a `previous_response_id` that does not exist or was not stored."""
+    """Returns the fault for a `previous_response_id` that does not exist or was not stored."""
     return bad_request(
         f"Previous response with id '{excerpt(id)}' not found.",
         "previous_response_id",
@@ -86,7 +87,7 @@ def previous_not_found(id: str) -> Fault:
 
 
 def previous_too_large(held: str) -> Fault:
-    """The fault for a chain of responses that holds more than a turn may continue."""
+    """Returns the fault for a chain of responses that is larger than a turn may continue."""
     return bad_request(
         f"The responses up to this one hold too much to go on from: {held}. Begin anew without "
         "'previous_response_id', with what matters of them in 'input'.",
@@ -96,7 +97,7 @@ def previous_too_large(held: str) -> Fault:
 
 
 def not_resumable(id: str) -> Fault:
-    """The fault for following a response whose events are not stored: only background streams are."""
+    """Returns the fault for following a response whose events are not stored. Only those of background streams are."""
     return bad_request(
         f"The stream of response '{excerpt(id)}' cannot be resumed: only background responses that were "
         "created with 'stream': true keep their events.",

@@ -1,7 +1,7 @@
-"""The output items of a response, as they grow. Values and their final shape; no order, no events.
+"""The output items of a response while they grow.
 
-In: items of the agent's and pieces of text. Out: `whole()`, the item as the response object holds it, made of the very
-fragments that went into the stream. What kinds of items there are is one table, `KINDS`. Source:
+Comes in: the agent's items and pieces of text. Goes out: `whole()`, the item as the response object shows it, made of
+the same encoded fragments as the stream. The table `KINDS` lists the kinds of items. Source:
 docs/wire-rules.md#the-responses-object.
 """
 
@@ -30,7 +30,7 @@ from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.usage import json_tokens
 
 PartKey: TypeAlias = tuple[str, int]
-"""What a part holds (`text`, `refusal`, `summary`, `arguments`, `output`), and the agent's own count of it."""
+"""What a part holds (`text`, `refusal`, `summary`, `arguments`, `output`), and its number in the agent's item."""
 
 TEXT: Final[PartKey] = ("text", 0)
 REFUSAL: Final[PartKey] = ("refusal", 0)
@@ -40,10 +40,11 @@ LINE: Final[PartKey] = ("summary", 0)
 
 TOOL_SEARCH_CALL: Final = "tool_search_call"
 ACTIVITY_TYPE: Final = "codex:activity"
-"""The agent's own doing as an item of a type of ours, for clients that asked for it."""
+"""The type of items that show what the agent did, for clients that ask for them."""
 
 _OWN_ID_LENGTH: Final = 20
-"""A provider's ids are longer; shorter ones are counted from 1 in every turn, and two would be one in a store."""
+"""Ids of at least this length come from a provider and are unique. Shorter ones are counted from 1 in each turn, so
+they are replaced."""
 _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
@@ -57,7 +58,7 @@ class Part:
         self.index = index
         self.fragments: list[bytes] = []
         self.head = b""
-        """The constant beginning of this part's delta events; whoever writes events puts it here."""
+        """The constant first bytes of this part's delta events, which the encoder of events keeps here."""
 
     def add(self, texts: Sequence[str]) -> list[bytes]:
         """Appends deltas. Returns each as a JSON string."""
@@ -66,7 +67,7 @@ class Part:
         return lines.split(b"\n")
 
     def whole(self) -> bytes:
-        """All of it as one JSON string: the fragments without their quotes, joined."""
+        """Returns the whole text as one JSON string, joined from the fragments."""
         return b'"' + b"".join([fragment[1:-1] for fragment in self.fragments]) + b'"'
 
 
@@ -83,52 +84,53 @@ class OutputItem:
         self.kind = kind
         self.id = id
         self.client_name = client_name
-        """What the client calls the tool of a call, where the model was offered it under another name."""
+        """The client's name of the called tool, where the model was offered another one."""
         self.index: int | None = None
         self.parts: list[Part] = []
         self.status = "in_progress"
         self.waiting = False
-        """Another item of its lane has the word: what it says meanwhile is `kept`."""
+        """Another item is being sent first; this one's text is kept meanwhile."""
         self.kept: list[tuple[PartKey, str]] = []
         self.awaiting = False
-        """It is over, but its encrypted content is still to come."""
+        """The item is over, but its encrypted content has not come yet."""
         self.encrypted: str | None = None
         self.printed: list[str] = []
-        """What a call of ours gave, or what a tool search asks for: it is told with the item, when that is over."""
+        """The result of a call that this server runs, or the query of a tool search. It is shown when the item is
+        over."""
 
     @property
     def ours(self) -> bool:
-        """It is of this server, and not of the agent: how it ended is known for good when it is over."""
+        """Whether this server made the item, and not the agent, so that its end is final."""
         return isinstance(self.item, SERVER_ITEMS)
 
     @property
     def called(self) -> ClientName:
-        """The client's own name of the called tool."""
+        """The client's name of the called tool."""
         assert isinstance(self.item, ToolCall)
         return self.client_name or ClientName(self.item.name)
 
     def part(self, key: PartKey) -> Part | None:
-        """The open part, if it is the one with this key."""
+        """Returns the open part, where it has this key."""
         last = self.parts[-1] if self.parts else None
         return last if last is not None and last.key == key else None
 
     def whole(self) -> dict[str, Any]:
-        """The item as it is now; once it is done, as it stays."""
+        """Returns the item as it is now. It no longer changes once the item is done."""
         head = {"type": self.kind, "id": raw_text(self.id), "status": self.status}
         return head | KINDS[self.kind](self)
 
     def tokens(self) -> int:
-        """An estimate of the item's tokens."""
+        """Returns an estimate of the item's tokens."""
         return json_tokens(part.whole() for part in self.parts)
 
 
 def text_part(part: Part) -> dict[str, Any]:
-    """A part of a message's content or of a reasoning's summary, with its text."""
+    """Returns a part of a message or of a reasoning summary with its text."""
     return _part(part.key[0], msgspec.Raw(part.whole()))
 
 
 def empty_part(part: Part) -> dict[str, Any]:
-    """The same part without its text, as it is when it is added."""
+    """Returns the part without its text, as the event of its beginning shows it."""
     return _part(part.key[0], "")
 
 
@@ -162,7 +164,7 @@ def _call(output: OutputItem) -> dict[str, Any]:
 
 
 def _tool_search_call(output: OutputItem) -> dict[str, Any]:
-    """Its arguments are an object, and no text as those of a function."""
+    """Returns the fields of a tool search, whose arguments are an object and not a text as those of a function."""
     assert isinstance(output.item, ToolCall)
     try:
         arguments = msgspec.json.decode("".join(output.printed), type=dict[str, Any])
@@ -188,7 +190,7 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     mcp_items.REQUEST: mcp_items.request_fields,
     ACTIVITY_TYPE: _activity,
 }
-"""Every type of output item, and what it holds beside type, id and status."""
+"""The types of output items, and the function that returns an item's fields besides type, id and status."""
 
 _PREFIXES: Final = {
     "message": "msg_",
@@ -209,10 +211,10 @@ _OURS_KINDS: Final[dict[type[Item], str]] = {
 def output_item(
     item: Item, ids: IdSource, *, activity: str, client_names: Mapping[str, ClientName]
 ) -> OutputItem | None:
-    """The output item that an item of the agent's becomes; None for what is not shown.
+    """Returns the output item for an item of the agent; None for one that is not shown.
 
-    `activity`: `off`, `summaries` (a line of reasoning) or `items`. `client_names`: what the client calls its tools, by
-    the name that the model was offered, where the two differ.
+    `activity`: `off`, `summaries` (a line of reasoning) or `items`. `client_names`: the client's names of its tools,
+    by the names that the model was offered, where they differ.
     """
     called = client_names.get(item.name) if isinstance(item, ToolCall) else None
     kind = TOOL_SEARCH_CALL if called is not None and called.search else _kind_of(item, activity)
@@ -240,5 +242,5 @@ def _kind_of(item: Item, activity: str) -> str | None:
 
 
 def line_of(item: Activity) -> str:
-    """One line on what the agent did."""
+    """Returns one line about what the agent did."""
     return f"[{item.kind}] {' '.join(item.text.split())}"

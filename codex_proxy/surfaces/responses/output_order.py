@@ -1,8 +1,9 @@
-"""Which items a client has heard of, in their order, and which of them are done.
+"""The order in which the output items of a response are done.
 
-Items are done in their order, each when the next one begins or the turn is over: only then is it known whether it was
-the last, and the last of a cut response is `incomplete`. What this server itself did needs not wait for that: it stays
-as it ended. In: items and how they ended. Out: nothing but the events of `Events`, in the right order.
+Items are done in the order in which they were sent, each when the next one begins or the turn is over, because only
+then is it known whether it was the last: the last item of a response that was cut is `incomplete`. An item of this
+server keeps the status with which it ended. Comes in: items and how they ended. Goes out: calls of `Events`, in the
+right order.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ class OutputOrder:
         self.items: list[OutputItem] = []
         self._events = events
         self._over_with: dict[int, str] = {}
-        """Items that are over and not done yet: by their index, the status that they ended with."""
+        """Items that are over and not done yet: the status that each ended with, by its index."""
         self._done = 0
         """How many items are done."""
 
     def add(self, output: OutputItem) -> None:
-        """Adds an item that is sent now. Items before it that are over can be done: they are not the last."""
+        """Adds an item that is sent now. Items before it that are over are done, because they are not the last."""
         output.index = len(self.items)
         self.items.append(output)
         self._close_what_can_be()
         self._events.item_added(output)
 
     def over(self, output: OutputItem, status: str) -> None:
-        """Notes that an item is over; does nothing for one that was not sent."""
+        """Notes that an item is over. Does nothing for an item that was not sent."""
         if output.index is None:
             return
         if output.parts:
@@ -42,7 +43,7 @@ class OutputOrder:
         self._close_what_can_be()
 
     def end(self, response_status: str) -> None:
-        """The turn is over. Only the last item of a response that was cut can be incomplete."""
+        """Ends all items, because the turn is over. Only the last item of a response that was cut can be incomplete."""
         cut = response_status == "incomplete" or (
             response_status in ("failed", "cancelled")
             and self._over_with.get(len(self.items) - 1) == "incomplete"
@@ -61,7 +62,7 @@ class OutputOrder:
             self._close("completed")
 
     def _close(self, status: str) -> None:
-        """The next item is done, with this status where it does not have one of its own."""
+        """Makes the next item done, with this status where it has none of its own."""
         output = self.items[self._done]
         ended = self._over_with.pop(self._done)
         self._done += 1
@@ -73,7 +74,8 @@ class OutputOrder:
         self._events.item_done(output)
 
     def _status_of_ours(self, output: OutputItem, ended: str, status: str) -> str:
-        """As it ended. A call that was cut in front of others cannot be incomplete, and was not completed."""
+        """Returns the status of an item of this server: the one that it ended with. A call that was cut and is not
+        the last cannot be incomplete, so it is failed."""
         if ended != "incomplete":
             return ended
         if status == "completed" and output.kind == mcp_items.CALL:

@@ -1,8 +1,8 @@
-"""A Responses request becomes a `Turn` without its history, and what the exchange needs to know beside it.
+"""Parses a Responses request into a `Turn` without history, and what is needed to answer it.
 
-In: the body's bytes, the operator's settings, the catalog, the hints of the headers. Out: `ParsedResponse`; `turn_of`
-makes the turn whole, once the earlier items are known. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND,
-or NOT_ALLOWED (the agent where it is switched off). What the chosen agent cannot do is checked elsewhere.
+Comes in: the bytes of the body, the operator's settings, the models, and the headers. Goes out: `ParsedResponse`;
+`turn_of` adds the history once the earlier items are known. Raises `Fault`: INVALID_REQUEST with `param`,
+MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode where it is switched off). Admission checks later what the agent can do.
 Sources: docs/contract.md#fields-of-a-request, docs/contract.md#errors-of-responses,
 docs/contract.md#the-reasoning-parameter.
 """
@@ -58,7 +58,7 @@ IGNORED: Final = (
     "prompt_cache_retention",
     "context_management",
 )
-"""Validated and accepted; they change nothing, unless the agent can set those of `SAMPLING`."""
+"""Parameters that are validated and have no effect, except that an agent may support those in `SAMPLING`."""
 
 SAMPLING: Final = (
     *(
@@ -71,35 +71,36 @@ SAMPLING: Final = (
         "presence_penalty",
     ),
 )
-"""How the model is to choose its words."""
+"""Parameters of how the model chooses its tokens."""
 
 Activity: TypeAlias = Literal["off", "summaries", "items"]
-"""How the agent's own doing is shown: not at all, as reasoning summaries, or as items of types of our own."""
+"""How the agent's activity is shown: not at all, as reasoning summaries, or as items of types of this server's own."""
 
 
 class ResponsesSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator decided, as far as a Responses request depends on it."""
+    """The operator's settings that a Responses request depends on."""
 
     builtin_tools: BuiltinTools = "auto"
     show_activity: bool = True
     web_search: bool = True
-    """Whether a request may switch on the agent's own search."""
+    """Whether a request may switch on the agent's web search."""
     sandbox: Sandbox = "read-only"
     workdir: str = ""
-    """The folder of agent turns that name none."""
+    """The folder of agent turns whose request names none."""
     max_items: int = MAX_ITEMS
-    """Input items of one request."""
+    """The most input items of one request."""
     logprobs: Logprobs = "refuse"
 
 
 class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed Responses request. `turn` has no history yet: `turn_of` adds it."""
+    """A parsed Responses request. `turn` has no history yet; `turn_of` adds it."""
 
     turn: Turn
     model_asked: str
-    """The name to answer with: as the client wrote it."""
+    """The model's name as the client wrote it, which the answer repeats."""
     input_items: tuple[ItemDict, ...]
-    """Normalised, without ids (`items.with_ids`), references not resolved (`items.resolved`)."""
+    """Normalised items without ids (see `items.with_ids`), with references that are not resolved yet (see
+    `items.resolved`)."""
     instructions: str | None
     previous_response_id: str | None
     conversation: str | None
@@ -113,14 +114,14 @@ class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
     max_tool_calls: int | None
     truncation: Literal["auto", "disabled"]
     json_object: bool
-    """The answer's text must be one JSON object; the model is told."""
+    """The answer must be one JSON object; the model is told so."""
     activity: Activity
     echo: dict[str, Any]
-    """The constant fields of the response object."""
+    """The fields of the response object that do not change."""
     ignored: tuple[str, ...]
-    """Parameters that were accepted and change nothing, for `x-codex-ignored-params`."""
+    """Parameters that were accepted and have no effect, for the header `x-codex-ignored-params`."""
     workdir_param: WorkdirParam
-    """Who named the folder, for the 400 of whoever looks at the disk."""
+    """The header or field that named the folder, for the `param` of a 400."""
 
 
 def parse(
@@ -131,7 +132,7 @@ def parse(
     headers: RequestHints,
     pdfs: PdfTexts | None = None,
 ) -> ParsedResponse:
-    """Parses a request body. Raises the `Fault` of the first error. `pdfs`: see `file_text`."""
+    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: see `file_text`."""
     request = _checked(parse_body(body), settings)
     conversation, wanted = context_of(request), format_of(request)
     items = normalised(request.input, pdfs=pdfs)
@@ -191,7 +192,7 @@ def _mode(resolved: Resolved, headers: RequestHints, settings: ResponsesSettings
 
 
 def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
-    """The turn with its history: instructions, then what the items before it and its own tell."""
+    """Returns the turn with its history: the instructions, then the earlier items and the request's own."""
     if parsed.instructions:
         history = (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
     wanted = Format("json_object" if parsed.json_object else "text")
@@ -211,7 +212,7 @@ def check_input(request: ContextFields, limit: int) -> None:
 
 
 def context_of(request: ContextFields) -> str | None:
-    """The conversation's id. It excludes a previous response, and has a form of its own
+    """Returns the conversation's id. Raises `Fault` for one in a wrong form, or together with a previous response
     (docs/contract.md#errors-of-responses)."""
     conversation = _conversation_id(request.conversation)
     if conversation is None:
@@ -232,7 +233,7 @@ def context_of(request: ContextFields) -> str | None:
 
 
 def format_of(request: ContextFields) -> Format:
-    """`text.format`."""
+    """Returns the format that `text.format` asks for."""
     wanted = request.text.format if request.text else None
     if isinstance(wanted, JsonSchemaFormat):
         return json_schema_format(wanted.schema_, wanted.name, wanted.description)
@@ -246,7 +247,7 @@ def _conversation_id(given: Conversation | None) -> str | None:
 def _client_acts(
     request: ResponseRequest, offered: Offered, wanted: Format, items: Sequence[ItemDict]
 ) -> bool:
-    """Whether the client is an agent itself: it brings tools, a format, or instructions."""
+    """Whether the client seems to be an agent itself: the request has tools, a format, or instructions."""
     return (
         bool(offered.tools or offered.mcp or request.instructions)
         or wanted.kind != "text"
@@ -255,7 +256,7 @@ def _client_acts(
 
 
 def _stops_of(request: ResponseRequest) -> tuple[str, ...]:
-    """Stop sequences. An empty one would stop everywhere, so it means none."""
+    """Returns the stop sequences. An empty one is left out, because it would stop everywhere."""
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     return tuple(dict.fromkeys(sequence for sequence in stop if sequence))
 
@@ -292,13 +293,13 @@ def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -
 
 
 def _ignored_by_us(request: ResponseRequest) -> tuple[str, ...]:
-    """The parameters that were given and change nothing, in the order of `IGNORED`."""
+    """Returns the given parameters that have no effect, in the order of `IGNORED`."""
     given = tuple(name for name in IGNORED if getattr(request, name) is not None)
     return (*given, *_logprobs_asked_for(request).values())
 
 
 def _logprobs_asked_for(request: ResponseRequest) -> dict[str, str]:
-    """The parameters that ask for log probabilities, each with what it asks for."""
+    """Returns the given parameters that ask for log probabilities, each with its value."""
     included = {
         f"include[{index}]": name
         for index, name in enumerate(request.include or ())

@@ -1,11 +1,11 @@
-"""The events of `open-responses-server`, to the letter: another profile of the same fold. Source:
+"""The events of `open-responses-server` instead of OpenAI's. Source:
 docs/contract.md#the-profile-of-open-responses-server.
 
-In and out as of `ResponsesRenderer`; what differs is what the client sees. Events are `data:` lines only, without
-sequence numbers; there are no item or part events; every new call repeats `response.in_progress` (or, for a legacy
-call, gives `response.tool_calls.created`); calls have status `ready`; all `arguments.done` come at the end; every
-end, a failure too, is `response.completed`. A call that this server runs is one of a function, `in_progress` until it
-is over; then its result is an item of its own, and a text delta. OpenAI's own SDKs do not read this: it is for clients
+Comes in and goes out: as for `ResponsesRenderer`. Events are `data:` lines only, without sequence numbers; there are
+no item or part events; each new call repeats `response.in_progress` (or, for a legacy call, sends
+`response.tool_calls.created`); calls have status `ready`; all `arguments.done` come at the end; every end, also a
+failure, is `response.completed`. A call that this server runs is shown as a function call that is `in_progress` until
+it is over; its result is then an item of its own, and a text delta. OpenAI's SDKs cannot read this: it is for clients
 of that server.
 """
 
@@ -28,14 +28,14 @@ from codex_proxy.surfaces.responses.output import ARGUMENTS, TEXT, OutputItem, P
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
 Profile: TypeAlias = Literal["openai", "open-responses-server"]
-"""Whose events a stream has (`PROXY_RESPONSES_PROFILE`)."""
+"""The form of a stream's events (`PROXY_RESPONSES_PROFILE`)."""
 
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 _RESULT: Final = "function_call_output"
 
 
 class OpenResponsesEvents(FrameList):
-    """The events of that profile. `current` gives the response object as it is now."""
+    """Encodes the events of that profile. `current` returns the response object as it is now."""
 
     end = b"data: [DONE]\n\n"
 
@@ -52,7 +52,7 @@ class OpenResponsesEvents(FrameList):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """A failure shows in the last object only; calls that it cut are not finalised."""
+        """Notes the failure, which shows in the last object only. Calls that it cut off are not finished."""
         self._whole_calls.clear()
 
     def finish(self, response: dict[str, Any]) -> None:
@@ -85,10 +85,10 @@ class OpenResponsesEvents(FrameList):
             self._add("response.function_call_arguments.done", **whole, arguments=msgspec.Raw(part.whole()))
 
     def item_stage(self, output: OutputItem, stage: str) -> None:
-        """There is no such event."""
+        """Does nothing: the profile has no such event."""
 
     def item_done(self, output: OutputItem) -> None:
-        """There is no such event."""
+        """Does nothing: the profile has no such event."""
 
 
 def _place(output: OutputItem) -> dict[str, Any]:
@@ -96,7 +96,8 @@ def _place(output: OutputItem) -> dict[str, Any]:
 
 
 def ready(output: OutputItem) -> dict[str, Any]:
-    """A call of the client's is `ready` for it from the moment its name is known; one of ours is not the client's."""
+    """Returns the item with status `ready`, for a call of the client's tools whose name is known; other items
+    unchanged."""
     if isinstance(output.item, McpCall) and output.kind == mcp_items.CALL:
         return _as_function(output, output.item)
     whole = output.whole()
@@ -125,12 +126,12 @@ class _Result(OutputItem):
         }
 
     def tokens(self) -> int:
-        """None: the model did not write this item."""
+        """Returns 0, because the model did not write this item."""
         return 0
 
 
 class OpenResponsesRenderer(ResponsesRenderer):
-    """`PROXY_RESPONSES_PROFILE=open-responses-server`."""
+    """Renders a response for `PROXY_RESPONSES_PROFILE=open-responses-server`."""
 
     unshown = (Reasoning, Activity, McpTools, McpApproval)
 
@@ -164,20 +165,20 @@ def renderer_class(profile: Profile) -> type[ResponsesRenderer]:
 
 
 def new_events(profile: Profile, response: dict[str, Any]) -> ResponseEvents | OpenResponsesEvents:
-    """Events that are numbered from 0; `response` is the object as it is now."""
+    """Returns an encoder of the profile's events, numbered from 0. `response` is the object as it is now."""
     return OpenResponsesEvents(lambda: response) if profile == "open-responses-server" else ResponseEvents()
 
 
 def end_of_stream(profile: Profile) -> bytes:
-    """What closes a stream, behind the last event."""
+    """Returns the bytes after the last event."""
     return OpenResponsesEvents.end if profile == "open-responses-server" else ResponseEvents.end
 
 
 def failed_end(
     profile: Profile, final: dict[str, Any], frames: list[tuple[int, bytes]], failure: Failure
 ) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
-    """The response object and the last frames of a response that fails when its end was rendered already (`final`,
-    `frames`): only the last frame differs."""
+    """Returns the object and the last frames of a response that fails after its end was rendered (`final`, `frames`).
+    Only the last frame differs."""
     final = failed({**final, "completed_at": None, "incomplete_details": None}, failure)
     if not frames:
         return final, []

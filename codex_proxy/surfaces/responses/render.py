@@ -1,16 +1,16 @@
-"""Events of a turn, rendered as a response: SSE bytes as they come, or one object at the end.
+"""Renders the events of a turn as a response: SSE bytes while they come, or one object at the end.
 
-In: batches of well-formed events (`core/repair.py` saw to that). Out: `feed` gives the bytes of a batch, `response` the
-object; both are made of the same items, so they cannot disagree. Which bytes an event has is for
-`ResponseEvents` (or the events of another profile) to say; here is what happens, and in which order.
+Comes in: batches of well-formed events (see `core/repair.py`). Goes out: `feed` returns the bytes of a batch,
+`response` the object. Both are made of the same items, so they cannot differ. `ResponseEvents` (or the encoder of
+another profile) encodes the events; this module decides what happens, and in which order.
 
-Messages go out one after the other, and so do the client's calls; those that this server runs go side by side.
-`OutputOrder` says when each is done. Reasoning whose encrypted content the client wants waits for it.
-Lists of tools, which come
-before the agent does anything, wait for its first word: until then its fault can be a plain status.
+Messages are sent one after the other, and so are the client's calls; calls that this server runs are sent side by
+side. `OutputOrder` decides when each item is done. Reasoning whose encrypted content the client wants waits for it.
+Lists of tools, which come before the agent does anything, wait for its first output: until then a fault can be a
+plain status.
 
-It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the
-exchange decides that. `result` of a failed turn raises the `Fault`.
+Until `visible` is true nothing of the answer was sent, and the HTTP handler can still answer a `failure` with a plain
+status. `result` raises the `Fault` of a failed turn.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class _RawReasoning(msgspec.Struct, frozen=True):
 
 
 class ResponsesRenderer:
-    """One response. `feed` it every event of the turn, in order, in batches of any size."""
+    """Renders one response. `feed` takes every event of the turn, in order, in batches of any size."""
 
     unshown: tuple[type, ...] = ()
-    """Kinds of the agent's items that have no place in this profile's output."""
+    """Kinds of the agent's items that this profile does not show."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ResponsesRenderer:
     # --- what an exchange asks ------------------------------------------------------------------
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """The SSE bytes of a batch; nothing where the answer is given whole. After the end: nothing."""
+        """Returns the SSE bytes of a batch; empty where the answer is not streamed, and after the end."""
         if self.ended:
             return b""
         handlers = HANDLERS
@@ -152,31 +152,32 @@ class ResponsesRenderer:
         return self._taken()
 
     def open(self) -> bytes:
-        """`response.created` and `response.in_progress`, if not sent yet: they go out with the first keepalive."""
+        """Returns `response.created` and `response.in_progress` where they were not sent yet. Sent with the first
+        keepalive."""
         if self.ended:
             return b""
         self._begin()
         return self._taken()
 
     def take_frames(self) -> list[tuple[int, bytes]]:
-        """With `keep_frames`: the frames since the last time, each with its sequence number, without the
-        `[DONE]` that closes a stream. What a stored stream is made of."""
+        """With `keep_frames`: returns the frames since the last call, each with its sequence number, without the
+        `[DONE]` that ends a stream. A stored stream consists of them."""
         taken, self._frames = self._frames or [], None if self._frames is None else []
         return taken
 
     def result(self) -> bytes:
-        """The whole answer as JSON: the fold of what `feed` rendered. Raises `Fault` for a failed turn."""
+        """Returns the whole answer as JSON. Raises `Fault` for a failed turn."""
         if self.failure is not None:
             raise Fault(self.failure)
         return json_bytes(self._current())
 
     def response(self) -> dict[str, Any]:
-        """The final object, also of a failed turn."""
+        """Returns the final object, also of a failed turn."""
         assert self.ended, "the turn is not over"
         return self.snapshot()
 
     def snapshot(self) -> dict[str, Any]:
-        """The object as it is now: what polling a background response shows."""
+        """Returns the object as it is now, for a client that polls a background response."""
         decoded: dict[str, Any] = msgspec.json.decode(json_bytes(self._current()))
         return decoded
 
@@ -249,7 +250,7 @@ class ResponsesRenderer:
         return usage_object(tokens, estimated=self.spent.estimated)
 
     def spending(self) -> Spending:
-        """The tokens of the turn so far."""
+        """Returns the tokens of the turn so far."""
         return self.spent.spending(
             prompt=self._prompt_tokens,
             answer=self._answer_tokens,
@@ -257,7 +258,7 @@ class ResponsesRenderer:
         )
 
     def _answer_tokens(self) -> int:
-        """An estimate of the answer's tokens, by the same count that `max_output_tokens` is kept by."""
+        """Returns an estimate of the answer's tokens, counted as for `max_output_tokens`."""
         tokens = sum(output.tokens() for output in self._output if output.kind != "reasoning")
         return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
 
@@ -277,7 +278,7 @@ class ResponsesRenderer:
             self._start(output)
 
     def _waits(self, output: OutputItem) -> bool:
-        """Whether an item is sent later: another one is being sent, or it is sent as a whole."""
+        """Whether an item is sent later, because another one is being sent or because it is sent as a whole."""
         item = output.item
         if isinstance(item, McpTools) and not self._begun:
             self._lists.append(output)
@@ -286,8 +287,8 @@ class ResponsesRenderer:
         return isinstance(item, McpApproval) or (lane is not None and not lane.open(item.id))
 
     def _start(self, output: OutputItem) -> None:
-        """An item has the word. Messages and thoughts are announced when they say something, since some never
-        do; but a place in the order is kept for reasoning whose encrypted content will come."""
+        """Begins to send an item. Messages and reasoning are announced with their first text, because some never have
+        any; reasoning whose encrypted content is awaited keeps its place in the order."""
         item = output.item
         if isinstance(item, ToolCall | McpCall):
             self._announce(output)
@@ -330,7 +331,7 @@ class ResponsesRenderer:
             self._resume(self._items[id])
 
     def _resume(self, output: OutputItem) -> None:
-        """Sends an item that waited, with the text that it has by now."""
+        """Sends an item that waited, with its text so far."""
         output.waiting = False
         ended, output.status = output.status, "in_progress"
         self._start(output)
@@ -367,12 +368,13 @@ class ResponsesRenderer:
         return part
 
     def _reasoning_delta(self, event: ReasoningDelta) -> None:
-        """Summaries only: raw reasoning is not meant for clients."""
+        """Adds reasoning summaries. Raw reasoning is not shown to clients."""
         if event.kind == "summary":
             self._say(event.id, ("summary", event.part), event.text)
 
     def _output_delta(self, event: OutputDelta) -> None:
-        """Keeps the output of a call until its end; sends that of a command where activity items are on."""
+        """Keeps the output of a call until its end. The output of a command is sent at once where activity items are
+        on."""
         output = self._items.get(event.id)
         if output is not None and output.ours:
             output.printed.append(event.text)
@@ -413,4 +415,4 @@ HANDLERS: Final[dict[type, Callable[[ResponsesRenderer, Any], None]]] = {
     StepCompleted: ResponsesRenderer._step_completed,
     TurnEnded: ResponsesRenderer._turn_ended,
 }
-"""What is rendered of each event; the others show nothing."""
+"""How each kind of event is rendered. Other events show nothing."""

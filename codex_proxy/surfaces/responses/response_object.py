@@ -1,8 +1,8 @@
-"""The response object: every key, always, with the effective default where the request gave none. Sources:
+"""The response object: always with every key, with the effective default where the request gave none. Sources:
 docs/contract.md#the-response-object, docs/wire-rules.md#the-responses-object.
 
-In: a validated request, what does not change (`Head`), and what a turn has come to. Out: dicts that `json_bytes`
-encodes.
+Comes in: a validated request, the fields that do not change (`Head`), and the state of the turn. Goes out: dicts for
+`json_bytes`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def echo_of(
     service_tier: str,
     conversation: str | None,
 ) -> dict[str, Any]:
-    """The constant fields. `effort` and `service_tier`: the effective ones."""
+    """Returns the fields that do not change. `effort` and `service_tier` are the effective ones."""
     echo: dict[str, Any] = {
         "background": bool(request.background),
         "frequency_penalty": _number(request.frequency_penalty, 0.0),
@@ -61,7 +61,7 @@ def _number(given: float | None, default: float) -> float:
 
 
 def _reasoning(request: ResponseRequest, effort: str | None) -> dict[str, Any] | None:
-    """Null, or both keys. Options that are all null are none
+    """Returns null, or an object with both keys. Options that are all null count as none
     (docs/contract.md#the-reasoning-parameter)."""
     summary = summary_of(request)
     if effort is None and summary is None:
@@ -70,7 +70,7 @@ def _reasoning(request: ResponseRequest, effort: str | None) -> dict[str, Any] |
 
 
 def summary_of(request: ResponseRequest) -> str | None:
-    """The kind of reasoning summary asked for, by the newer name or the older one."""
+    """Returns the kind of reasoning summary that is asked for, by the newer field or the older one."""
     options = request.reasoning
     return None if options is None else options.summary or options.generate_summary
 
@@ -101,7 +101,7 @@ _CODES: Final = frozenset(
         "unsupported_image_media_type", "empty_image_file", "failed_to_download_image", "image_file_not_found",
     }
 )  # fmt: skip
-"""What `error.code` of a response may be: OpenAI's enumeration is closed."""
+"""The values that OpenAI's types allow for `error.code` of a response."""
 _LIMITS: Final = frozenset(
     {
         FaultKind.RATE_LIMITED,
@@ -122,17 +122,17 @@ _STATUSES: Final[dict[str, str]] = {
 
 
 def status_of(stop: str) -> str:
-    """The `status` of a response, by how its turn ended; an unknown reason counts as completed."""
+    """Returns the `status` of a response whose turn ended for this reason. An unknown reason counts as completed."""
     return _STATUSES.get(stop, "completed")
 
 
 def incomplete_details(stop: str) -> dict[str, str] | None:
-    """Why a response is incomplete; None where it is not."""
+    """Returns why a response is incomplete; None where it is not."""
     return {"reason": _REASONS[stop]} if stop in _REASONS else None
 
 
 def error_object(failure: Failure) -> dict[str, Any]:
-    """`error` of a failed response."""
+    """Returns the `error` of a failed response."""
     code = failure.code if failure.code in _CODES else None
     if code is None:
         code = "rate_limit_exceeded" if failure.kind in _LIMITS else "server_error"
@@ -140,7 +140,7 @@ def error_object(failure: Failure) -> dict[str, Any]:
 
 
 def usage_object(usage: Usage, *, estimated: bool = False) -> dict[str, Any]:
-    """`usage`, with its details; an estimate says that it is one."""
+    """Returns `usage` with its details. An estimate is marked as one."""
     figures: dict[str, Any] = {
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
@@ -168,7 +168,7 @@ class Head:
         incomplete: dict[str, str] | None = None,
         usage: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The whole response object with this status and output."""
+        """Returns the whole response object with this status and output."""
         return {
             **self._first,
             "status": status,

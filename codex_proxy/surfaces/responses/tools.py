@@ -1,9 +1,9 @@
-"""What a Responses request offers to the model: tools of the client, MCP servers, web search, and the choice.
+"""Reads from a Responses request what the model is offered: the client's tools, MCP servers, web search, and the
+choice.
 
-In: a validated request. Out: `Offered`, which also says how the response object shows them. Raises `Fault`
-INVALID_REQUEST for tools that only OpenAI's servers run (by name), for names that are taken twice, and for
-choices that name what is not there. Sources: docs/contract.md#tools-of-a-response,
-docs/wire-rules.md#the-context-of-a-turn.
+Comes in: a validated request. Goes out: `Offered`, which also says how the response object shows them. Raises `Fault`
+INVALID_REQUEST for tools that only OpenAI's servers run, for two tools of one name, and for a choice of a tool that
+is not there. Sources: docs/contract.md#tools-of-a-response, docs/wire-rules.md#the-context-of-a-turn.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ UNSUPPORTED: Final = "unsupported_tool"
 
 
 class McpFilter(msgspec.Struct, frozen=True):
-    """Which tools of a server are meant: those of these names (None: all), or those that only read."""
+    """Chooses tools of a server: those of these names (None: all), or those that only read."""
 
     names: tuple[str, ...] | None = None
     read_only: bool | None = None
 
 
 class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server whose tools this server is to run. `headers` and `authorization` are secrets."""
+    """An MCP server whose tools this server runs. `headers` and `authorization` are secrets."""
 
     server_label: str
     server_url: str | None = None
@@ -41,15 +41,16 @@ class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
     authorization: str | None = None
     allowed: McpFilter = McpFilter()
     approval: str = "never"
-    """`always` or `never`, for the tools that neither filter names."""
+    """`always` or `never`, for tools that no filter names."""
     approval_always: McpFilter | None = None
     approval_never: McpFilter | None = None
     param: str = "tools"
-    """Where it stands in the request."""
+    """The path of the server in the request."""
 
 
 class McpChoice(msgspec.Struct, frozen=True):
-    """A choice that names a server's tool, or all of its tools. The names are known once it has listed them."""
+    """A choice of one tool of an MCP server, or of all its tools. Their names are known once the server has listed
+    them."""
 
     server_label: str
     name: str | None = None
@@ -57,13 +58,13 @@ class McpChoice(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that the model may use. `shown` and `shown_choice` are what the response object shows of them."""
+    """The tools that the model may use. The response object shows `shown` and `shown_choice`."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
     mcp: tuple[McpOffer, ...]
     mcp_choice: tuple[McpChoice, ...]
-    """Empty: every MCP tool may be called. Else, with `choice`, the only tools that may be."""
+    """Empty: every MCP tool may be called. Else only these, and those that `choice` names."""
     web_search: bool
     shown: list[Any]
     shown_choice: Any
@@ -74,7 +75,7 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
 def offered_by(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, brought: Sequence[Tool] = ()
 ) -> Offered:
-    """What the request offers to the model. `brought`: the client's tools that its items bring (`tools_in`)."""
+    """Returns what the model is offered. `brought` are the client's tools from items of the input (`tools_in`)."""
     given = given or ()
     for index, tool in enumerate(given):
         if isinstance(tool, wire.HostedTool):
@@ -104,7 +105,7 @@ def offered_by(
 
 
 def joined(tools: tuple[Tool, ...], brought: Iterable[Tool]) -> tuple[Tool, ...]:
-    """The tools, and those that items bring; one that a request gives wins over one of the same name."""
+    """Returns the tools of the request and those from items. Of two with one name the request's own counts."""
     names = {tool.name for tool in tools}
     return (*tools, *(tool for tool in brought if tool.name not in names))
 
@@ -153,7 +154,7 @@ def _mcp(server: wire.McpServer, param: str) -> McpOffer:
 
 
 def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
-    """Raises `Fault` for two servers of one label: a call names its server by the label alone."""
+    """Raises `Fault` for two servers with one label, because a call names its server by the label alone."""
     labels: set[str] = set()
     for server in servers:
         if server.server_label in labels:
@@ -163,7 +164,7 @@ def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
 
 
 def _rest(filters: wire.McpApprovalFilter | None) -> str:
-    """Whether tools that no filter names need approval: they do where a filter lists those that need none."""
+    """Returns whether tools that no filter names need approval: they do where a filter lists those that need none."""
     return "never" if filters is None or filters.never is None else "always"
 
 
@@ -174,7 +175,7 @@ def _filter(given: wire.McpToolFilter | None) -> McpFilter | None:
 
 
 class _Chooser:
-    """Which of the offered tools may or must be called."""
+    """Reads which of the offered tools may or must be called."""
 
     def __init__(
         self, tools: tuple[Tool, ...], mcp: tuple[McpOffer, ...], searching: bool, any_given: bool
@@ -185,7 +186,7 @@ class _Chooser:
         self._any = any_given
 
     def choose(self, choice: wire.ToolChoice | None) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
-        """The choice among the client's tools, that among MCP tools, and whether web search stays."""
+        """Returns the choice among the client's tools, the choice among MCP tools, and whether web search stays on."""
         if choice is None or choice == "auto":
             return "auto", (), True
         if choice == "none":
@@ -258,5 +259,6 @@ def _shown_choice(choice: wire.ToolChoice | None) -> Any:
 
 
 def _dumped(value: Wire, hidden: set[str] | None = None) -> dict[str, Any]:
-    """What was given. Unions are told apart by tags that only exist while parsing: nothing to warn of."""
+    """Returns the value as it was given. Pydantic's warnings about unions are off, since their tags exist only while
+    parsing."""
     return value.model_dump(exclude=hidden, exclude_none=True, warnings=False)

@@ -1,8 +1,9 @@
-"""Webhooks: what is posted when a background response ends, signed so that SDKs' `webhooks.unwrap()` takes it.
+"""Webhooks: the message that is posted when a background response ends, signed as the SDKs' `webhooks.unwrap()`
+expects.
 
-In: the response's id and status, ids and time from outside, the operator's secret. Out: body and headers. Raises
-ValueError for a secret that is not what it says. The signature is that of Standard Webhooks: `v1`, HMAC-SHA256 over
-`id.timestamp.body`; a secret `whsec_...` is base64.
+Comes in: the response's id and status, an id and a time, and the operator's secret. Goes out: body and headers.
+Raises ValueError for a secret that cannot be decoded. The signature is that of Standard Webhooks: `v1`, HMAC-SHA256
+over `id.timestamp.body`; a secret `whsec_...` is base64.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ EVENTS: Final = {
     "incomplete": "response.incomplete",
     "cancelled": "response.cancelled",
 }
-"""The event of each status that a response can end with."""
+"""The event for each status with which a response can end."""
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """One delivery. A repeated one has the same id and body, and a newer timestamp: sign it again."""
+    """One delivery. A repeated one has the same id and body and a newer timestamp, so it is signed again."""
 
     body: bytes
     headers: dict[str, str]
 
 
 def event_id_of(response_id: str) -> str:
-    """The id of the event that tells of this response's end. A response ends once, so that whoever writes the event
-    down again, after a fault or a restart, gives it the same id."""
+    """Returns the id of the event for this response's end. It is always the same, so that an event that is written
+    again after a fault or a restart keeps its id."""
     return "evt_" + response_id.removeprefix("resp_")
 
 
 def webhook_body(*, event_id: str, response_id: str, status: str, created_at: int) -> bytes:
-    """The event, for a response that has ended with `status`."""
+    """Returns the body of the event for a response that ended with `status`."""
     event = {
         "id": event_id,
         "object": "event",
@@ -53,7 +54,7 @@ def webhook_body(*, event_id: str, response_id: str, status: str, created_at: in
 
 
 def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
-    """The body with the headers that prove where it comes from."""
+    """Returns the body with the headers that prove its origin."""
     content = b"%b.%d.%b" % (event_id.encode(), timestamp, body)
     signature = base64.b64encode(hmac.new(_key(secret), content, hashlib.sha256).digest()).decode()
     headers = {
@@ -66,7 +67,7 @@ def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhoo
 
 
 def check_secret(secret: str) -> None:
-    """Raises `ValueError` for a webhook secret that is not base64 behind its prefix."""
+    """Raises `ValueError` for a webhook secret that is not base64 after its prefix."""
     _key(secret)
 
 

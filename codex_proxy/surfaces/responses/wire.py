@@ -1,8 +1,8 @@
-"""The request of `POST /v1/responses`, as it comes: pydantic models, lenient in fields and strict in types.
+"""The pydantic models of `POST /v1/responses`: unknown fields are ignored, types are strict.
 
-In: the body's bytes. Out: `ResponseRequest`. Raises `Fault` INVALID_REQUEST with `param`. What depends on
-settings or on several fields at once is checked by the parser, not here. Sources:
-docs/contract.md#fields-of-a-request, docs/contract.md#sampling-beyond-openais, OpenAI's own types for the ranges.
+Comes in: the bytes of the body. Goes out: `ResponseRequest`. Raises `Fault` INVALID_REQUEST with `param`. The parser
+checks later what depends on settings or on several fields. Sources: docs/contract.md#fields-of-a-request,
+docs/contract.md#sampling-beyond-openais, OpenAI's own types for the ranges.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class CompactRequest(ContextFields):
 
 
 class ResponseRequest(ContextFields):
-    """The body of `POST /v1/responses`. Every optional field may be null."""
+    """The body of `POST /v1/responses`. Each optional field may be null."""
 
     model: ModelName
     input: Input
@@ -151,10 +151,10 @@ class ResponseRequest(ContextFields):
 
 
 def parse_body(body: bytes) -> ResponseRequest:
-    """The body as a `ResponseRequest`, or a `Fault` that names the field."""
+    """Returns the body as a `ResponseRequest`. Raises a `Fault` that names the field."""
     return parse_as(ResponseRequest, body)
 
 
 def parse_context(body: bytes, *, counting: bool) -> ContextFields:
-    """The body of `input_tokens` (`counting`) or `compact`."""
+    """Returns the body of `input_tokens` (`counting`) or of `compact`."""
     return parse_as(ContextFields if counting else CompactRequest, body)

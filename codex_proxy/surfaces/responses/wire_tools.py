@@ -1,4 +1,4 @@
-"""The tools of a Responses request, and the choice among them: pydantic models, strict in types.
+"""The pydantic models of the tools of a Responses request, and of the choice among them: types are strict.
 
 Sources: docs/contract.md#tools-of-a-response, OpenAI's own types for names and forms.
 """
@@ -82,7 +82,7 @@ class CustomTool(Wire):
 
 
 class NamespaceTool(Wire):
-    """Tools of the client's that share a namespace: Codex groups those of each MCP server of its own in one."""
+    """The client's tools that share a namespace. Codex groups the tools of each of its MCP servers in one."""
 
     type: Literal["namespace"]
     name: Name
@@ -96,7 +96,7 @@ class NamespaceTool(Wire):
 
 
 class ToolSearchTool(Wire):
-    """Finds tools that were deferred. `client`: the client looks for them; else OpenAI's servers would."""
+    """Finds tools that were deferred. `client`: the client searches; else OpenAI's servers would."""
 
     type: Literal["tool_search"]
     execution: Literal["client", "server"] | None = None
@@ -115,7 +115,7 @@ class McpApprovalFilter(Wire):
 
 
 class McpServer(Wire):
-    """The tools of an MCP server that this server is to call by itself."""
+    """An MCP server whose tools this server is to call itself."""
 
     type: Literal["mcp"]
     server_label: Annotated[str, Field(min_length=1, max_length=128)]
@@ -148,7 +148,7 @@ class WebSearchTool(Wire):
 
 
 class HostedTool(Wire):
-    """Tools that OpenAI's own servers run: known by name, to be refused by name."""
+    """A tool that only OpenAI's servers run. It is known by name so that it can be refused by name."""
 
     type: Hosted
 
