@@ -10,6 +10,7 @@ import signal
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -22,11 +23,12 @@ from codex_proxy.admission.workspace import workspace_of
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.registry import agent_able_to, chosen_spec, make_agent
 from codex_proxy.agents.spec import AgentContext, AgentSpec
-from codex_proxy.config import Settings, split_list
+from codex_proxy.config import Settings, default_state_dir, split_list
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.keys import NOBODY, KeysError
 from codex_proxy.core.quotas import ByteBudget, RateLimits, RunningRequests
 from codex_proxy.core.safety import Protected
+from codex_proxy.files import private
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS, USAGE
 from codex_proxy.http.body import PDF_READER
 from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
@@ -53,7 +55,6 @@ from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from codex_proxy.state_folder import close_to_others
 from codex_proxy.store.base import StoredResponse, StoreError
 from codex_proxy.store.usage import RamUsage
 from codex_proxy.store.usage_recorder import UsageRecorder
@@ -308,8 +309,7 @@ def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -
     if settings.mcp_config is None and not settings.mcp_allowed_urls:
         return None
     # Imported here, since most servers have none.
-    from codex_proxy.mcp_setup import McpConfigError
-    from codex_proxy.mcp_tools import tool_source
+    from codex_proxy.mcp_tools import McpConfigError, tool_source
 
     try:
         return tool_source(settings, os.environ, clock, RandomIds(), checks)
@@ -474,11 +474,25 @@ def check(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
         raise StartError(conflict)
 
 
+def close_state_folder(folder: Path) -> None:
+    """Takes away others' permissions on the default state folder, where it was left open. A folder that the operator
+    named may have other uses: `codex-proxy doctor` speaks of its permissions."""
+    if folder != default_state_dir().absolute():
+        return
+    try:
+        if private.close_to_others(Path(os.path.realpath(folder))):
+            log.warning("state_folder_closed", folder=str(folder))
+    except FileNotFoundError:
+        return  # it will be made closed
+    except OSError as error:
+        log.warning("state_folder_open", folder=str(folder), reason=error.strerror)
+
+
 async def make_server(settings: Settings, environ: Mapping[str, str] | None = None) -> Server:
     """A server that is ready to start. Raises `StartError`, `NoAgentError` or `Fault`."""
     environ = os.environ if environ is None else environ
     check(settings, environ)
-    close_to_others(settings.state_dir)
+    close_state_folder(settings.state_dir)
     agent = await make_agent(AgentContext(settings, environ, SystemClock()))
     return Server(settings, agent)
 

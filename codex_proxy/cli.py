@@ -13,7 +13,6 @@ import click
 
 from codex_proxy import __version__
 from codex_proxy.agents import registry
-from codex_proxy.commands.banner import banner
 from codex_proxy.core.shown_text import escaped_json, escaped_lines
 
 Result = TypeVar("Result")
@@ -110,7 +109,9 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     settings = load_settings(flags, config_file)
     configure(settings.log_level, settings.log_format, content=settings.log_content)
     take_over()
-    sys.exit(asyncio.run(_serve(settings)))
+    from codex_proxy.commands.serve import serve_to_the_end
+
+    sys.exit(asyncio.run(serve_to_the_end(settings, _say)))
 
 
 def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
@@ -371,38 +372,3 @@ def _server(base_url: str | None, key: str | None, config_file: Path | None) -> 
     if key is None and base_url is None and settings.api_key is not None:
         key = settings.api_key.get_secret_value()
     return base_url or f"{settings.server_url}/v1", key
-
-
-async def _serve(settings: Any) -> int:
-    """Runs the server to its end. Returns the exit status."""
-    from codex_proxy.agents.spec import NoAgentError
-    from codex_proxy.app import StartError, make_server, wait_for_signal
-    from codex_proxy.core.faults import Fault
-    from codex_proxy.garbage_collection import tune_gc
-
-    server = None
-    try:
-        server = await make_server(settings)
-        await server.start()
-    except (NoAgentError, StartError, Fault) as error:
-        if server is not None:
-            await server.stop()
-        _tell(settings, "not_started", str(error))
-        return 1
-    tune_gc()
-    _say(banner(server))
-    await wait_for_signal(server)
-    _tell(settings, "stopping", "stopping (once more to stop at once)")
-    await server.stop()
-    return 0
-
-
-def _tell(settings: Any, event: str, text: str) -> None:
-    """A sentence for a person, or a line of the log for the machine that reads it."""
-    if settings.log_format == "json":
-        import structlog
-
-        log = structlog.get_logger(__name__)
-        (log.error if event == "not_started" else log.info)(event, text=text)
-    else:
-        _say(f"codex-proxy: {text}", err=True)

@@ -1,5 +1,5 @@
 """The keys file on disk: read, and read anew when it changes. What is in it is decided in `core.keys`; who changes it
-is `commands.keys_change`.
+is `commands.keys`.
 """
 
 from __future__ import annotations

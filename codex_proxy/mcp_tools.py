@@ -8,25 +8,74 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 import structlog
 
 from codex_proxy.admission.server_tools import ServerTools
+from codex_proxy.agents.spec import child_limits
 from codex_proxy.config import Settings, split_list
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.core.items import McpOrigin, McpTools, TextPart, Tool
 from codex_proxy.core.mcp_names import ListedTool, offered_name
+from codex_proxy.mcp.config import Definition, parse_servers
+from codex_proxy.mcp.interfaces import Process, ProcessListener, StartError
 from codex_proxy.mcp.request_servers import NamedServer, RequestServers
 from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFault, McpLimits, McpListing, McpResult, McpTool
-from codex_proxy.mcp_setup import McpConfigError, Programs, configured_servers
+from codex_proxy.process.child import Command, SpawnError, spawn
+from codex_proxy.process.environment import child_environment
 from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.checks import Verdict
 from codex_proxy.tools.server_calls import ToolOutput
 from codex_proxy.workers.schema_checks import SchemaChecks
+
+
+class McpConfigError(Exception):
+    """The operator's servers cannot be read. The text says what is wrong, and in which file."""
+
+
+def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[str, Definition]:
+    """The servers of PROXY_MCP_CONFIG by name; none without it. Raises `McpConfigError`."""
+    if settings.mcp_config is None:
+        return {}
+    file = settings.mcp_config.expanduser()
+    try:
+        return parse_servers(file.read_bytes(), environ)
+    except OSError as error:
+        raise McpConfigError(f"PROXY_MCP_CONFIG: {file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise McpConfigError(f"PROXY_MCP_CONFIG: {file}: {error}.") from error
+
+
+class Programs:
+    """Starts servers that are programs, under the warden, with what every child may see and take.
+
+    They start in the folder of the file that names them, from which relative paths lead on. Not in that for temporary
+    files: interpreters and package runners load what lies where they start, and there anybody may put something.
+    """
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        self._environment = child_environment(environ, extra=split_list(settings.child_env))
+        self._limits = child_limits(settings)
+        self._folder = (settings.mcp_config or Path()).expanduser().absolute().parent
+
+    def command(self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None) -> Command:
+        """What is started for a server."""
+        folder = str(self._folder / (cwd or ""))
+        return Command(argv=argv, env={**self._environment, **env}, cwd=folder, limits=self._limits)
+
+    async def __call__(
+        self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, listener: ProcessListener
+    ) -> Process:
+        try:
+            return await spawn(self.command(argv, env, cwd), listener)
+        except SpawnError as error:
+            raise StartError(str(error)) from error
+
 
 log = structlog.get_logger(__name__)
 

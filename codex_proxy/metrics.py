@@ -6,12 +6,15 @@ are kinds of fault, and a model's name that is not one of ours is `other`. A req
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
@@ -20,7 +23,6 @@ from codex_proxy import __version__
 from codex_proxy.core.account import AgentModel
 from codex_proxy.http.metrics import RequestRecord
 from codex_proxy.http.stream_slots import StreamSlots
-from codex_proxy.loop_delay import LoopDelay
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.surfaces.models import ModelCatalog, list_body, split_mode
 
@@ -161,3 +163,47 @@ def _size(file: Path) -> int:
     with contextlib.suppress(OSError):  # the write-ahead log comes and goes
         return os.stat(file).st_size
     return 0
+
+
+INTERVAL_SECONDS: Final = 0.05
+"""Between two looks."""
+BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
+
+
+class LoopDelay:
+    """Counts by how much a timer of the loop comes too late."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._delays = Histogram(
+            "codex_proxy_event_loop_delay_seconds",
+            "By how much the event loop was late, looked at 20 times a second.",
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._longest = Gauge(
+            "codex_proxy_event_loop_delay_max_seconds",
+            "The most that the event loop has been late since the start.",
+            registry=registry,
+        )
+        self._max = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def watched(self, _: web.Application) -> AsyncIterator[None]:
+        """Looks for as long as the application runs: for its `cleanup_ctx`."""
+        loop = asyncio.get_running_loop()
+        self._arm(loop)
+        yield
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        due = loop.time() + INTERVAL_SECONDS
+        self._timer = loop.call_at(due, self._look, loop, due)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        delay = max(loop.time() - due, 0.0)
+        self._delays.observe(delay)
+        if delay > self._max:
+            self._max = delay
+            self._longest.set(delay)
+        self._arm(loop)

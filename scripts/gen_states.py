@@ -13,13 +13,13 @@ from typing import Any
 
 from codex_proxy.agents.codex_app_server import turn_states
 from codex_proxy.core.states import StateTable
-from codex_proxy.process import child_states
+from codex_proxy.process import child
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 DIAGRAMS: dict[str, tuple[Path, StateTable[Any, Any]]] = {
     "turn": (DOCS / "architecture.md", turn_states.TABLE),
-    "child": (DOCS / "processes.md", child_states.TABLE),
+    "child": (DOCS / "processes.md", child.TABLE),
 }
 """What stands between `<!-- states of a NAME -->` and `<!-- end -->`, and in which page."""
 

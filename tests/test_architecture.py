@@ -37,7 +37,7 @@ WIRING = frozenset({"commands"})
 """Packages that belong to those modules beside the layers."""
 
 AGENT_WIRING = (
-    r"codex_proxy\.agents\.(registry|plugins|spec|auto|fake)",
+    r"codex_proxy\.agents\.(registry|plugins|spec|fake)",
     r"codex_proxy\.agents\.\w+\.(spec|checks)",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
@@ -50,20 +50,21 @@ SHARED_PACKAGES = frozenset({"agents.codex"})
 SANS_IO = frozenset({"core", "agents", "surfaces", "tools"})
 DRIVES_CHILDREN = frozenset(
     {
-        *(
-            "agents.agent",
-            "agents.session",
-            "agents.child_transport",
-            "agents.child_per_turn",
-            "agents.newest_limits",
-        ),
-        *("agents.codex.commands", "agents.codex.first_start"),
-        *("agents.codex.private_home", "agents.codex.program"),
-        *("agents.codex_app_server.agent", "agents.codex_app_server.pool"),
+        "agents.agent",
+        "agents.session",
+        "agents.child_per_turn",
+        "agents.account_limits",
+        "agents.codex.program",
+        "agents.codex.home_locks",
+        "agents.codex_app_server.agent",
+        "agents.codex_app_server.pool",
         "agents.codex_app_server.binary_check",
-        *("agents.codex_app_server.process", "agents.codex_app_server.setup"),
-        *("agents.openai_chat.agent", "agents.openai_chat.client"),
-        *("agents.openai_chat.transport", "agents.openai_chat.upstream"),
+        "agents.codex_app_server.process",
+        "agents.codex_app_server.setup",
+        "agents.openai_chat.agent",
+        "agents.openai_chat.client",
+        "agents.openai_chat.transport",
+        "agents.openai_chat.upstream",
     }
 )
 """The modules of sans-IO layers that do IO: whatever of an agent starts, drives or asks its processes."""

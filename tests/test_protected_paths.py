@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import codex_proxy
 from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
 from codex_proxy.app import StartError, check
-from codex_proxy.commands.place_checks import workspace_check
+from codex_proxy.commands.checks import workspace_check
 from codex_proxy.config import Settings, load
 from codex_proxy.core.safety import Protected, endangered
 from codex_proxy.protected_paths import places_of, workspace_write_policy, write_conflict

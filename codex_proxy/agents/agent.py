@@ -7,8 +7,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.base import Capability
-from codex_proxy.agents.newest_limits import NewestLimits
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure

@@ -29,7 +29,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
 
 DEFAULT: Final = "auto"
 """The agent of the plugin where one is named; else the one of `DEFAULT_SPEC`."""
-DEFAULT_SPEC: Final = "codex_proxy.agents.auto:AUTO"
+DEFAULT_SPEC: Final = "codex_proxy.agents.codex.spec:AUTO"
 
 GROUP: Final = "codex_proxy.agents"
 """The group of entry points in which installed packages list their agents."""

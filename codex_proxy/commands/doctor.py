@@ -17,11 +17,8 @@ from pydantic import SecretStr, ValidationError
 
 from codex_proxy.app import StartError, is_loopback
 from codex_proxy.app import check as check_settings
-from codex_proxy.commands.agent_checks import agent_checks
+from codex_proxy.commands.checks import agent_checks, folder_checks, mcp_checks, port_check
 from codex_proxy.commands.checkup import Check, Checkup, Fact, Setting
-from codex_proxy.commands.mcp_checks import mcp_checks
-from codex_proxy.commands.place_checks import folder_checks
-from codex_proxy.commands.port_check import port_check
 from codex_proxy.config import Settings, default_config_file, load, origins, split_list
 
 MAX_SECONDS = 90.0

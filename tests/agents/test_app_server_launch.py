@@ -12,6 +12,7 @@ from codex_proxy.agents.codex.catalog import (
     plain_catalog,
     published_models,
 )
+from codex_proxy.agents.codex.program import Version, version_from
 from codex_proxy.agents.codex.sandbox_config import toml_string
 from codex_proxy.agents.codex.shadow_home import (
     ConfigError,
@@ -19,7 +20,6 @@ from codex_proxy.agents.codex.shadow_home import (
     plan_shadow_home,
     provider_config,
 )
-from codex_proxy.agents.codex.version import Version, version_from
 from codex_proxy.agents.codex_app_server import launch
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.agents.codex import commands
-from codex_proxy.agents.codex.commands import find_version
+import codex_proxy.agents.codex.program as codex_program
+from codex_proxy.agents.codex.program import find_version
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.setup import CodexPlaces, CodexSetup, can_confine, prepare_app_server
 from codex_proxy.core.faults import Fault, FaultKind
@@ -214,7 +214,7 @@ async def test_a_program_that_is_none_is_said_with_the_flag(places: CodexPlaces)
 async def test_a_binary_that_hangs_is_given_up_and_leaves_no_process(
     places: CodexPlaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "ASK_SECONDS", 1.0)
+    monkeypatch.setattr(codex_program, "ASK_SECONDS", 1.0)
     folder = Path(places.program).parent
     codex_script(folder, more=f'trap "" TERM; echo $$ > "{folder}/pid"; while :; do sleep 1000; done')
     assert "did not answer within 1 s" in await refused(places)
@@ -224,7 +224,7 @@ async def test_a_binary_that_hangs_is_given_up_and_leaves_no_process(
 async def test_a_binary_that_leaves_a_stranger_with_its_pipes_is_not_waited_for(
     places: CodexPlaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "ASK_SECONDS", 10.0)
+    monkeypatch.setattr(codex_program, "ASK_SECONDS", 10.0)
     folder = Path(places.program).parent
     codex_script(folder, more=f"(setsid sh -c 'echo $$ > \"{folder}/pid\"; exec sleep 1000' &) ; sleep 0.2")
     assert str((await prepare(places)).version) == "0.163.0"

@@ -16,7 +16,7 @@ import pytest
 
 from codex_proxy.agents import lines
 from codex_proxy.agents.base import Ended
-from codex_proxy.agents.child_transport import ChildTransport
+from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.lines import Chunks, LineFramer
 from codex_proxy.core.faults import Failure, Fault, FaultKind

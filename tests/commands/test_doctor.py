@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from codex_proxy.agents.codex import checks as codex_checks
-from codex_proxy.agents.codex.version import NEWEST_TESTED
+from codex_proxy.agents.codex.program import NEWEST_TESTED
 from codex_proxy.commands import doctor as doctor_module
 from codex_proxy.commands.doctor import examine
 from codex_proxy.config import Origin, Settings, load, origins, variables_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from codex_proxy.garbage_collection import COLLECT_AFTER, tune_gc
+from codex_proxy.commands.serve import COLLECT_AFTER, tune_gc
 
 
 def test_the_collector_looks_seldom_and_not_at_what_was_there_before_the_first_request() -> None:

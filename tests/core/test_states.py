@@ -9,13 +9,13 @@ import pytest
 
 from codex_proxy.agents.codex_app_server import turn_states
 from codex_proxy.core.states import ImpossibleChange, StateTable
-from codex_proxy.process import child_states
+from codex_proxy.process import child
 
 TABLES = pytest.mark.parametrize(
     ("table", "end"),
     [
         pytest.param(turn_states.TABLE, turn_states.State.DONE, id="turn"),
-        pytest.param(child_states.TABLE, child_states.State.ENDED, id="child"),
+        pytest.param(child.TABLE, child.State.ENDED, id="child"),
     ],
 )
 

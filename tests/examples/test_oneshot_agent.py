@@ -17,8 +17,8 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app import make_server
-from codex_proxy.commands.banner import banner
 from codex_proxy.commands.doctor import examine
+from codex_proxy.commands.serve import banner
 from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of
 from tests.process.children import gone
 from tests.waiting import PATIENCE, eventually

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from codex_proxy.agents.child_transport import ChildTransport
+from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.session import AgentSession

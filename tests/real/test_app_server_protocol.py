@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from codex_proxy.agents.codex.version import version_from
+from codex_proxy.agents.codex.program import version_from
 from codex_proxy.agents.codex_app_server.launch import (
     OPT_OUT_NOTIFICATIONS,
     initialize_params,

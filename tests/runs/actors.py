@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.base import Capability, Ended, Reply, Step
-from codex_proxy.agents.newest_limits import NewestLimits
 from codex_proxy.agents.session import AgentSession, TransportReader
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded

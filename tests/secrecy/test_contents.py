@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import structlog
 
-from codex_proxy.commands.banner import banner
+from codex_proxy.commands.serve import banner
 from codex_proxy.http.middleware.content_log import MAX_CHARS, masked
 from tests.cpu_time import assert_cpu_time_below
 from tests.http.serving import Proxy, fake_proxy, user

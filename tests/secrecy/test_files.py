@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.state_folder import close_to_others
+from codex_proxy.app import close_state_folder
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.model_server import model_server
 from tests.real.proxy import ProxyProcess, proxy_process
@@ -76,10 +76,10 @@ def test_the_default_state_folder_is_closed_where_it_was_left_open(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     folder = tmp_path / "codex-proxy"
-    close_to_others(folder)
+    close_state_folder(folder)
     assert not folder.exists()
     folder.mkdir(mode=0o755)
-    close_to_others(folder)
+    close_state_folder(folder)
     assert mode_of(folder) == 0o700
 
 
@@ -89,5 +89,5 @@ def test_a_folder_that_the_operator_named_keeps_its_permissions(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     folder = tmp_path / "shared"
     folder.mkdir(mode=0o755)
-    close_to_others(folder)
+    close_state_folder(folder)
     assert mode_of(folder) == 0o755

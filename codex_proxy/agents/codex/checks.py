@@ -15,11 +15,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from codex_proxy import __version__
-from codex_proxy.agents.codex.commands import find_version
-from codex_proxy.agents.codex.program import find_codex
+from codex_proxy.agents.codex.program import NEWEST_TESTED, find_codex, find_version
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.spec import NO_CODEX, Dialect, Protocol, protocol_of, provider_of
-from codex_proxy.agents.codex.version import NEWEST_TESTED
 from codex_proxy.agents.codex_app_server.agent import CLIENT_NAME, NOT_SIGNED_IN, START_SECONDS
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.agents.codex_app_server.launch import app_server_argv

@@ -1,4 +1,7 @@
-"""What the specs of the agents that run Codex share: finding its program, its protocol, and its model provider."""
+"""What the specs of the agents that run Codex share: finding its program, its protocol, and its model provider.
+
+`AUTO` is the spec of the agent `auto`: it looks for Codex and chooses the agent that speaks a protocol of that release.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,16 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from codex_proxy.agents.spec import AgentContext, NoAgentError
+from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.core.faults import Fault
 
 if TYPE_CHECKING:
+    from codex_proxy.agents.agent import Agent
+    from codex_proxy.agents.codex.program import Version
     from codex_proxy.agents.codex.shadow_home import ProviderConfig
-    from codex_proxy.agents.codex.version import Version
     from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
     from codex_proxy.commands.checkup import Check
+
 
 Dialect = Literal["codex-app-server", "codex-proto"]
 """The agents that run Codex, one for each of its protocols."""
@@ -90,7 +95,7 @@ async def protocol_of(
 
 async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
     """Whether the program has the command `codex proto`. A program without it takes the word for a prompt."""
-    from codex_proxy.agents.codex.commands import output_of
+    from codex_proxy.agents.codex.program import output_of
 
     try:
         return b"codex proto" in await output_of((program, "proto", "--help"), dict(environment))
@@ -106,3 +111,38 @@ def provider_of(config: Path) -> ProviderConfig:
         return provider_config(config.read_text("utf-8") if config.exists() else "")
     except (ConfigError, OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{config} cannot be used: {error}") from error
+
+
+async def _make(context: AgentContext) -> Agent:
+    """Makes the agent for the release of Codex that is installed."""
+    from codex_proxy.agents.codex.program import find_version
+    from codex_proxy.agents.codex_app_server.binary_check import check_binary
+    from codex_proxy.files.private import make_folder
+
+    program, environment = codex_program(context), context.child_environment()
+    version = await find_version(program, environment)
+
+    async def check() -> BinaryCheck:
+        state = context.settings.state_dir
+        make_folder(state)
+        return await check_binary(program, str(state), environment)
+
+    protocol = await protocol_of(program, version, "auto", check, environment)
+    if protocol.agent == "codex-proto":
+        from codex_proxy.agents.codex_proto.spec import make_proto
+
+        return await make_proto(context)
+    from codex_proxy.agents.codex_app_server.spec import make_app_server
+
+    return await make_app_server(context)
+
+
+AUTO = AgentSpec(
+    name="auto",
+    summary="the Codex that is found, by a protocol that it speaks",
+    processes="as that agent has them",
+    make=_make,
+    check=check_with("auto"),
+    confined=True,
+    uses_codex=True,
+)

@@ -10,14 +10,14 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from codex_proxy import __version__
+from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
-from codex_proxy.agents.codex.first_start import alone_the_first_time
+from codex_proxy.agents.codex.home_locks import alone_the_first_time
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
 from codex_proxy.agents.codex_app_server.plan import PoolLimits
 from codex_proxy.agents.codex_app_server.pool import Pool
 from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
-from codex_proxy.agents.newest_limits import NewestLimits
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind

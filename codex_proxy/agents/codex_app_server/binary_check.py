@@ -18,8 +18,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from codex_proxy.agents.codex.commands import misconfigured, output_of
-from codex_proxy.agents.codex.private_home import private_home
+from codex_proxy.agents.codex.home_locks import private_home
+from codex_proxy.agents.codex.program import misconfigured, output_of
 from codex_proxy.agents.codex_app_server.contract import CONTRACT, ContractCheck, check_contract
 from codex_proxy.agents.codex_app_server.launch import COMMON_SWITCHES, PLAIN_SWITCHES, Switch
 from codex_proxy.agents.codex_app_server.protocol_schema import SchemaError

@@ -15,9 +15,9 @@ Source: experiments with releases 0.133 to 0.169, and the tests with the real bi
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
 from codex_proxy.agents.codex.sandbox_config import Sandbox, toml_string
 from codex_proxy.agents.codex.shadow_home import ProviderConfig, shell_exclude
-from codex_proxy.agents.codex.version import NEWEST_TESTED, Version
 
 SAFE_SNAPSHOTS_SINCE: Final = Version(0, 158, 0)
 """Before this release a command runs in a snapshot of a login shell, which has the variables again that commands must

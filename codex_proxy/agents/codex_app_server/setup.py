@@ -23,8 +23,8 @@ from codex_proxy.agents.codex.catalog import (
     plain_catalog,
     published_models,
 )
-from codex_proxy.agents.codex.commands import find_version, misconfigured, output_of
-from codex_proxy.agents.codex.private_home import private_home, remove_left_homes
+from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
+from codex_proxy.agents.codex.program import Version, find_version, misconfigured, output_of
 from codex_proxy.agents.codex.sandbox_config import (
     Profiles,
     WorkspaceWrite,
@@ -36,7 +36,6 @@ from codex_proxy.agents.codex.shadow_home import (
     ShadowHome,
     plan_shadow_home,
 )
-from codex_proxy.agents.codex.version import Version
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.core.faults import Fault

@@ -68,7 +68,7 @@ async def make_app_server(context: AgentContext) -> Agent:
 
 def _places(context: AgentContext) -> CodexPlaces:
     """Returns the paths that the setup needs, and makes the state folder."""
-    from codex_proxy.agents.codex.commands import misconfigured
+    from codex_proxy.agents.codex.program import misconfigured
     from codex_proxy.agents.codex.shadow_home import ConfigError
     from codex_proxy.agents.codex_app_server.setup import CodexPlaces
     from codex_proxy.files.private import make_folder

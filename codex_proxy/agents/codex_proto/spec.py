@@ -61,7 +61,7 @@ async def make_proto(context: AgentContext) -> Agent:
     Raises `NoAgentError` if there is no Codex, and `Fault` if it cannot be used.
     """
     from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
-    from codex_proxy.agents.codex.commands import find_version, misconfigured
+    from codex_proxy.agents.codex.program import find_version, misconfigured
     from codex_proxy.agents.codex.shadow_home import shell_exclude
     from codex_proxy.agents.codex_proto.dialect import CodexProto
     from codex_proxy.config import split_list

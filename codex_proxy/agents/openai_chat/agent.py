@@ -12,8 +12,8 @@ import aiohttp
 import structlog
 
 from codex_proxy import __version__
+from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
-from codex_proxy.agents.newest_limits import NewestLimits
 from codex_proxy.agents.openai_chat.client import UpstreamClient, failure_of
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
 from codex_proxy.agents.openai_chat.failures import ErrorReader

@@ -1,25 +1,127 @@
-"""The folders and the keys file, as `doctor` looks at them: what is there, whose it is, and who else may read it.
+"""What `doctor` looks at beside the settings: the agent, the port, the folders, the keys and the MCP servers.
 
-Nothing is made.
+Each check says what is there, and what to do about it. Nothing is made, and no MCP server is started or connected to.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from codex_proxy.agents.registry import is_plain_only, runs_codex
+import aiohttp
+
+from codex_proxy.agents.registry import chosen_spec, is_plain_only, plugin_reference, runs_codex
+from codex_proxy.agents.spec import AgentContext, NoAgentError
+from codex_proxy.app import SystemClock
 from codex_proxy.commands.checkup import Check, Fact
 from codex_proxy.config import Settings
 from codex_proxy.core.keys import KeysError, with_default
 from codex_proxy.keys_file import open_to_others, read_keys
+from codex_proxy.mcp.config import StdioServer
+from codex_proxy.mcp_tools import McpConfigError, Programs, configured_servers
+from codex_proxy.process.launch import SpawnError, find_program
 from codex_proxy.protected_paths import write_conflict
+
+
+async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
+    """What there is to find of the agent that the settings ask for."""
+    reference = plugin_reference(settings)
+    facts: dict[str, Fact] = {"plugin": reference}
+    try:
+        spec = chosen_spec(settings)
+    except NoAgentError as error:
+        message = str(error)
+        return [Check(name="agent plugin", status="failed", message=message, advice=message, facts=facts)]
+    context = AgentContext(settings, environ, SystemClock())
+    if reference is None:
+        return await spec.check(context)
+    message = f"{reference} is the agent {spec.name}."
+    found = Check(name="agent plugin", status="ok", message=message, facts={**facts, "agent": spec.name})
+    try:
+        return [found, *await spec.check(context)]
+    except Exception as error:  # noqa: BLE001  (a plugin's code may raise anything)
+        message = f"The check of {reference} failed ({type(error).__name__}: {error}): that is a fault of the plugin."
+        return [found, Check(name="agent", status="failed", message=message, advice=message)]
+
+
+ANSWER_SECONDS = 3.0
+"""How long whoever listens there may take: ours answers in a millisecond."""
+
+
+async def port_check(settings: Settings) -> Check:
+    """Whether a server could listen there, or does so already."""
+    facts: dict[str, Fact] = {"host": settings.host, "port": settings.port, "ours": False}
+    if settings.port == 0:
+        return Check(name="port", status="ok", message="Any free one is taken (port 0).", facts=facts)
+    health = await health_of(settings.server_url)
+    if health is not None:
+        facts |= {
+            "ours": True,
+            "server_version": health.get("version"),
+            "server_status": health.get("status"),
+        }
+        return _running(settings, health, facts)
+    fault = why_not(settings.host, settings.port)
+    where = f"{settings.host}:{settings.port}"
+    if fault is None:
+        return Check(name="port", status="ok", message=f"{where} is free.", facts=facts)
+    advice = "Give another port with --port, or end the program that listens there."
+    message = f"A server cannot listen on {where}: {fault}."
+    return Check(name="port", status="failed", message=message, advice=advice, facts=facts)
+
+
+def _running(settings: Settings, health: dict[str, Any], facts: dict[str, Fact]) -> Check:
+    where = f"{settings.host}:{settings.port}"
+    agent = health["agent"]
+    version = f" {health['version']}" if "version" in health else ""  # not told where a key is wanted
+    message = f"A codex-proxy{version} serves {agent.get('name')} on {where} already."
+    if health.get("status") == "ok":
+        return Check(name="port", status="ok", message=message, facts=facts)
+    trouble = str(health.get("trouble", "its agent is in trouble"))
+    return Check(
+        name="port", status="warning", message=f"{message} It says: {trouble}", advice=trouble, facts=facts
+    )
+
+
+async def health_of(server_url: str) -> dict[str, Any] | None:
+    """What the server there says of itself; None where none of ours is."""
+    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{server_url}/healthz") as reply,
+        ):
+            body = await reply.json(content_type=None)
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return None
+    ours = isinstance(body, dict) and isinstance(body.get("agent"), dict) and "fake" in body["agent"]
+    return body if ours else None
+
+
+def why_not(host: str, port: int) -> str | None:
+    """Why nobody could listen there now; None where one could."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        return str(error.strerror)
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+            probe.listen()
+        except OSError as error:
+            return str(error.strerror)
+    return None
+
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 OPEN = {"read": "read", "change": "changed"}
-SHOWN = 10  # names of keys in a message
+SHOWN = 10  # names in a message
 
 
 def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
@@ -132,3 +234,34 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
         return Check(name="workspace", status="failed", message=conflict, advice=advice, facts=facts)
     message = f"{folder} (sandbox: {settings.sandbox})."
     return Check(name="workspace", status="ok", message=message, facts=facts)
+
+
+def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
+    """One check, or none where the operator has no servers."""
+    return [] if settings.mcp_config is None else [_servers_check(settings, environ)]
+
+
+def _servers_check(settings: Settings, environ: Mapping[str, str]) -> Check:
+    """A file that cannot be read keeps the server from starting; a program that is not there costs its tools."""
+    name = "mcp servers"
+    facts: dict[str, Fact] = {"path": str(settings.mcp_config)}
+    try:
+        servers = configured_servers(settings, environ)
+    except McpConfigError as error:
+        advice = f"Mend {settings.mcp_config}: the server does not start with it."
+        return Check(name=name, status="failed", message=str(error), advice=advice, facts=facts)
+    programs, missing = Programs(settings, environ), []
+    for label, server in servers.items():
+        if isinstance(server, StdioServer):
+            try:
+                find_program(programs.command((server.command, *server.args), server.env, server.cwd))
+            except SpawnError as error:
+                missing.append(f"'{label}' {error}.")
+    facts |= {"count": len(servers), "missing": len(missing)}
+    if missing:
+        advice = "Mend these MCP servers, or set `disabled` for them: there are no tools of theirs."
+        return Check(name=name, status="warning", message=" ".join(missing), advice=advice, facts=facts)
+    more = ", ..." if len(servers) > SHOWN else ""
+    shown = f": {', '.join(list(servers)[:SHOWN])}{more}" if servers else ""
+    message = f"{len(servers)} in {settings.mcp_config}{shown}."
+    return Check(name=name, status="ok", message=message, facts=facts)

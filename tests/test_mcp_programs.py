@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.config import Settings
-from codex_proxy.mcp_setup import McpConfigError, Programs, configured_servers
+from codex_proxy.mcp_tools import McpConfigError, Programs, configured_servers
 
 
 def settings_with(file: Path | None) -> Settings:
