@@ -34,6 +34,7 @@ from codex_proxy.http.body import PDF_READER
 from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
+from codex_proxy.http.messages import MESSAGES_OPTIONS, MessagesOptions
 from codex_proxy.http.metrics import add_metrics
 from codex_proxy.http.middleware.access import HOSTS, MAX_LINE, PASSES_KEYS
 from codex_proxy.http.middleware.body_budget import BODY_BUDGET
@@ -61,6 +62,7 @@ from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.store.write_check import WriteCheck
 from codex_proxy.store_lifecycle import StoreLifecycle, StoreOpenError, open_store_lifecycle, step_memory_of
 from codex_proxy.surfaces.chat.parse import ChatSettings
+from codex_proxy.surfaces.messages.parse import MessagesSettings
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 from codex_proxy.surfaces.responses.webhooks import check_secret
@@ -106,7 +108,7 @@ class StartError(Exception):
 
 
 class Server:
-    """One server: `start`, then `run` until it is to stop. `stop` ends every process and connection of it."""
+    """One server. `start`, then `run` until it is told to stop; `stop` leaves nothing behind."""
 
     def __init__(self, settings: Settings, agent: Agent) -> None:
         self.agent = agent
@@ -211,6 +213,9 @@ class Server:
             profile=settings.chat_profile,
             stream_metrics=settings.stream_metrics,
             keepalive=settings.sse_keepalive_ms / 1000,
+        )
+        app[MESSAGES_OPTIONS] = MessagesOptions(
+            keepalive=settings.sse_keepalive_ms / 1000, reasoning_state=settings.reasoning_state
         )
         app[ENVIRONMENT], app[STARTED] = settings.env, int(clock.epoch())
         app[PASSES_KEYS] = passes_keys_on(settings)
@@ -320,7 +325,7 @@ def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -
 def webhooks_of(
     settings: Settings, clock: SystemClock, lifecycle: StoreLifecycle | None
 ) -> WebhookSender | None:
-    """Returns the sender of webhooks; None where there is no target, or no store. Raises `StartError`."""
+    """Who tells the configured targets of ends; None where there is no target, or no store. Raises `StartError`."""
     urls = split_list(settings.webhook_urls)
     if not urls:
         return None
@@ -337,7 +342,7 @@ def webhooks_of(
 
 
 def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
-    """Returns the recorder of usage, which writes into the store, or into RAM where there is none."""
+    """Who writes down what turns cost: into the store, or where there is none into RAM."""
     if lifecycle is not None:
         return UsageRecorder(lifecycle.store, clock, durable=lifecycle.durable)
     return UsageRecorder(RamUsage(), clock, durable=False)
@@ -374,7 +379,7 @@ def catalog_of(settings: Settings, agent: Agent, spec: AgentSpec) -> ModelCatalo
 
 
 def everybody_of(settings: Settings) -> Client:
-    """Returns what a client may do whose key has no limits."""
+    """What the operator allows where no key narrows it."""
     workdir = str(settings.workdir)
     return Client(
         name=NOBODY,
@@ -398,6 +403,14 @@ def everybody_of(settings: Settings) -> Client:
             max_items=settings.max_input_items,
             logprobs=settings.logprobs,
         ),
+        messages=MessagesSettings(
+            builtin_tools=settings.builtin_tools,
+            show_activity=settings.show_activity,
+            sandbox=settings.sandbox,
+            workdir=workdir,
+            max_items=settings.max_input_items,
+            web_search=settings.web_search,
+        ),
         workspace=workspace_of(workdir, split_list(settings.workdir_roots, ":"), _protected(settings)),
         rpm=settings.rate_limit_rpm,
         concurrency=settings.key_concurrency,
@@ -405,7 +418,7 @@ def everybody_of(settings: Settings) -> Client:
 
 
 def _protected(settings: Settings) -> tuple[Protected, ...]:
-    """Returns the paths that no writable folder of a turn may contain; none where no turn may write."""
+    """What no folder may hold that turns write to; nothing where none does."""
     return protected_paths(settings, os.environ) if settings.sandbox != "read-only" else ()
 
 
@@ -452,7 +465,7 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def check(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
-    """Checks the settings before anything is started. Raises `StartError`."""
+    """What can be said against settings before anything is started. Raises `StartError`."""
     environ = os.environ if environ is None else environ
     keys = keyring_of(settings, SystemClock()).current()
     if not is_loopback(settings.host) and not keys.keys:
@@ -489,7 +502,7 @@ def close_state_folder(folder: Path) -> None:
 
 
 async def make_server(settings: Settings, environ: Mapping[str, str] | None = None) -> Server:
-    """Makes a server, which is started later. Raises `StartError`, `NoAgentError` or `Fault`."""
+    """A server that is ready to start. Raises `StartError`, `NoAgentError` or `Fault`."""
     environ = os.environ if environ is None else environ
     check(settings, environ)
     close_state_folder(settings.state_dir)

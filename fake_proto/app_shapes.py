@@ -38,8 +38,7 @@ RATE_LIMITS = {
 
 
 def rate_limits(percent: str) -> Shape:
-    """Returns limits of which `percent` is used in a window of five hours; all null, as from a provider without
-    limits, where it is empty."""
+    """All null, as a provider without limits tells it, or so much used of five hours."""
     if not percent:
         return RATE_LIMITS
     window = {"usedPercent": int(percent), "windowDurationMins": 300, "resetsAt": RESETS_AT}
@@ -102,7 +101,7 @@ def thread_started(identifier: str, params: Shape, model: str, originator: str) 
 
 
 def turn(identifier: str, status: str, items: list[Shape] | None = None, error: Shape | None = None) -> Shape:
-    """Returns a turn. `items` holds the last message of a turn that completed."""
+    """A turn; `items` holds the last message of a turn that completed."""
     over = status != "inProgress"
     return {
         "id": identifier,
@@ -118,7 +117,7 @@ def turn(identifier: str, status: str, items: list[Shape] | None = None, error: 
 
 
 def agent_message(identifier: str, text: str) -> Shape:
-    """Returns a message of the model: begun, without text, or whole."""
+    """A message of the model, begun (no text) or whole."""
     return {
         "type": "agentMessage",
         "id": identifier,
@@ -131,7 +130,7 @@ def agent_message(identifier: str, text: str) -> Shape:
 
 
 def command(identifier: str, text: str, status: str, output: str | None, exit_code: int | None) -> Shape:
-    """Returns a command that the agent runs."""
+    """A command of the agent."""
     return {
         "type": "commandExecution",
         "id": identifier,
@@ -165,7 +164,7 @@ def dynamic_call(call: Shape, status: str, content: list[Shape] | None, success:
 
 
 def raw(turn_id: str, item: Shape) -> Shape:
-    """Returns the parameters of `rawResponseItem/completed` for a Responses item."""
+    """A Responses item as `rawResponseItem/completed` carries it."""
     return {**item, "internal_chat_message_metadata_passthrough": {"turn_id": turn_id}}
 
 
@@ -225,7 +224,7 @@ def raw_usage(numbers: dict[str, int]) -> Shape:
 
 
 def failure(message: str, kind: Any, details: str | None = None) -> Shape:
-    """Returns a TurnError."""
+    """A TurnError."""
     return {"message": message, "codexErrorInfo": kind, "additionalDetails": details}
 
 
@@ -238,7 +237,7 @@ def parsed_arguments(text: str) -> Any:
 
 
 def tool_answer(message: Shape) -> tuple[list[Shape], bool, Any]:
-    """Reads a client's answer to item/tool/call: content items, success, and the output that the model gets."""
+    """A client's answer to item/tool/call: content items, success, and what the model sees of it."""
     result = message.get("result")
     if "error" in message:
         text = "dynamic tool request failed"

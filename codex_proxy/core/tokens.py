@@ -61,8 +61,7 @@ class TokenLimit:
         self._chars = 0
 
     def room_in(self, text: str) -> int | None:
-        """Returns how many characters of the next delta fit; None for all of them. Once it has returned a number,
-        nothing more fits."""
+        """How many characters of the next delta fit; None for all of them. After a number nothing more fits."""
         before = self._chars
         self._tail.append(text)
         self._chars += len(text)
@@ -110,6 +109,6 @@ def _cost(kind: int, piece: str) -> int:
 
 
 def _fitting(kind: int, piece: str, tokens: int) -> int:
-    """Returns how many characters of a piece have at most `tokens` tokens."""
+    """How many characters of a piece cost at most `tokens`."""
     lengths = range(1, len(piece) + 1)
     return bisect_right(lengths, tokens, key=lambda length: _cost(kind, piece[:length]))

@@ -11,6 +11,7 @@ from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http import conversations
 from codex_proxy.http.chat import chat_completions
 from codex_proxy.http.endpoint import Endpoint, Parameter
+from codex_proxy.http.messages import messages
 from codex_proxy.http.metrics import METER, metrics
 from codex_proxy.http.responses import stored
 from codex_proxy.http.responses.context_requests import compact, count_input_tokens
@@ -63,6 +64,7 @@ NO_KEEPALIVE: Final = _header("x-no-keepalive", TEXT, "`1`: no comments in a sil
 _ANTHROPIC_VERSION: Final = _header(
     "anthropic-version", TEXT, "Any: the answer, and an error, have the shape of Anthropic's API."
 )
+BETA: Final = _query("beta", TEXT, "Accepted; what it asks for is decided by the fields of the body.")
 _INCLUDE: Final = _query(
     "include",
     array(one_of(*get_args(Include))),
@@ -107,6 +109,25 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "without `stream`, images that are neither data nor web addresses, and what the serving agent cannot do.",
         answers={"200": ref("ChatCompletion")},
         streams="ChatCompletionChunk",
+    ),
+    Endpoint(
+        method="POST",
+        path="/messages",
+        handler=messages,
+        name="create_message",
+        chapter="Messages",
+        kind="turn",
+        errors="messages",
+        summary="An answer in the form of Anthropic's API, whole or streamed.",
+        description="docs/messages.md says what a client may count on. Any `anthropic-version` and `anthropic-beta` is "
+        "taken, and a key in `x-api-key` or as a bearer.",
+        parameters=(MODE, WORKDIR, SANDBOX, HOPS, BETA),
+        body="MessagesRequest",
+        body_description="Refused: tools that only Anthropic's servers run, names of tools that are taken twice, "
+        "choices of tools that are not offered, images of the newest message that cannot be shown, and what the "
+        "serving agent cannot do. Nothing else that the messages say is refused, and no unknown field.",
+        answers={"200": ref("Message")},
+        streams="MessageEvent",
     ),
     Endpoint(
         method="GET",

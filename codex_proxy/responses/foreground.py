@@ -112,7 +112,7 @@ class ResponseReader:
         return data + self._end if data and self._frames.finished else data
 
     def take_frames(self) -> Frames:
-        """Returns the new frames, one by one."""
+        """What is new, as single frames."""
         return self._frames.take()
 
     def open(self) -> bytes:

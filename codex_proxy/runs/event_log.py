@@ -30,8 +30,9 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """An append-only log of events. `on_backlog` is called with how many bytes the slowest reader is behind, when
-    that changes and is not below `LOW_WATER`."""
+    """Append-only. `on_backlog` hears how far the slowest reader is behind, in bytes, when that changes; but not as
+    long as it stays below `LOW_WATER`, where it concerns nobody.
+    """
 
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
         self.ended = False
@@ -57,7 +58,7 @@ class EventLog:
             self._on_backlog = None  # its owner holds this log: no cycle outlives the turn
 
     def cursor(self) -> Cursor:
-        """Returns a reader that begins with the first event that the log still holds."""
+        """A reader that begins with what the log still holds."""
         cursor = Cursor(self, self._dropped, self.appended - sum(batch.size for batch in self._batches))
         self._cursors.append(cursor)
         return cursor
@@ -117,12 +118,10 @@ class Cursor:
         self._log = log
         self._waiter: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The event loop, looked up at the first wait and kept, because looking it up costs a system call (until
-        Python 3.12)."""
+        """Of the first wait: asked for once, since the answer takes a call of the system (until Python 3.12)."""
 
     def take(self, *, passed_on: bool = True) -> list[Event]:
-        """Returns the new events, without waiting. Where not `passed_on`, they count as the reader's backlog until
-        `pass_on`."""
+        """What is new, without waiting. `passed_on` False: it counts as the reader's backlog until `pass_on`."""
         batches = self._log.after(self.position)
         if not batches:
             return []
@@ -136,7 +135,7 @@ class Cursor:
         return [event for batch in batches for event in batch.events]
 
     def pass_on(self) -> None:
-        """Notes that the taken events were passed on, so that they are no backlog any more."""
+        """What was taken has found its reader: it is no backlog any more."""
         if self.seen != self._taken:
             self.seen = self._taken
             self._log.report()

@@ -182,6 +182,12 @@ def default_of(catalog: ModelCatalog) -> str:
     return next((model.id for model in catalog.models if model.is_default), "")
 
 
+def window_of(model: str, catalog: ModelCatalog) -> int | None:
+    """The context window of the agent's model of this name ('' is its default), in tokens; None where it is unknown."""
+    model = model or default_of(catalog)
+    return next((each.context_window for each in catalog.models if each.id == model), None)
+
+
 def resolve(name: str, catalog: ModelCatalog) -> Resolved:
     """Returns the model, effort and mode that `name` means. Raises `Fault` MODEL_NOT_FOUND."""
     if name.isspace():

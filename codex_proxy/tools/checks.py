@@ -1,5 +1,4 @@
-"""Checks of schemas and of texts against schemas. They may take long, so they are only described here and run in a
-worker."""
+"""What may take long to find out of schemas, and of texts under them: asked for here, made elsewhere."""
 
 from __future__ import annotations
 
@@ -9,36 +8,35 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 
 class Check(msgspec.Struct, frozen=True):
-    """A text that must be valid under a JSON schema."""
+    """A text that has to be valid under a schema (JSON)."""
 
     schema: bytes
     text: str
     fitted: bool = False
-    """The text follows the schema's strict form, which is undone before the check."""
+    """It was said under the schema's strict form, which is undone first."""
 
 
 class StrictForm(msgspec.Struct, frozen=True):
-    """A client's schema in a form that the provider accepts."""
+    """A client's schema in the form that the provider takes."""
 
     schema: bytes
     to_undo: bool = False
-    """The answer contains placeholders for absent properties, which must be removed."""
+    """Something stands for properties that are absent, and has to be taken out of the answer again."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The result of a check. `wrong` is a sentence, or None; `unchecked` says why the check could not be made."""
+    """The result of a check: `wrong` is None or a sentence; `unchecked` says why no check could be made."""
 
     wrong: str | None = None
     unchecked: str | None = None
     rewritten: str | None = None
-    """The text for the client, where it differs from the model's."""
+    """The text as the client gets it, where that is another than the model's."""
     form: StrictForm | None = None
-    """The strict form of the schema, where one was asked for and exists."""
+    """Of the schema, where that was asked for and there is one."""
 
 
 def not_checked(what: str, reason: str) -> Failure:
-    """Returns the failure of a turn whose text could not be checked. `what` names the owner of the schema and begins
-    a sentence."""
+    """The failure of a turn whose text could not be checked. `what`: what has the schema, to begin a sentence with."""
     return Failure(
         kind=FaultKind.UPSTREAM_ERROR,
         code="schema_check_failed",

@@ -30,7 +30,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     key: str
 
     def filled(self, value: Any) -> Any:
-        """Returns a value of the table with our address, key and models in place of `{{...}}`."""
+        """A value of the table, with ours in the place of `{{...}}`."""
         if isinstance(value, str):
             for name in ("base_url", "model", "key"):
                 value = value.replace("{{" + name + "}}", getattr(self, name))
@@ -67,7 +67,7 @@ def listing() -> str:
 
 
 def entries_of(client: Client, target: Target) -> tuple[Entry, ...]:
-    """Returns the entries for the client's file."""
+    """What goes into the client's file, filled in."""
     assert client.file is not None
     return tuple(
         msgspec.structs.replace(entry, value=target.filled(entry.value))

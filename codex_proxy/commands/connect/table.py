@@ -41,7 +41,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     file: ConfigFile | None = None
     language: str = "text"
-    """The language of `text`, for its code block in the documentation."""
+    """Of `text`, for its fence in the documentation."""
     text: str = ""
     """Code to copy, or steps to take; behind the file where there is one."""
     notes: tuple[str, ...] = ()

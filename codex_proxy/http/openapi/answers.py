@@ -21,7 +21,9 @@ from codex_proxy.http.schemas import (
     ref,
 )
 from codex_proxy.surfaces.errors import TABLE
+from codex_proxy.surfaces.messages.content import BLOCK_TYPES, EVENT_TYPES
 from codex_proxy.surfaces.messages.errors import TABLE as ANTHROPIC_TABLE
+from codex_proxy.surfaces.messages.render import STOP_REASONS
 from codex_proxy.surfaces.usage_report import WIDTHS
 
 METADATA: Final = {"type": "object", "additionalProperties": TEXT, "maxProperties": 16}
@@ -137,6 +139,52 @@ CHAT: Final[dict[str, Schema]] = {
         },
         {"usage": maybe(ref("ChatUsage"))},
         description="One `data:` line of a stream; the last line is `data: [DONE]`.",
+    ),
+}
+
+# --- messages -------------------------------------------------------------------------------------
+
+MESSAGES: Final[dict[str, Schema]] = {
+    "ContentBlock": record(
+        {"type": one_of(*BLOCK_TYPES)},
+        {
+            "text": TEXT,
+            "thinking": TEXT,
+            "signature": TEXT,
+            "data": TEXT,
+            "id": TEXT,
+            "name": TEXT,
+            "input": {"type": "object"},
+            "tool_use_id": TEXT,
+            "content": array(ANYTHING),
+        },
+    ),
+    "MessageUsage": record(
+        {
+            "input_tokens": COUNT,
+            "output_tokens": COUNT,
+            "cache_creation_input_tokens": COUNT,
+            "cache_read_input_tokens": COUNT,
+        },
+        description="`input_tokens` are those that no cache held. That of `message_start` is an estimate.",
+    ),
+    "Message": record(
+        {
+            "id": TEXT,
+            "type": kind("message"),
+            "role": kind("assistant"),
+            "model": TEXT,
+            "content": array(ref("ContentBlock")),
+            "stop_reason": maybe(one_of(*STOP_REASONS)),
+            "stop_sequence": maybe(TEXT),
+            "usage": ref("MessageUsage"),
+        }
+    ),
+    "MessageEvent": record(
+        {"type": one_of(*EVENT_TYPES)},
+        {"message": ref("Message"), "index": COUNT, "usage": ref("MessageUsage")},
+        description="An event of a stream: `event:` is its type, `data:` this. The last one is `message_stop`, or "
+        "`error`.",
     ),
 }
 
@@ -354,4 +402,4 @@ SERVER: Final[dict[str, Schema]] = {
 
 def answer_schemas() -> dict[str, Schema]:
     """Every schema of an answer by its name."""
-    return ERRORS | CHAT | RESPONSES | SERVER
+    return ERRORS | CHAT | MESSAGES | RESPONSES | SERVER

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from codex_proxy.http.schemas import NULL, Schema
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.conversations import AddItemsBody, CreateBody, UpdateBody
+from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.responses.parse import CONVERSATION_PREFIX
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, Include, ResponseRequest
 
@@ -62,6 +63,7 @@ def body_schemas(*, most_choices: int) -> dict[str, Schema]:
     found: dict[str, Schema] = {}
     for model, prefix in (
         (ChatRequest, "Chat"),
+        (MessagesRequest, "Messages"),
         (ResponseRequest, ""),
         (ContextFields, ""),
         (CompactRequest, ""),

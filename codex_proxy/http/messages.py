@@ -1,0 +1,163 @@
+"""POST /v1/messages: from a body in Anthropic's form to a run, and back to an answer."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Final, Literal
+
+import msgspec
+from aiohttp import web
+
+from codex_proxy.admission.admit import FieldNames
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLOCK, IDS, RUNS, USAGE
+from codex_proxy.http.body import hints_of, parsed_from, read_body
+from codex_proxy.http.endpoint import REQUEST_ID
+from codex_proxy.http.exchange import LogReader, streamed, whole
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
+from codex_proxy.http.replies import agent_headers
+from codex_proxy.http.sources import OneRun, start
+from codex_proxy.http.sse import EventStream
+from codex_proxy.http.stream_slots import stream_slot
+from codex_proxy.http.turn_timings import TurnTimings
+from codex_proxy.surfaces.messages.content import PING
+from codex_proxy.surfaces.messages.errors import prompt_too_long
+from codex_proxy.surfaces.messages.parse import ParsedMessages, parse
+from codex_proxy.surfaces.messages.render import MessagesRenderer
+from codex_proxy.surfaces.messages.size import prompt_tokens
+from codex_proxy.surfaces.models import billed_model, window_of
+
+FIELDS: Final = FieldNames(
+    input="messages",
+    input_item="messages[{}].content",
+    tool_schema="tools[{}].input_schema",
+    output_format="output_config.format",
+    output_schema="output_config.format.schema",
+)
+_SESSION_HEADER: Final = "x-claude-code-session-id"
+_SESSION: Final = re.compile(r"[0-9a-fA-F-]{1,64}")
+
+
+class MessagesOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's settings of this API."""
+
+    keepalive: float
+    """Seconds of silence after which a stream gets a ping; 0 for never."""
+    reasoning_state: Literal["client", "server", "off"] = "client"
+    """Whether the client keeps the model's state and sends it back, or only this server does, or neither."""
+
+
+MESSAGES_OPTIONS: Final = web.AppKey("messages_options", MessagesOptions)
+
+
+async def messages(request: web.Request) -> web.StreamResponse:
+    """POST /v1/messages. Raises the `Fault` of a turn that failed before the first byte was sent."""
+    app = request.app
+    timings = TurnTimings(app[CLOCK])
+    parsed = await _parsed(request)
+    request[NOTES] |= {"model": parsed.model_asked, "stream": parsed.stream, "mode": parsed.turn.mode}
+    session = request.headers.get(_SESSION_HEADER, "")
+    if _SESSION.fullmatch(session):
+        request[NOTES]["session"] = session
+    turn = await app[ADMISSION].admit(
+        parsed.turn,
+        request[CLIENT],
+        FIELDS,
+        model=parsed.model_asked,
+        workdir_field=parsed.workdir_param,
+        image_fields=parsed.web_images,
+    )
+    renderer = _renderer(request, parsed, turn)
+    try:
+        with app[USAGE].turn(request[OWNER], billed_model(turn), renderer):
+            if parsed.stream:
+                return await _stream(request, parsed, turn, renderer, timings)
+            source = await _start(request, turn)
+            return await whole(LogReader(source, renderer, timings), _headers(request, parsed))
+    except Fault as fault:
+        raise Fault(_as_clients_know_it(fault.failure, turn, request)) from None
+    finally:
+        request[NOTES] |= _ending(renderer, timings)
+
+
+async def _parsed(request: web.Request) -> ParsedMessages:
+    app, client, hints = request.app, request[CLIENT], hints_of(request)
+    return await parsed_from(
+        request,
+        await read_body(request),
+        lambda body, pdfs: parse(
+            body,
+            settings=client.messages,
+            catalog=app[CATALOG],
+            headers=hints,
+            identity=app[RUNS].identity,
+            pdfs=pdfs,
+            takes_images=lambda turn: "images" in app[RUNS].agent_of(turn).capabilities,
+        ),
+    )
+
+
+async def _stream(
+    request: web.Request, parsed: ParsedMessages, turn: Turn, renderer: MessagesRenderer, timings: TurnTimings
+) -> web.StreamResponse:
+    with stream_slot(request):
+        source = await _start(request, turn)
+        return await streamed(
+            LogReader(source, renderer, timings),
+            EventStream(request, _headers(request, parsed)),
+            keepalive=request.app[MESSAGES_OPTIONS].keepalive,
+            comment=lambda: PING,
+        )
+
+
+async def _start(request: web.Request, turn: Turn) -> OneRun:
+    turn, tools = await request.app[ADMISSION].add_server_tools(turn, request[CLIENT], FIELDS)
+    return await start(request.app[RUNS], turn, request[OWNER], runner=tools.runner)
+
+
+def _renderer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> MessagesRenderer:
+    app = request.app
+    with_state = parsed.thinking and app[MESSAGES_OPTIONS].reasoning_state == "client"
+    return MessagesRenderer(
+        id=app[IDS].new("msg_"),
+        model=parsed.model_asked,
+        request_id=request[REQUEST_ID],
+        stream=parsed.stream,
+        thinking=parsed.thinking,
+        state_identity=app[RUNS].identity(turn) if with_state else None,
+        web_search=parsed.web_search,
+        client_names=parsed.client_names,
+        show_activity=request[CLIENT].messages.show_activity,
+        prompt_tokens=partial(prompt_tokens, parsed.turn),
+        max_tokens=turn.max_tokens,
+    )
+
+
+def _headers(request: web.Request, parsed: ParsedMessages) -> dict[str, str]:
+    search = "tools[web_search]" if parsed.web_search else None
+    agent = request.app[RUNS].agent
+    return agent_headers(agent, parsed.turn, parsed.ignored, search, "verbosity", "output_config.effort")
+
+
+def _as_clients_know_it(failure: Failure, turn: Turn, request: web.Request) -> Failure:
+    """A context that is too long in Anthropic's words, by which its clients know it: they summarise it and go on."""
+    if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
+        return failure
+    return prompt_too_long(failure, prompt_tokens(turn), window_of(turn.model, request.app[CATALOG]))
+
+
+def _ending(renderer: MessagesRenderer, timings: TurnTimings) -> dict[str, object]:
+    """The fields of the log line of an answer: how it ended, and its tokens."""
+    notes: dict[str, object] = {"first_ms": timings.first_ms}
+    if renderer.failure is not None:
+        notes["error"] = renderer.failure.kind.value
+    if renderer.finish_reason:
+        notes["finish_reason"] = renderer.finish_reason
+        notes["finish_source"] = timings.ended_by
+    if renderer.spent.told is not None:
+        usage = renderer.spent.told
+        notes["input_tokens"], notes["output_tokens"] = usage.input, usage.output
+        notes["emission_trigger"] = renderer.spent.trigger
+    return notes

@@ -1,0 +1,198 @@
+"""Content blocks become parts of the history: texts, images, documents, search results, references to tools.
+
+In: blocks as they came, where they stand, and whether they are of the newest message. Out: parts that a model takes.
+Raises `Fault` INVALID_REQUEST for an image that cannot be shown, in the newest message only: a client sends its history
+again with every request, so that a fault in it would end the conversation for good. There a note stands in its place,
+as it does for documents that nobody can read and for blocks of types that are new. Source: docs/messages.md#content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from codex_proxy.core import base64_text
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.images import NoImageError, clean_data_url
+from codex_proxy.core.items import ImagePart, Part, TextPart
+from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.shown_text import escaped, excerpt
+from codex_proxy.surfaces.attachments import image_part
+
+_PDF: Final = "application/pdf"
+_MAX_TITLE: Final = 200
+_QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
+
+
+class BlockReader:
+    """Reads the blocks of one request. `ignored` collects what changes nothing, as the header names it; `web_images`
+    the images that are named by address, each with the field that names it first."""
+
+    def __init__(self, pdfs: PdfTexts | None, *, takes_images: bool = True, fetches: bool = True) -> None:
+        """`pdfs`: see `PdfTexts`; None where nobody reads PDFs. `takes_images`: the agent can show them to its model.
+        `fetches`: images by address in earlier messages are fetched again."""
+        self.ignored: dict[str, None] = {}
+        self.web_images: dict[str, str] = {}
+        self._pdfs = pdfs
+        self._takes_images = takes_images
+        self._fetches = fetches
+
+    def parts(self, content: Any, place: str, *, newest: bool) -> Iterator[Part]:
+        """The parts of a message's or a result's content: a text, or a list of blocks. Empty texts are left out."""
+        if isinstance(content, str):
+            if content:
+                yield TextPart(content)
+            return
+        for index, block in enumerate(content if isinstance(content, list) else ()):
+            yield from self.part(block, f"{place}[{index}]", newest=newest)
+
+    def part(self, block: Any, place: str, *, newest: bool) -> Iterator[Part]:
+        """The parts of one block."""
+        kind = block_type(block)
+        if kind == "text":
+            if text := text_of(block):
+                yield TextPart(text)
+        elif kind == "image":
+            yield self._image(block.get("source"), place, newest=newest)
+        elif kind == "document":
+            yield from self._document(block, place, newest=newest)
+        elif kind == "search_result":
+            yield TextPart(_search_result(block))
+        elif kind == "tool_reference":
+            yield TextPart(f"The tool {escaped(_text(block, 'tool_name'))} can be called from now on.")
+        else:
+            shown = excerpt(kind) if kind else "of no type"
+            yield TextPart(f"[A content block ({shown}) was left out: this model cannot read it.]")
+
+    # --- images -----------------------------------------------------------------------------------
+
+    def _image(self, source: Any, place: str, *, newest: bool) -> Part:
+        """The image, or a note where it cannot be shown. Raises `Fault` in the newest message."""
+        source = source if isinstance(source, dict) else {}
+        try:
+            if not self._takes_images:
+                raise bad_request(
+                    "The agent that serves here takes no images.", place, "unsupported_by_agent"
+                )
+            return self._shown_image(source, f"{place}.source", newest=newest)
+        except Fault:
+            if newest:
+                raise
+        return TextPart("[An image was left out: it cannot be shown to this model.]")
+
+    def _shown_image(self, source: dict[str, Any], place: str, *, newest: bool) -> ImagePart:
+        kind = source.get("type")
+        if kind == "base64":
+            data = f"data:{_text(source, 'media_type')};base64,{_text(source, 'data')}"
+            try:
+                return ImagePart(clean_data_url(data))
+            except NoImageError as why:
+                raise bad_request(f"Invalid image: the data {why}.", f"{place}.data") from None
+        if kind == "url" and (newest or self._fetches):
+            part = image_part(_text(source, "url"), None, f"{place}.url")
+            if part.url[:5].lower() != "data:":
+                self.web_images.setdefault(part.url, f"{place}.url")
+            return part
+        raise bad_request(
+            "Invalid image: expected a source of the type 'base64' or 'url'; there is no Files API here.",
+            place,
+        )
+
+    # --- documents --------------------------------------------------------------------------------
+
+    def _document(self, block: dict[str, Any], place: str, *, newest: bool) -> Iterator[Part]:
+        source = block.get("source")
+        source = source if isinstance(source, dict) else {}
+        citations = block.get("citations")
+        if isinstance(citations, dict) and citations.get("enabled"):
+            self.ignored["citations"] = None
+        kind = source.get("type")
+        title, context = _shown_title(block), _text(block, "context")
+        head = f'<document title="{title}">\n' + (f"{context}\n" if context else "")
+        if kind == "text":
+            yield TextPart(f"{head}{_text(source, 'data')}\n</document>")
+        elif kind == "content":
+            yield TextPart(head.rstrip("\n"))
+            yield from self.parts(source.get("content"), f"{place}.source.content", newest=newest)
+            yield TextPart("</document>")
+        else:
+            yield self._file(source, title, head, place)
+
+    def _file(self, source: dict[str, Any], title: str, head: str, place: str) -> TextPart:
+        """A document in base64: its text, where it is text or a PDF that is read here; else a note to the model."""
+        media_type = _text(source, "media_type") or "of no type"
+        data = _text(source, "data")
+        try:
+            raw = base64_text.decode(data)
+        except ValueError:
+            raw = b""
+        text = None
+        if media_type == _PDF:
+            text = self._pdf_text(raw, f"{place}.source.data")
+        elif raw:
+            text = _decoded(raw)
+        if text is not None:
+            return TextPart(f"{head}{text}\n</document>")
+        self.ignored["document"] = None
+        shown = f"{title}, {excerpt(media_type)}, {len(raw)} bytes"
+        return TextPart(f"[Document {shown}: this model cannot read it.]")
+
+    def _pdf_text(self, raw: bytes, place: str) -> str | None:
+        """The text of a PDF; None where nobody reads it."""
+        if self._pdfs is None or not raw:
+            return None
+        try:
+            return self._pdfs.text_of(raw, place)
+        except Fault:
+            return None
+
+
+def block_type(block: Any) -> str:
+    """The block's type; empty for what is none."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def text_of(block: dict[str, Any]) -> str:
+    """The text of a text block."""
+    return _text(block, "text")
+
+
+def results_text(block: dict[str, Any]) -> str:
+    """What a result of a tool that Anthropic's servers ran tells: titles and addresses, texts, or why it failed."""
+    content = block.get("content")
+    lines: list[str] = []
+    for each in content if isinstance(content, list) else [content]:
+        if not isinstance(each, dict):
+            continue
+        found = [_text(each, field) for field in ("title", "url", "text", "stdout", "stderr", "error_code")]
+        line = " - ".join(part for part in found if part)
+        if line:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _search_result(block: dict[str, Any]) -> str:
+    content = block.get("content")
+    texts = [
+        text_of(each) for each in content if isinstance(each, dict)
+    ] if isinstance(content, list) else []  # fmt: skip
+    head = " - ".join(part for part in (_text(block, "title"), _text(block, "source")) if part)
+    return "\n".join([head, *(text for text in texts if text)])
+
+
+def _text(block: dict[str, Any], field: str) -> str:
+    value = block.get(field)
+    return value if isinstance(value, str) else ""
+
+
+def _shown_title(block: dict[str, Any]) -> str:
+    return escaped(_text(block, "title") or "document").translate(_QUOTE)[:_MAX_TITLE]
+
+
+def _decoded(raw: bytes) -> str | None:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text

@@ -1,0 +1,150 @@
+"""One content block of an answer: its frames as they come, and the block as the whole answer has it, as their fold.
+
+In: what one message, thinking, call or search says. Out: SSE frames, appended to the caller's list, and `whole()`, made
+of the very fragments that went into the frames. Every frame has its `event:` line, and every block that is opened is
+closed: SDKs fail without. Source: docs/messages.md#streams.
+
+Fast on purpose: per delta only the text is encoded; what stands around it is constant bytes per block.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.surfaces.base import json_bytes, json_lines, json_text, raw_text
+
+SIGNATURE: Final = "cxp1"
+"""Of every thinking block: clients send it back with the block, and it says that the block is one of ours."""
+
+BLOCK_TYPES: Final = (
+    *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result"),
+)
+"""Of content blocks; no other one is ever sent, since some SDKs fail on one that they do not know."""
+EVENT_TYPES: Final = (
+    *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
+    *("message_delta", "message_stop", "ping", "error"),
+)
+"""Of the events of a stream, likewise."""
+
+_SEPARATOR: Final = "\n\n"
+
+
+def frame(type: str, fields: dict[str, Any]) -> bytes:
+    """One event of a stream."""
+    return b"event: %b\ndata: %b\n\n" % (type.encode(), json_bytes({"type": type, **fields}))
+
+
+PING: Final = frame("ping", {})
+
+
+class GrowingBlock:
+    """A block of text or thinking, which grows by deltas."""
+
+    def __init__(self, kind: str, index: int) -> None:
+        """`kind`: `text` or `thinking`."""
+        self.kind = kind
+        self._index = index
+        self._fragments: list[bytes] = []
+        self._before = (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
+            b'{"type":"%b_delta","%b":' % (index, kind.encode(), kind.encode())
+        )
+
+    def open(self, out: list[bytes]) -> None:
+        empty = {"type": self.kind, self.kind: ""} | ({"signature": ""} if self.kind == "thinking" else {})
+        out.append(frame("content_block_start", {"index": self._index, "content_block": empty}))
+
+    def add(self, texts: Sequence[str], out: list[bytes]) -> None:
+        """Appends a delta for each text."""
+        lines = json_lines(texts)
+        self._fragments.append(lines.replace(b'"\n"', b""))
+        out += (self._before, lines.replace(b"\n", b"}}\n\n" + self._before), b"}}\n\n")
+
+    def close(self, out: list[bytes]) -> None:
+        if self.kind == "thinking":
+            # Once and whole: SDKs overwrite what came before it.
+            delta = {"type": "signature_delta", "signature": SIGNATURE}
+            out.append(frame("content_block_delta", {"index": self._index, "delta": delta}))
+        out.append(_stop(self._index))
+
+    @property
+    def text(self) -> bytes:
+        """All of it as one JSON string: the fragments without their quotes, joined."""
+        return b'"' + b"".join([fragment[1:-1] for fragment in self._fragments]) + b'"'
+
+    def whole(self) -> dict[str, Any]:
+        text = {"type": self.kind, self.kind: msgspec.Raw(self.text)}
+        return text | ({"signature": SIGNATURE} if self.kind == "thinking" else {})
+
+
+class WholeBlock:
+    """A block that goes out in one piece. `kind`: `tool_use` and the like; `fields`: what it holds but for `input`,
+    which is JSON text of an object (None: the block has none)."""
+
+    def __init__(self, kind: str, index: int, fields: dict[str, Any], input: str | None = None) -> None:
+        self._head = {"type": kind, **fields}
+        self._index = index
+        self._input = input
+
+    def send(self, out: list[bytes]) -> None:
+        head = self._head | ({} if self._input is None else {"input": {}})
+        out.append(frame("content_block_start", {"index": self._index, "content_block": head}))
+        if self._input is not None:
+            delta = {"type": "input_json_delta", "partial_json": raw_text(self._input)}
+            out.append(frame("content_block_delta", {"index": self._index, "delta": delta}))
+        out.append(_stop(self._index))
+
+    @property
+    def text(self) -> bytes:
+        """What of it counts as the model's words, as a JSON string."""
+        return json_text(self._input or "")
+
+    def whole(self) -> dict[str, Any]:
+        return self._head | ({} if self._input is None else {"input": msgspec.Raw(self._input.encode())})
+
+
+def input_of(arguments: str) -> str | None:
+    """A call's arguments as the JSON text of an object; None where they are none, so that a client would fail."""
+    text = arguments.strip() or "{}"
+    readers: tuple[Callable[[str], Any], ...] = (msgspec.json.decode, _strictly)
+    for read in readers:  # the second one reads numbers of any size
+        try:
+            return text.encode("utf-8").decode() if isinstance(read(text), dict) else None
+        except msgspec.ValidationError:
+            continue
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None
+    return None
+
+
+def _strictly(text: str) -> Any:
+    def refused(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refused)
+
+
+def _stop(index: int) -> bytes:
+    return frame("content_block_stop", {"index": index})
+
+
+class Speech:
+    """An item of the agent's that is told in a block of its own, at once or when those before it are over."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.block: GrowingBlock | None = None
+        self.kept: list[str] = []
+        """What it says while another has the word."""
+        self.over = False
+        self._part: int | None = None
+
+    def with_break(self, part: int, text: str) -> str:
+        """A piece of a summary part, with a blank line before it where another part begins."""
+        text = _SEPARATOR + text if self._part not in (None, part) else text
+        self._part = part
+        return text

@@ -1,0 +1,67 @@
+"""How hard the model is to think: from a request's `thinking` and `output_config`, in the words of the chosen model.
+
+In: the request, the effort that the model's name brings, the model's own efforts. Out: an effort of the agent's, or
+None for its default. Nothing is refused: an effort that the model does not have becomes the nearest one below it, else
+the lowest. Source: docs/messages.md#thinking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from codex_proxy.surfaces.messages.wire import MessagesRequest, Thinking
+from codex_proxy.surfaces.models import EFFORTS, ModelCatalog, default_of
+
+_BUDGETS: Final = ((2048, "low"), (8192, "medium"), (24576, "high"))
+"""The largest budget of thinking tokens for each effort."""
+_LARGEST: Final = "xhigh"
+_NO_THINKING: Final = "none"
+_UNKNOWN_MODELS: Final = ("low", "medium", "high")
+"""What a model takes that nobody lists, and about every provider knows."""
+
+
+def wants_thinking(thinking: Thinking | None) -> bool:
+    """Whether the client is prepared for `thinking` blocks in the answer."""
+    return thinking is not None and thinking.type in ("enabled", "adaptive")
+
+
+def effort_asked(request: MessagesRequest) -> str | None:
+    """The effort that a request asks for, as it names it: that of its newest message that names one, else its own."""
+    for message in reversed(request.messages):
+        if message.output_config is not None and message.output_config.effort is not None:
+            return message.output_config.effort
+    return request.output_config.effort if request.output_config else None
+
+
+def effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
+    """The effort of a turn. `by_name`: what the model's name brings; `efforts`: those of the model, none if unknown."""
+    thinking = request.thinking
+    if thinking is not None and thinking.type == "disabled":
+        return nearest(_NO_THINKING, efforts)
+    asked = effort_asked(request)
+    if asked not in EFFORTS:
+        asked = None
+    if asked is None and thinking is not None and thinking.budget_tokens is not None:
+        asked = _of_budget(thinking.budget_tokens)
+    asked = asked or by_name
+    return None if asked is None else nearest(asked, efforts)
+
+
+def efforts_of(model: str, catalog: ModelCatalog) -> tuple[str, ...]:
+    """The efforts of the agent's model of this name ('' is its default); none where they are unknown."""
+    model = model or default_of(catalog)
+    return next((each.efforts for each in catalog.models if each.id == model), ())
+
+
+def nearest(effort: str, efforts: Sequence[str]) -> str:
+    """The effort itself where the model has it, else the nearest below, else the model's lowest."""
+    known = [each for each in EFFORTS if each in (efforts or _UNKNOWN_MODELS)]
+    if not known or effort in known:
+        return effort
+    below = [each for each in known if EFFORTS.index(each) <= EFFORTS.index(effort)]
+    return below[-1] if below else known[0]
+
+
+def _of_budget(tokens: int) -> str:
+    return next((effort for most, effort in _BUDGETS if tokens <= most), _LARGEST)

@@ -1,0 +1,229 @@
+"""The messages of a request become the history of a turn; nothing that they say is a fault.
+
+In: validated messages. Out: history items, oldest first. Instructions (`system`) stay where they are, as words of the
+developer. Outputs stand right behind their calls, in the calls' order, whatever a client says beside them: what it says
+comes after. A call without a result gets one that says so; a result without its call is told as the user's words. The
+model's state, in a `redacted_thinking` block of ours, goes back to its place among the texts and calls of its message.
+Source: docs/messages.md#the-conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    Part,
+    RawHistoryItem,
+    TextPart,
+)
+from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.messages import wire
+from codex_proxy.surfaces.messages.blocks import BlockReader, block_type, results_text, text_of
+from codex_proxy.surfaces.messages.state import Element, unpacked
+from codex_proxy.surfaces.messages.tools import model_name
+
+BILLING: Final = "x-anthropic-billing-header:"
+"""How the block begins in which Claude Code names itself to Anthropic: it differs for each conversation, and would keep
+two of them from sharing a provider's cache."""
+NO_RESULT: Final = "No result: this call was not answered."
+ORPHAN: Final = "The result of a tool call that is not part of this conversation:"
+_ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
+_INSTRUCTING: Final = frozenset({"system", "developer"})
+_SEARCHED: Final = "[Results of a search:]\n"
+
+
+def instructions_of(system: wire.Content | None) -> str:
+    """The text of `system`, without what Claude Code says of itself to Anthropic's servers."""
+    if system is None or isinstance(system, str):
+        texts = [system or ""]
+    else:
+        texts = [text_of(block) for block in system if block_type(block) == "text"]
+    return "\n\n".join(text for text in texts if text and not text.startswith(BILLING))
+
+
+def history_of(
+    messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
+) -> tuple[HistoryItem, ...]:
+    """Turns `messages` into the history of a turn. `identity` names the agent and model that will read it."""
+    newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
+    history = _History(reader, identity)
+    for index, message in enumerate(messages):
+        history.read(message, f"messages[{index}].content", newest=index == newest)
+    history.settle()
+    return tuple(history.items)
+
+
+def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
+    """The names of tools that the history refers to (`tool_reference`), or has calls of."""
+    names: set[str] = set()
+    for message in messages:
+        for block in _blocks(message.content):
+            kind = block_type(block)
+            if kind == "tool_use":
+                names.add(str(block.get("name")))
+            elif kind == "tool_reference":
+                names.add(str(block.get("tool_name")))
+            elif kind == "tool_result":
+                inner = block.get("content")
+                names.update(
+                    str(each.get("tool_name"))
+                    for each in (inner if isinstance(inner, list) else ())
+                    if block_type(each) == "tool_reference"
+                )
+    return names
+
+
+class _History:
+    """The history so far, the calls of the last answer without a result, and what was said beside their results."""
+
+    def __init__(self, reader: BlockReader, identity: str) -> None:
+        self.items: list[HistoryItem] = []
+        self._reader = reader
+        self._identity = identity
+        self._calls: dict[str, HistoryCall] = {}
+        self._outputs: dict[str, HistoryOutput] = {}
+        self._beside: list[HistoryItem] = []
+        self._answering = False
+        """The last message was of the model."""
+        self._seen: set[str] = set()
+        """Ids of raw items that are in the history: a client may send the same answer twice."""
+
+    def read(self, message: wire.InputMessage, place: str, *, newest: bool) -> None:
+        if message.role == "assistant":
+            if not self._answering:
+                self.settle()
+            self._answer(message.content)
+            self._answering = True
+            return
+        self._answering = False
+        if message.role in _INSTRUCTING:
+            parts = tuple(self._reader.parts(message.content, place, newest=False))
+            if parts:
+                self._say(HistoryMessage("developer", parts))
+            return
+        if message.role not in _ROLES:
+            self._reader.ignored["messages[].role"] = None
+        self._user(message.content, place, newest=newest)
+
+    def settle(self) -> None:
+        """The calls of the last answer are over: one without a result gets one that says so."""
+        for call_id in self._calls:
+            missing = HistoryOutput(call_id, (TextPart(NO_RESULT),))
+            self.items.append(self._outputs.get(call_id, missing))
+        self.items += self._beside
+        self._calls, self._outputs, self._beside = {}, {}, []
+
+    def _say(self, item: HistoryItem) -> None:
+        """Adds what is said beside results: behind the last of them."""
+        (self._beside if self._calls else self.items).append(item)
+
+    # --- what the user said -----------------------------------------------------------------------
+
+    def _user(self, content: wire.Content | None, place: str, *, newest: bool) -> None:
+        said: list[Part] = []
+        if isinstance(content, str):
+            said += self._reader.parts(content, place, newest=newest)
+        for index, block in enumerate(_blocks(content)):
+            where = f"{place}[{index}]"
+            if block_type(block) == "tool_result":
+                said += self._result(block, where, newest=newest)
+            else:
+                said += self._reader.part(block, where, newest=newest)
+        if said:
+            self._say(HistoryMessage("user", tuple(said)))
+
+    def _result(self, block: dict[str, Any], place: str, *, newest: bool) -> Iterator[Part]:
+        """Keeps the result of a call that waits for it; that of any other is what the user says."""
+        call_id = block.get("tool_use_id")
+        parts = tuple(self._reader.parts(block.get("content"), f"{place}.content", newest=newest))
+        if block.get("is_error") is True:
+            parts = _as_error(parts)
+        if isinstance(call_id, str) and call_id in self._calls and call_id not in self._outputs:
+            self._outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))
+            return
+        yield TextPart(ORPHAN)
+        yield from parts
+
+    # --- what the model said ----------------------------------------------------------------------
+
+    def _answer(self, content: wire.Content | None) -> None:
+        """One answer, with its state put back into its place."""
+        said: list[HistoryMessage] = []
+        calls: dict[str, HistoryCall] = {}
+        state: list[Element] = []
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _blocks(content)
+        for block in blocks:
+            kind = block_type(block)
+            text = ""
+            if kind == "text":
+                text = text_of(block)
+            elif kind == "redacted_thinking":
+                state += unpacked(str(block.get("data", "")), self._identity)
+            elif kind == "tool_use":
+                call = _past_call(block)
+                if call is not None and call.call_id not in self._calls:
+                    calls[call.call_id] = call
+            elif kind.endswith("_tool_result") and (found := results_text(block)):
+                text = _SEARCHED + found
+            if text:
+                said.append(HistoryMessage("assistant", (TextPart(text),)))
+        self.items += self._in_place(state, said, dict(calls))
+        self._calls |= calls
+
+    def _in_place(
+        self, state: Sequence[Element], said: list[HistoryMessage], calls: dict[str, HistoryCall]
+    ) -> Iterator[HistoryItem]:
+        """The items of an answer in the model's order; what its state does not place comes after that."""
+        left = list(said)
+        for element in state:
+            if isinstance(element, dict):
+                if (raw := self._raw(element)) is not None:
+                    yield raw
+            elif isinstance(element, str):
+                if element in calls:
+                    yield from left  # words that a client has put before its calls stay there
+                    left = []
+                    yield calls.pop(element)
+            elif left:
+                yield left.pop(0)
+        yield from left
+        yield from calls.values()
+
+    def _raw(self, item: dict[str, Any]) -> RawHistoryItem | None:
+        id = f"{item['type']} {item.get('id') or item.get('call_id') or ''}"
+        if id in self._seen:
+            return None
+        if not id.endswith(" "):
+            self._seen.add(id)
+        return RawHistoryItem(msgspec.json.encode(item))
+
+
+def _past_call(block: dict[str, Any]) -> HistoryCall | None:
+    """The call of a `tool_use` block; None for one that nobody could answer."""
+    call_id, name = block.get("id"), block.get("name")
+    if not (isinstance(call_id, str) and call_id and isinstance(name, str) and name):
+        return None
+    given = block.get("input")
+    arguments = given if isinstance(given, dict) else {}
+    return HistoryCall(call_id, model_name(name), bytes(schema_json(arguments)).decode())
+
+
+def _as_error(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """A result that is an error, which models only see where its text says so."""
+    first = parts[0] if parts else TextPart("")
+    text = first.text if isinstance(first, TextPart) else ""
+    if "error" in text[:40].lower():
+        return parts
+    rest = parts[1:] if isinstance(first, TextPart) else parts
+    return (TextPart(f"Error: {text}"), *rest)
+
+
+def _blocks(content: wire.Content | None) -> list[Any]:
+    return content if isinstance(content, list) else []

@@ -1,0 +1,198 @@
+"""A request of Anthropic's Messages API becomes a `Turn`, and what the exchange needs to know beside it.
+
+In: the body's bytes, the operator's settings, the catalog, the hints of the headers, what the agent can take. Out:
+`ParsedMessages`. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (the agent where it is
+switched off). What the chosen agent cannot do is checked elsewhere. Source: docs/messages.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from codex_proxy.core.faults import bad_request
+from codex_proxy.core.items import HistoryMessage, TextPart
+from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.turn import Sandbox, Turn
+from codex_proxy.surfaces.base import RequestHints, WorkdirParam, schema_json, workdir_of
+from codex_proxy.surfaces.body import MAX_ITEMS, most_elements
+from codex_proxy.surfaces.messages.blocks import BlockReader
+from codex_proxy.surfaces.messages.effort import effort_asked, effort_of, efforts_of, wants_thinking
+from codex_proxy.surfaces.messages.history import history_of, instructions_of, tools_referred_to
+from codex_proxy.surfaces.messages.tools import Offered, offered_by
+from codex_proxy.surfaces.messages.wire import MessagesRequest, parse_body
+from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, ModelCatalog, resolve
+from codex_proxy.surfaces.request_options import BuiltinTools, mode_of, sandbox_of
+
+SAMPLING: Final = ("temperature", "top_p", "top_k")
+"""How the model is to choose its words; Anthropic's newer versions have none of them."""
+_SILENT: Final = frozenset({"cache_control"})
+"""Fields that have no effect anywhere but at Anthropic, and that every request brings."""
+_FIELD_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+MAX_NAMED: Final = 20
+"""Unknown fields that an answer names: a header is no place for more."""
+
+
+class MessagesSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator decided, as far as a request of this API depends on it."""
+
+    builtin_tools: BuiltinTools = "auto"
+    show_activity: bool = True
+    sandbox: Sandbox = "read-only"
+    workdir: str = ""
+    """The folder of agent turns that name none."""
+    max_items: int = MAX_ITEMS
+    """Messages of one request."""
+    web_search: bool = True
+    """Whether a request may switch on the agent's own search."""
+
+
+class ParsedMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """A parsed request: `turn` is for the agent, the other fields say how to answer."""
+
+    turn: Turn
+    model_asked: str
+    """The name to answer with: as the client wrote it."""
+    stream: bool
+    thinking: bool
+    """The client wants to see the model's thinking, and gets its state to send back."""
+    web_search: bool
+    """Whether the agent's own search was asked for."""
+    client_names: dict[str, str]
+    """What the client calls its tools, where the model knows them by another name."""
+    ignored: tuple[str, ...]
+    """Parameters that were accepted and change nothing, for `x-codex-ignored-params`."""
+    workdir_param: WorkdirParam
+    web_images: dict[str, str]
+    """Images by web address, and the field of each: what a fault of its fetching names."""
+
+
+def parse(
+    body: bytes,
+    *,
+    settings: MessagesSettings,
+    catalog: ModelCatalog,
+    headers: RequestHints,
+    identity: Callable[[Turn], str],
+    pdfs: PdfTexts | None = None,
+    takes_images: Callable[[Turn], bool] = lambda _: True,
+    fetches: bool = True,
+) -> ParsedMessages:
+    """Parses a request body. Raises the `Fault` of the first error.
+
+    `identity` names agent and model of a turn: whose state is taken back. `takes_images`: whether its agent can show
+    images to its model. `pdfs`, `fetches`: see `BlockReader`.
+    """
+    request = parse_body(body)
+    most_elements("messages", len(request.messages), settings.max_items)
+    offered = offered_by(request.tools or (), request.tool_choice, tools_referred_to(request.messages))
+    workdir, workdir_param = workdir_of(headers, _metadata(request))
+    turn = _turn(request, offered, settings, catalog, headers, workdir or settings.workdir)
+    reader = BlockReader(pdfs, takes_images=takes_images(turn), fetches=fetches)
+    history = history_of(request.messages, reader, identity(turn))
+    if instructions := instructions_of(request.system):
+        history = (HistoryMessage("developer", (TextPart(instructions),)), *history)
+    return ParsedMessages(
+        turn=msgspec.structs.replace(turn, history=history),
+        model_asked=request.model or DEFAULT_NAME,
+        stream=bool(request.stream),
+        thinking=wants_thinking(request.thinking),
+        web_search=offered.web_search,
+        client_names=offered.client_names,
+        ignored=_ignored(request, offered, reader),
+        workdir_param=workdir_param,
+        web_images=reader.web_images,
+    )
+
+
+def _turn(
+    request: MessagesRequest,
+    offered: Offered,
+    settings: MessagesSettings,
+    catalog: ModelCatalog,
+    headers: RequestHints,
+    workdir: str,
+) -> Turn:
+    """The turn without its history."""
+    resolved = resolve(request.model or DEFAULT_NAME, catalog)
+    schema = _schema_of(request)
+    return Turn(
+        model=resolved.agent_model,
+        history=(),
+        mode=mode_of(
+            by_name=resolved.mode,
+            by_header=headers.mode,
+            server=settings.builtin_tools,
+            client_acts=bool(request.tools or schema is not None or instructions_of(request.system)),
+        ),
+        effort=effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
+        summary="auto" if wants_thinking(request.thinking) else None,
+        web_search=offered.web_search and settings.web_search,
+        tools=offered.tools,
+        tool_choice=offered.choice,
+        parallel_tool_calls=offered.parallel,
+        output_schema=schema,
+        workdir=workdir,
+        sandbox=sandbox_of(headers.sandbox, settings.sandbox),
+        origin=headers.origin,
+        sampling=_sampling(request),
+        stop=_stops_of(request),
+        max_tokens=request.max_tokens,
+    )
+
+
+def _stops_of(request: MessagesRequest) -> tuple[str, ...]:
+    """Stop sequences. An empty one would stop everywhere, so it means none."""
+    return tuple(dict.fromkeys(each for each in request.stop_sequences or () if each))
+
+
+def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
+    """The schema of the answer: `output_config.format`, or `output_format` as it was called before."""
+    config = request.output_config
+    wanted, field = request.output_format, "output_format"
+    if config is not None and config.format is not None:
+        wanted, field = config.format, "output_config.format"
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type != "json_schema":
+        raise bad_request(
+            f"Invalid value for '{field}.type': the only one is 'json_schema'.", f"{field}.type"
+        )
+    if wanted.schema_ is None:
+        raise bad_request(f"Missing required parameter: '{field}.schema'.", f"{field}.schema")
+    return schema_json(wanted.schema_)
+
+
+def _metadata(request: MessagesRequest) -> dict[str, str | None]:
+    folder = (request.metadata or {}).get("workdir")
+    return {"workdir": folder} if isinstance(folder, str) else {}
+
+
+def _sampling(request: MessagesRequest) -> dict[str, float]:
+    """The fields of `SAMPLING` that were given as numbers."""
+    given = request.model_extra or {}
+    return {
+        name: value
+        for name in SAMPLING
+        if isinstance(value := given.get(name), int | float) and not isinstance(value, bool)
+    }
+
+
+def _ignored(request: MessagesRequest, offered: Offered, reader: BlockReader) -> tuple[str, ...]:
+    given = request.model_extra or {}
+    unknown = [
+        name
+        for name, value in given.items()
+        if value is not None and name not in _SILENT and _FIELD_NAME.fullmatch(name)
+    ]
+    effort = effort_asked(request)
+    return (
+        *unknown[:MAX_NAMED],
+        *(("metadata",) if request.metadata else ()),
+        *(("output_config.effort",) if effort is not None and effort not in EFFORTS else ()),
+        *offered.ignored[:MAX_NAMED],
+        *reader.ignored,
+    )

@@ -1,0 +1,367 @@
+"""Events of a turn, rendered as an answer of Anthropic's Messages API: SSE bytes as they come, or one body at the end.
+
+In: batches of well-formed events (`core/repair.py` saw to that). Out: `feed` gives the bytes of a batch, `result` the
+whole answer; both are made of the same blocks, so they cannot disagree. Blocks are open one at a time, numbered without
+a gap; what comes while another is open waits. Calls go out at the end of the turn, behind the model's state, so that a
+client which cuts its history at a call keeps both. Source: docs/messages.md#streams.
+
+It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the exchange
+decides that. `result` of a failed turn raises the `Fault`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    RawItem,
+    ReasoningDelta,
+    RefusalDelta,
+    Spending,
+    StepCompleted,
+    Stop,
+    TurnEnded,
+    UsageReported,
+)
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
+from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
+from codex_proxy.surfaces.messages.content import GrowingBlock, Speech, WholeBlock, frame, input_of
+from codex_proxy.surfaces.messages.errors import error_event
+from codex_proxy.surfaces.messages.state import packed
+from codex_proxy.surfaces.text_output import TextRun, pieces_together
+from codex_proxy.surfaces.usage import Spent, json_tokens
+
+_STOP_REASONS: Final[dict[str, str]] = {
+    Stop.STOP: "end_turn",
+    Stop.TOOL_CALLS: "tool_use",
+    Stop.FUNCTION_CALL: "tool_use",
+    Stop.LENGTH: "max_tokens",
+    Stop.CONTENT_FILTER: "refusal",
+}
+STOP_REASONS: Final = (*dict.fromkeys(_STOP_REASONS.values()), "stop_sequence")
+INTERRUPTED: Final = Failure(
+    kind=FaultKind.INTERNAL, message="The answer was interrupted before its end. Send the request again."
+)
+
+
+class _Call:
+    """A call of the client's, and the pieces of its arguments."""
+
+    def __init__(self, item: ToolCall) -> None:
+        self.item = item
+        self.pieces: list[str] = []
+        self.complete = False
+
+
+class MessagesRenderer:
+    """One answer. `feed` it every event of the turn, in order, in batches of any size."""
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        model: str,
+        request_id: str = "",
+        stream: bool = False,
+        thinking: bool = False,
+        state_identity: str | None = None,
+        web_search: bool = False,
+        client_names: Mapping[str, str] | None = None,
+        show_activity: bool = True,
+        prompt_tokens: Callable[[], int] = lambda: 0,
+        max_tokens: int | None = None,
+    ) -> None:
+        """`thinking`: the client wants thinking blocks. `state_identity`: agent and model, where the answer is to carry
+        the model's state. `web_search`: searches are shown as Anthropic shows its own. `client_names`: see `Offered`.
+        """
+        self._id, self._model, self._request_id = id, model, request_id
+        self._stream = stream
+        self._thinking = thinking
+        self._state_identity = state_identity
+        self._web_search = web_search
+        self._client_names = client_names or {}
+        self._show_activity = show_activity and thinking
+        self._prompt_tokens = prompt_tokens
+        self._max_tokens = max_tokens
+        self._blocks: list[GrowingBlock | WholeBlock] = []
+        self._speeches: dict[str, Speech] = {}
+        """By item, those that are not over."""
+        self._speaker: Speech | None = None
+        self._waiting: list[Speech] = []
+        self._calls: dict[str, _Call] = {}
+        self._raw: list[bytes] = []
+        self._searches = 0
+        self._stop_sequence: str | None = None
+        self.finish_reason = ""
+        self.spent = Spent()
+        self.visible = False
+        self.ended = False
+        self.failure: Failure | None = None
+
+    # --- what an exchange asks ------------------------------------------------------------------
+
+    def feed(self, events: Iterable[Event]) -> bytes:
+        """The SSE bytes of a batch; nothing where the answer is given whole. After the end: nothing."""
+        out: list[bytes] = []
+        handlers = HANDLERS
+        for event in pieces_together(events):
+            if self.ended:
+                break
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(self, event, out)
+        return b"".join(out) if self._stream else b""
+
+    def open(self) -> bytes:
+        """`message_start`, if it was not sent yet: goes out with the first ping."""
+        out: list[bytes] = []
+        if self._stream and not self.visible:
+            self._begin(out)
+        return b"".join(out)
+
+    def result(self) -> bytes:
+        """The whole answer as JSON: the fold of what `feed` rendered. Raises `Fault` for a failed turn."""
+        if self.failure is not None:
+            raise Fault(self.failure)
+        message = self._message([block.whole() for block in self._blocks], self._usage())
+        return json_bytes(message | self._end())
+
+    def spending(self) -> Spending:
+        """The tokens of the turn so far."""
+        return self.spent.spending(
+            prompt=self._prompt_tokens, answer=self._answer_tokens, failed=self.failure is not None
+        )
+
+    # --- the frames around the blocks -----------------------------------------------------------
+
+    def _begin(self, out: list[bytes]) -> None:
+        self.visible = True
+        usage = {"input_tokens": max(1, self._prompt_tokens()), "output_tokens": 1, **_NO_CACHE}
+        out.append(frame("message_start", {"message": self._message([], usage)}))
+
+    def _message(self, content: list[Any], usage: dict[str, int]) -> dict[str, Any]:
+        return {
+            "id": raw_text(self._id),
+            "type": "message",
+            "role": "assistant",
+            "model": raw_text(self._model),
+            "content": content,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+
+    def _end(self) -> dict[str, Any]:
+        sequence = self._stop_sequence
+        return {
+            "stop_reason": self.finish_reason,
+            "stop_sequence": None if sequence is None else raw_text(sequence),
+        }
+
+    def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
+        self.ended = True
+        self.failure = event.failure
+        if event.stop == Stop.INTERRUPTED and self.failure is None:
+            self.failure = INTERRUPTED
+        if self.failure is not None:
+            out.append(error_event(self.failure, self._request_id))
+            return
+        if not self.visible:
+            self._begin(out)
+        self._tell_state(out)
+        calls = self._tell_calls(out)
+        self._finish((event.choice_stops or {}).get(0, event.stop), event.stop_sequence, calls)
+        self.spent.ended(event)
+        out.append(frame("message_delta", {"delta": self._end(), "usage": self._usage()}))
+        out.append(frame("message_stop", {}))
+
+    def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
+        """Sets the reason why the answer ends. One that only the provider knows is an end like any."""
+        reason = _STOP_REASONS.get(stop, "end_turn")
+        if reason == "end_turn" and sequence is not None:
+            reason, self._stop_sequence = "stop_sequence", sequence
+        elif calls and reason == "end_turn":
+            reason = "tool_use"
+        elif not calls and reason == "tool_use":
+            reason = "end_turn"
+        self.finish_reason = reason
+
+    # --- what is said, one block at a time ------------------------------------------------------
+
+    def _pieces(self, pieces: TextRun, out: list[bytes]) -> None:
+        self._say(pieces.id, pieces.texts, out)
+
+    def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
+        self._say(event.id, [event.text], out)
+
+    def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
+        """Summaries only: raw reasoning is not meant for clients."""
+        speech = self._speeches.get(event.id)
+        if event.kind == "summary" and speech is not None:
+            self._say(event.id, [speech.with_break(event.part, event.text)], out)
+
+    def _say(self, id: str, texts: list[str], out: list[bytes]) -> None:
+        speech = self._speeches.get(id)
+        if speech is None:
+            return
+        if self._speaker is None:
+            self._open(speech, out)
+        if speech.block is not None:
+            speech.block.add(texts, out)
+            return
+        if speech not in self._waiting:
+            self._waiting.append(speech)
+        speech.kept += texts
+
+    def _open(self, speech: Speech, out: list[bytes]) -> None:
+        if not self.visible:
+            self._begin(out)
+        self._speaker = speech
+        block = speech.block = GrowingBlock(speech.kind, len(self._blocks))
+        self._blocks.append(block)
+        block.open(out)
+
+    def _close(self, speech: Speech, out: list[bytes]) -> None:
+        """The speech is over: the word goes to those that wait, in order."""
+        speech.over = True
+        if speech is not self._speaker:
+            return
+        assert speech.block is not None
+        speech.block.close(out)
+        self._speaker = None
+        while self._waiting and self._speaker is None:
+            following = self._waiting.pop(0)
+            self._open(following, out)
+            assert following.block is not None
+            following.block.add(following.kept, out)
+            if following.over:
+                following.block.close(out)
+                self._speaker = None
+
+    def _send(self, kind: str, fields: dict[str, Any], out: list[bytes], input: str | None = None) -> None:
+        """Sends a block in one piece."""
+        if not self.visible:
+            self._begin(out)
+        block = WholeBlock(kind, len(self._blocks), fields, input)
+        self._blocks.append(block)
+        block.send(out)
+
+    # --- items ----------------------------------------------------------------------------------
+
+    def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
+        item = event.item
+        if item.choice:  # one answer is all that a client of this API can ask for
+            return
+        if isinstance(item, Message):
+            self._speeches[item.id] = Speech("text")
+        elif isinstance(item, Reasoning):
+            if self._thinking:
+                self._speeches[item.id] = Speech("thinking")
+        elif isinstance(item, ToolCall):
+            self._calls[item.id] = _Call(item)
+        elif isinstance(item, Activity) and item.kind == "web_search" and self._web_search:
+            self._search(item, out)
+        elif (line := self._line_of(item)) is not None:
+            self._speeches[item.id] = speech = Speech("thinking")
+            self._say(item.id, [line], out)
+            self._close(speech, out)
+
+    def _line_of(self, item: Item) -> str | None:
+        """One line on what the agent or this server did; None where nobody asked for it."""
+        if not self._show_activity:
+            return None
+        if isinstance(item, McpCall):
+            return f"[mcp_call] {item.server_label}.{item.name}"
+        return f"[{item.kind}] {' '.join(item.text.split())}" if isinstance(item, Activity) else None
+
+    def _search(self, item: Activity, out: list[bytes]) -> None:
+        """A search of the agent's, as Anthropic shows its own: what it found, only the model knows. It is left out
+        while another block is open."""
+        if self._speaker is not None:
+            return
+        self._searches += 1
+        id = raw_text(f"srvtoolu_{self._id.removeprefix('msg_')}_{self._searches}")
+        query = (b'{"query":%b}' % json_text(item.text)).decode()
+        self._send("server_tool_use", {"id": id, "name": "web_search"}, out, query)
+        self._send("web_search_tool_result", {"tool_use_id": id, "content": []}, out)
+
+    def _arguments_delta(self, event: ArgumentsDelta, out: list[bytes]) -> None:
+        call = self._calls.get(event.id)
+        if call is not None:
+            call.pieces.append(event.text)
+
+    def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
+        speech = self._speeches.pop(event.id, None)
+        if speech is not None and not speech.over:
+            self._close(speech, out)
+        if event.id in self._calls:
+            self._calls[event.id].complete = event.status == "completed"
+
+    def _raw_item(self, event: RawItem, out: list[bytes]) -> None:
+        if self._state_identity is not None:
+            self._raw.append(event.json)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _tell_state(self, out: list[bytes]) -> None:
+        if self._state_identity is None or not self._raw:
+            return
+        data = packed(self._raw, self._state_identity)
+        if data is not None:
+            self._send("redacted_thinking", {"data": data}, out)
+
+    def _tell_calls(self, out: list[bytes]) -> int:
+        """Sends the calls; returns how many. One that was cut off in its arguments is none; arguments that are no
+        object, which clients fail on, come as the value of one member, so that the tool says what is wrong."""
+        sent = 0
+        for call in self._calls.values():
+            text = "".join(call.pieces)
+            input = None if call.item.kind == "custom" else input_of(text)
+            if input is None:
+                if not call.complete:
+                    continue
+                input = (b'{"input":%b}' % json_text(text)).decode()
+            name = self._client_names.get(call.item.name, call.item.name)
+            self._send("tool_use", {"id": raw_text(call.item.call_id), "name": raw_text(name)}, out, input)
+            sent += 1
+        return sent
+
+    # --- usage ----------------------------------------------------------------------------------
+
+    def _usage(self) -> dict[str, int]:
+        told = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
+        cached = min(told.cached, told.input)
+        return {
+            "input_tokens": told.input - cached,
+            "output_tokens": told.output,
+            **_NO_CACHE,
+            "cache_read_input_tokens": cached,
+        }
+
+    def _answer_tokens(self) -> int:
+        """An estimate of the answer's tokens, by the same count that `max_tokens` is kept by."""
+        tokens = json_tokens(block.text for block in self._blocks)
+        return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
+
+
+_NO_CACHE: Final = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+
+HANDLERS: Final[dict[type, Callable[[MessagesRenderer, Any, list[bytes]], None]]] = {
+    TextRun: MessagesRenderer._pieces,
+    ArgumentsDelta: MessagesRenderer._arguments_delta,
+    ReasoningDelta: MessagesRenderer._reasoning_delta,
+    RefusalDelta: MessagesRenderer._refusal_delta,
+    ItemStarted: MessagesRenderer._item_started,
+    ItemEnded: MessagesRenderer._item_ended,
+    RawItem: MessagesRenderer._raw_item,
+    UsageReported: lambda renderer, event, out: renderer.spent.seen(event),
+    StepCompleted: lambda renderer, event, out: renderer.spent.step(event),
+    TurnEnded: MessagesRenderer._turn_ended,
+}
+"""What is rendered of each event; the others show nothing."""

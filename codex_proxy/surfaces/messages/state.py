@@ -1,0 +1,94 @@
+"""What a model has to see again of an answer and a client cannot show: in one `redacted_thinking` block, and back.
+
+In: a turn's raw items (JSON of Responses items) and the identity of whoever made them. Out: the block's `data`, a text
+that is opaque to clients and that they send back as it is; and from that, which items stand where among the texts and
+calls of that answer. Nothing here raises: state of another agent or model, of an unknown version or damaged is none.
+
+The text is base64 of a version byte, a digest of the identity, and zlib of a JSON array. Its elements are items, or
+marks for what the client has itself: 0 for a message, a call's id for a call. It is no secret and not signed: what it
+can say, its client can say in a request, too.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import zlib
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+VERSION: Final = 1
+MAX_BYTES: Final = 16 << 20
+"""Of the items that one block may hold: a turn's encrypted reasoning has some KiB a step."""
+_DIGEST_BYTES: Final = 12
+
+_MESSAGE: Final = 0
+
+FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "reasoning": ("type", "id", "summary", "content", "encrypted_content"),
+    "web_search_call": ("type", "id", "status", "action"),
+    "function_call": ("type", "id", "call_id", "name", "arguments"),
+    "function_call_output": ("type", "call_id", "output"),
+    "custom_tool_call": ("type", "id", "call_id", "name", "input"),
+    "custom_tool_call_output": ("type", "call_id", "output"),
+}
+"""The types of items that a model takes back, and their fields; what an agent adds for itself is left out."""
+_CALLS: Final = frozenset({"function_call", "custom_tool_call"})
+_OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+
+Element: TypeAlias = dict[str, Any] | int | str
+"""A raw item; `0` for a message; the id of a call."""
+
+
+def packed(raw: Iterable[bytes], identity: str) -> str | None:
+    """The items as a block's `data`; None where the client has all of them already."""
+    elements = _elements(raw)
+    if not any(isinstance(each, dict) for each in elements):
+        return None
+    body = zlib.compress(msgspec.json.encode(elements))
+    return binascii.b2a_base64(bytes((VERSION,)) + _digest(identity) + body, newline=False).decode()
+
+
+def unpacked(data: str, identity: str) -> list[Element]:
+    """The elements of a block's `data`; none for a block that is not of this identity and version."""
+    try:
+        raw = binascii.a2b_base64(data, strict_mode=True)
+    except (binascii.Error, ValueError):
+        return []
+    head = 1 + _DIGEST_BYTES
+    if raw[:head] != bytes((VERSION,)) + _digest(identity):
+        return []
+    reader = zlib.decompressobj()
+    try:
+        body = reader.decompress(raw[head:], MAX_BYTES)
+        elements = msgspec.json.decode(body, type=list[Any])
+    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+    return [each for each in elements if _is_element(each)]
+
+
+def _elements(raw: Iterable[bytes]) -> list[Element]:
+    items = [msgspec.json.decode(each, type=dict[str, Any]) for each in raw]
+    answered = {item.get("call_id") for item in items if item.get("type") in _OUTPUTS}
+    elements: list[Element] = []
+    for item in items:
+        kind = item.get("type")
+        if kind == "message":
+            elements.append(_MESSAGE)
+        elif kind in _CALLS and item.get("call_id") not in answered:
+            elements.append(str(item.get("call_id", "")))
+        elif kind in FIELDS and not (kind == "reasoning" and not item.get("encrypted_content")):
+            elements.append({field: item[field] for field in FIELDS[kind] if field in item})
+    return elements
+
+
+def _is_element(value: Any) -> bool:
+    if isinstance(value, dict):
+        return value.get("type") in FIELDS
+    return value == _MESSAGE or isinstance(value, str)
+
+
+def _digest(identity: str) -> bytes:
+    return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest()[:_DIGEST_BYTES]

@@ -1,0 +1,175 @@
+"""The client's tools in Anthropic's form: what the model is offered, under which names, and what it may call.
+
+In: the tools of a request, its `tool_choice`, the names of tools that its history refers to. Out: `Offered`. Raises
+`Fault` INVALID_REQUEST for a tool that only Anthropic's servers run or that cannot be read, for names that are taken
+twice, and for a choice of a tool that is not there. Source: docs/messages.md#tools.
+
+A tool with `defer_loading` is offered once a `tool_reference` or a call in the history names it. Where the client
+leaves the search for tools to Anthropic's servers, nobody here would ever find one, so all are offered at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.items import ClientName, Tool
+from codex_proxy.core.shown_text import excerpt
+from codex_proxy.core.turn import NamedTools, ToolChoice
+from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.messages.wire import GivenToolChoice
+from codex_proxy.surfaces.request_options import refuse_duplicates
+
+MAX_CHARS: Final = 64
+"""Letters of a function's name that model providers take; Anthropic takes 128."""
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
+_DIGEST: Final = 8
+
+UNSUPPORTED: Final = "unsupported_tool"
+_WEB_SEARCH: Final = re.compile(r"web_search_\d+")
+_TOOL_SEARCH: Final = re.compile(r"tool_search_tool_\w+")
+_SCHEMALESS: Final = re.compile(r"(bash|text_editor|memory|computer)_\d+")
+"""Tools that the client runs, whose schemas only Anthropic's models have learned."""
+_CHOICES: Final = ("auto", "any", "tool", "none")
+_NO_ARGUMENTS: Final = msgspec.Raw(b'{"type":"object","properties":{}}')
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model may use. `client_names`: what the client calls its tools, where the model knows them otherwise."""
+
+    tools: tuple[Tool, ...]
+    choice: ToolChoice = "auto"
+    parallel: bool = True
+    web_search: bool = False
+    client_names: dict[str, str]
+    ignored: tuple[str, ...] = ()
+    """What was given and changes nothing, as the header names it."""
+
+
+def model_name(name: str) -> str:
+    """The name under which a model is offered the tool `name`: the same for the same tool always.
+
+    One that is too long, or has characters that models do not take, is cut and ends with a digest of the whole name.
+    """
+    if _PLAIN_NAME.fullmatch(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    return f"{_FOREIGN.sub('_', name)[: MAX_CHARS - _DIGEST - 1]}_{digest}"
+
+
+def offered_by(
+    given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
+) -> Offered:
+    """What the request offers. `referenced`: the names of tools that its history refers to or has calls of."""
+    found: list[tuple[Tool, str]] = []
+    ignored: list[str] = []
+    web_search = False
+    searched_by_server = any(_TOOL_SEARCH.fullmatch(_type_of(tool)) for tool in given)
+    chosen = choice.name if choice is not None and choice.type == "tool" else None
+    for index, tool in enumerate(given):
+        kind, place = _type_of(tool), f"tools[{index}]"
+        if _WEB_SEARCH.fullmatch(kind):
+            web_search = True
+            ignored += [f"{place}.{field}" for field in _SEARCH_OPTIONS if tool.get(field) is not None]
+        elif _TOOL_SEARCH.fullmatch(kind):
+            ignored.append(place)
+        elif kind in ("", "custom"):
+            made = _tool(tool, place)
+            name = _name_of(tool)
+            if not tool.get("defer_loading") or searched_by_server or name in referenced or name == chosen:
+                found.append((made, f"{place}.name"))
+        else:
+            raise _not_here(kind, place)
+    tools = tuple(tool for tool, _ in found)
+    refuse_duplicates(tools, [field for _, field in found])
+    return Offered(
+        tools=tools,
+        choice=_choice(choice, tools, any_given=bool(given), web_search=web_search),
+        parallel=not (choice is not None and choice.disable_parallel_tool_use),
+        web_search=web_search and (choice is None or choice.type != "none"),
+        client_names={tool.name: tool.client_name.name for tool in tools if tool.client_name is not None},
+        ignored=tuple(ignored),
+    )
+
+
+_SEARCH_OPTIONS: Final = ("max_uses", "allowed_domains", "blocked_domains", "user_location")
+"""Of the web search, which the agent has no setting for."""
+
+
+def _type_of(tool: dict[str, Any]) -> str:
+    kind = tool.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
+def _name_of(tool: dict[str, Any]) -> str:
+    name = tool.get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _tool(tool: dict[str, Any], place: str) -> Tool:
+    name, schema, description = _name_of(tool), tool.get("input_schema"), tool.get("description")
+    if not name:
+        raise bad_request(f"Missing required parameter: '{place}.name'.", f"{place}.name")
+    if schema is not None and not isinstance(schema, dict):
+        raise bad_request(
+            f"Invalid type for '{place}.input_schema': expected an object.", f"{place}.input_schema"
+        )
+    offered = model_name(name)
+    return Tool(
+        offered,
+        description if isinstance(description, str) else "",
+        _NO_ARGUMENTS if schema is None else schema_json(schema),
+        strict=tool.get("strict") is True,
+        client_name=None if offered == name else ClientName(name),
+    )
+
+
+def _not_here(kind: str, place: str) -> Fault:
+    shown = excerpt(kind)
+    if _SCHEMALESS.fullmatch(kind):
+        message = (
+            f"The tool '{shown}' has no schema in the request, and the model that serves it here does not know it: "
+            "offer it as a custom tool, with an 'input_schema'."
+        )
+    else:
+        message = (
+            f"The tool '{shown}' is run by Anthropic's own servers and is not available here: offer it as a custom "
+            "tool, or leave it out."
+        )
+    return bad_request(message, place, UNSUPPORTED)
+
+
+def _choice(
+    choice: GivenToolChoice | None, tools: Sequence[Tool], *, any_given: bool, web_search: bool
+) -> ToolChoice:
+    if choice is None or choice.type == "auto":
+        return "auto"
+    if choice.type == "none":
+        return "none"
+    if choice.type not in _CHOICES:
+        known = ", ".join(f"'{each}'" for each in _CHOICES)
+        raise bad_request(
+            f"Invalid value for 'tool_choice.type': supported values are: {known}.", "tool_choice.type"
+        )
+    if not any_given:
+        raise bad_request("'tool_choice' is only allowed when 'tools' are given.", "tool_choice")
+    if choice.type == "any":
+        return "required" if tools else "auto"  # the agent's own search cannot be forced
+    name = choice.name or ""
+    if name == "web_search" and web_search:
+        return NamedTools(())
+    offered = model_name(name)
+    if not name or all(tool.name != offered for tool in tools):
+        given = ", ".join(f"'{excerpt(_client_name(tool))}'" for tool in tools) or "none"
+        raise bad_request(f"No tool '{excerpt(name)}' was given; there are: {given}.", "tool_choice.name")
+    return NamedTools((offered,), required=True)
+
+
+def _client_name(tool: Tool) -> str:
+    return tool.name if tool.client_name is None else tool.client_name.name

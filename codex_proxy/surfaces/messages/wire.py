@@ -1,0 +1,84 @@
+"""The request of Anthropic's Messages API, as it comes: a pydantic model that is strict in types and takes any field.
+
+In: the body's bytes. Out: `MessagesRequest`. Raises `Fault` INVALID_REQUEST with `param`. What stands in the messages
+and in the tools stays as it came: a client sends its history again with every request, so whoever reads it refuses
+nothing of it. Source: docs/messages.md, requests of Claude Code 2.1.330 and of Anthropic's SDKs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import ConfigDict, Field, Tag
+
+from codex_proxy.surfaces.body import StopSequence, Wire, by_kind, parse_as
+
+Blocks: TypeAlias = list[Any]
+"""Content blocks, of types that may be new."""
+Content: TypeAlias = Annotated[
+    Annotated[str, Tag("~string")] | Annotated[Blocks, Tag("~blocks")],
+    by_kind("type", {}, text="~string", array="~blocks"),
+]
+
+
+class MessageOutputConfig(Wire):
+    """The settings that a message brings for the turns from it on."""
+
+    effort: str | None = None
+
+
+class InputMessage(Wire):
+    """One message; `role` is `user`, `assistant`, or `system` also in the middle of a conversation."""
+
+    role: str
+    content: Content | None = None
+    output_config: MessageOutputConfig | None = None
+
+
+class Thinking(Wire):
+    """`type`: `enabled` with a budget, `adaptive` or `disabled`."""
+
+    type: str
+    budget_tokens: int | None = None
+
+
+class AnswerFormat(Wire):
+    type: str
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
+class OutputConfig(Wire):
+    effort: str | None = None
+    format: AnswerFormat | None = None
+
+
+class GivenToolChoice(Wire):
+    """`type`: `auto`, `any`, `tool` (with a `name`) or `none`."""
+
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class MessagesRequest(Wire):
+    """The body of `POST /v1/messages`. Every optional field may be null; others are taken and ignored."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    messages: Annotated[list[InputMessage], Field(min_length=1)]
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    system: Content | None = None
+    stream: bool | None = None
+    stop_sequences: Annotated[list[StopSequence], Field(max_length=64)] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: GivenToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: AnswerFormat | None = None
+    metadata: dict[str, Any] | None = None
+
+
+def parse_body(body: bytes) -> MessagesRequest:
+    """The body as a `MessagesRequest`, or a `Fault` that names the field."""
+    return parse_as(MessagesRequest, body)

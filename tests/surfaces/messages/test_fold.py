@@ -1,0 +1,108 @@
+"""The streamed answer, put together by a client, is the whole answer: for every turn there can be."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+from anthropic.types import Message, RawMessageStreamEvent
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from codex_proxy.core.events import Event, RawItem, Stop, TurnEnded
+from codex_proxy.surfaces.messages.content import BLOCK_TYPES, EVENT_TYPES
+from codex_proxy.surfaces.messages.render import STOP_REASONS
+from tests.surfaces.chat.strategies import TURNS
+from tests.surfaces.messages.answering import IDENTITY, fold, frames, renderer, streamed, whole
+
+RAW = st.sampled_from(
+    [
+        RawItem("reasoning", b'{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"gAAA"}'),
+        RawItem("message", b'{"type":"message","role":"assistant","content":[]}'),
+        RawItem("function_call", b'{"type":"function_call","call_id":"call_1","name":"x","arguments":"{}"}'),
+    ]
+)
+OPTIONS = st.fixed_dictionaries(
+    {
+        "thinking": st.booleans(),
+        "state_identity": st.sampled_from([None, IDENTITY]),
+        "web_search": st.booleans(),
+        "show_activity": st.booleans(),
+        "client_names": st.sampled_from([{}, {"get_weather": "get.weather"}]),
+    }
+)
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> list[Event]:
+    """A turn with raw items among its events, that the client has not left."""
+    events = draw(TURNS.filter(lambda events: not _is_interrupted(events)))
+    for raw in draw(st.lists(RAW, max_size=3)):
+        events.insert(draw(st.integers(1, len(events) - 1)), raw)
+    return events
+
+
+def _is_interrupted(events: list[Event]) -> bool:
+    last = events[-1]
+    return isinstance(last, TurnEnded) and last.stop == Stop.INTERRUPTED
+
+
+@settings(deadline=None)
+@given(turns(), OPTIONS)
+def test_a_stream_put_together_by_a_client_is_the_whole_answer(
+    events: list[Event], options: dict[str, Any]
+) -> None:
+    assert fold(streamed(events, **options)) == whole(events, **options)
+
+
+@settings(deadline=None)
+@given(turns(), OPTIONS, st.lists(st.integers(0, 30)))
+def test_it_does_not_matter_how_the_events_are_cut_into_batches(
+    events: list[Event], options: dict[str, Any], cuts: list[int]
+) -> None:
+    borders = [0, *sorted(cuts), len(events)]
+    answer = renderer(stream=True, **options)
+    batches = [events[start:end] for start, end in pairwise(borders)]
+    cut = fold(frames(b"".join(map(answer.feed, batches))))
+    assert cut == fold(streamed(events, **options))
+
+
+@settings(deadline=None)
+@given(turns(), OPTIONS)
+def test_a_streaming_renderer_gives_the_same_whole_answer_too(
+    events: list[Event], options: dict[str, Any]
+) -> None:
+    answer = renderer(stream=True, **options)
+    answer.feed(events)
+    assert json.loads(answer.result()) == whole(events, **options)
+
+
+@settings(deadline=None)
+@given(turns(), OPTIONS)
+def test_every_event_and_every_answer_is_one_of_the_sdks_own(
+    events: list[Event], options: dict[str, Any]
+) -> None:
+    known: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+    for frame in streamed(events, **options):
+        assert frame["type"] in EVENT_TYPES
+        known.validate_python(frame)
+        if frame["type"] == "content_block_start":
+            assert frame["content_block"]["type"] in BLOCK_TYPES
+    answer = whole(events, **options)
+    Message.model_validate(answer)
+    assert answer["stop_reason"] in STOP_REASONS
+
+
+@settings(deadline=None)
+@given(turns(), OPTIONS)
+def test_calls_stand_at_the_end_and_the_models_state_before_them(
+    events: list[Event], options: dict[str, Any]
+) -> None:
+    kinds = [block["type"] for block in whole(events, **options)["content"]]
+    if "tool_use" in kinds:
+        assert set(kinds[kinds.index("tool_use") :]) == {"tool_use"}
+    assert kinds.count("redacted_thinking") <= 1
+    if "redacted_thinking" in kinds:
+        assert set(kinds[kinds.index("redacted_thinking") + 1 :]) <= {"tool_use"}
