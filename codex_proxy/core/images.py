@@ -93,6 +93,16 @@ def check(data: bytes) -> str:
     raise NoImageError(f"is not {ACCEPTED}")
 
 
+def picture_of(payload: str) -> Picture | None:
+    """What an image in base64 is; None where it is none, or not whole."""
+    try:
+        data = base64_text.decode(payload)
+        read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
+        return None if read is None else read(data)
+    except (ValueError, IndexError):
+        return None
+
+
 def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
     """An unsigned number of `size` bytes. Raises `IndexError` behind the end."""
     if at + size > len(data):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 _DENSE: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -27,7 +27,8 @@ _PIECE: Final = re.compile(
     rf"|( ?(?:[^\w\s]|_)+[\r\n]*)|(.)",
     re.DOTALL,
 )
-_WORD, _DIGITS, _DENSE_RUN, _SPACE, _SIGNS = range(1, 6)
+WORD, DIGITS, DENSE_RUN, SPACE, SIGNS = range(1, 6)
+"""The kinds of pieces."""
 
 _EXACT: Final = 16 * 1024
 """Characters of a text that are counted; of a longer one its begin and its end, for a hundredth of a second at most."""
@@ -46,6 +47,11 @@ def estimate_tokens(text: str) -> int:
 def estimate_all(texts: Iterable[str]) -> int:
     """The tokens of several texts."""
     return sum(map(estimate_tokens, texts))
+
+
+def pieces(text: str) -> Iterator[tuple[int, str]]:
+    """The pieces of a text in their order, each with its kind."""
+    return ((match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
 
 
 class TokenLimit:
@@ -72,14 +78,14 @@ class TokenLimit:
         kind = 0
         for match in _PIECE.finditer(tail):
             if match.start():  # the one before it is whole
-                self._left -= _cost(kind, tail[start:end])
+                self._left -= piece_cost(kind, tail[start:end])
             start, end = match.span()
             kind = match.lastindex or 0
-            if _cost(kind, tail[start:end]) > self._left:
+            if piece_cost(kind, tail[start:end]) > self._left:
                 fits = start + _fitting(kind, tail[start:end], self._left)
                 return max(0, fits - before)
         if end - start > _MAX_PIECE:
-            self._left -= _cost(kind, tail[start:end])
+            self._left -= piece_cost(kind, tail[start:end])
             start = end
         self._tail = [tail[start:]]
         self._chars = end - start
@@ -87,21 +93,21 @@ class TokenLimit:
 
 
 def _counted(text: str) -> int:
-    return sum(_cost(match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
+    return sum(piece_cost(match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
 
 
-def _cost(kind: int, piece: str) -> int:
+def piece_cost(kind: int, piece: str) -> int:
     """The tokens of a piece: at least one, and never fewer for a longer piece."""
     length = len(piece)
-    if kind == _WORD:
+    if kind == WORD:
         if "\u0590" <= piece[-1] < "\u0e80":  # Hebrew, Arabic, the scripts of India, Thai
             return (length + 2) // 3
         return 1 if length <= 9 else (length + 3) // 6 if length <= 24 else length * 2 // 5
-    if kind == _SIGNS:
+    if kind == SIGNS:
         return 1 if length <= 3 else 2 + (length - 4) // 8
-    if kind == _DENSE_RUN:
+    if kind == DENSE_RUN:
         return (length + 1) // 2 if piece[-1] >= "\uac00" else (length * 2 + 2) // 3
-    if kind == _SPACE:
+    if kind == SPACE:
         return (
             1 + (length > 1 and piece[-1] not in "\r\n" and ("\n" in piece or "\r" in piece)) + length // 80
         )
@@ -111,4 +117,4 @@ def _cost(kind: int, piece: str) -> int:
 def _fitting(kind: int, piece: str, tokens: int) -> int:
     """How many characters of a piece cost at most `tokens`."""
     lengths = range(1, len(piece) + 1)
-    return bisect_right(lengths, tokens, key=lambda length: _cost(kind, piece[:length]))
+    return bisect_right(lengths, tokens, key=lambda length: piece_cost(kind, piece[:length]))
