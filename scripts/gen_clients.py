@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from codex_proxy.commands.connect.client import Client
 from codex_proxy.commands.connect.command import NO_KEY, Target, snippet
-from codex_proxy.commands.connect.table import CLIENTS, Client
+from codex_proxy.commands.connect.table import CLIENTS
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
 
@@ -23,7 +24,8 @@ the difference is shown, the old file is kept beside it (`.bak`), and everything
 that cannot be changed without a loss (JSON with comments) is left alone, and what to put into it is printed.
 
 Any other client of the OpenAI API works the same way: the base URL is `http://127.0.0.1:11435/v1`, the key is anything
-(unless the server was started with one), the model `codex-5` or a name of `GET /v1/models`.
+(unless the server was started with one), the model `codex-5` or a name of `GET /v1/models`. For clients of Anthropic's
+API the base URL is `http://127.0.0.1:11435`, without `/v1`.
 """
 
 

@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from codex_proxy.commands.connect.anthropic_clients import ANTHROPIC_CLIENTS
+from codex_proxy.commands.connect.client import Client, Entry
 from codex_proxy.commands.connect.command import NO_KEY, Target, entries_of, instructions
 from codex_proxy.commands.connect.documents import DocumentError, changed
-from codex_proxy.commands.connect.table import BY_NAME, CLIENTS, Client, Entry
+from codex_proxy.commands.connect.table import BY_NAME, CLIENTS
 from scripts import gen_clients
 from tests.commands.codexes import command, environment
 from tests.http.serving import fake_proxy
@@ -31,6 +33,7 @@ WITH_FILES = [client for client in CLIENTS if client.file is not None]
 NAMES = {
     *("continue", "cline", "zed", "aider", "open-webui", "librechat", "obsidian-copilot", "langchain"),
     *("openai-python", "openai-node", "ai-sdk", "codex"),
+    *("claude-code", "agent-sdk", "anthropic-python", "anthropic-node", "cline-anthropic", "zed-anthropic"),
 }
 SAYS = "Hello from the deterministic fake agent."
 
@@ -50,8 +53,12 @@ async def test_alone_it_lists_every_client(tmp_path: Path) -> None:
 def test_what_is_printed_has_the_users_own_values_and_no_others(client: Client) -> None:
     target = Target(base_url="http://10.0.0.9:1234/v1", model="my-model", key="my-key")
     told = instructions(client, target)
-    assert "http://10.0.0.9:1234/v1" in told
-    assert "my-model" in told or client.name == "open-webui"  # which lists the models itself
+    assert "http://10.0.0.9:1234" in told
+    assert ("http://10.0.0.9:1234/v1" in told) == (client not in ANTHROPIC_CLIENTS)
+    assert "my-model" in told or client.name in (
+        "open-webui",
+        "cline-anthropic",
+    )  # which have lists of their own
     assert "my-key" in told
     assert "{{" not in told
     assert "127.0.0.1" not in told
@@ -104,7 +111,7 @@ async def test_a_missing_file_is_made_for_the_user_alone(client: Client, tmp_pat
     done = await command(tmp_path, "connect", client.name, "--write", *named)
     assert done.status == 0, done.err
     file = tmp_path / (client.file.path.removeprefix("~/") or "librechat.yaml")
-    assert "http://127.0.0.1:11435/v1" in json.dumps(read(client, file.read_text()))
+    assert "http://127.0.0.1:11435" in json.dumps(read(client, file.read_text()))
     assert file.stat().st_mode & 0o777 == 0o600
     assert "+" in done.out
     assert "It is new." in done.out

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from codex_proxy.commands.connect.client import Client, Entry
 from codex_proxy.commands.connect.documents import DocumentError, changed
 from codex_proxy.commands.connect.files import difference, write
-from codex_proxy.commands.connect.table import BY_NAME, CLIENTS, Client, Entry
+from codex_proxy.commands.connect.table import BY_NAME, CLIENTS
 
 NO_KEY = "none"
 """What a client sends that wants to send something, to a server that wants nothing."""
@@ -29,10 +30,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     key: str
 
+    @property
+    def root_url(self) -> str:
+        """The address that Anthropic's clients want: they add `/v1` themselves."""
+        return self.base_url.rstrip("/").removesuffix("/v1")
+
     def filled(self, value: Any) -> Any:
         """A value of the table, with ours in the place of `{{...}}`."""
         if isinstance(value, str):
-            for name in ("base_url", "model", "key"):
+            for name in ("base_url", "root_url", "model", "key"):
                 value = value.replace("{{" + name + "}}", getattr(self, name))
             return value
         if isinstance(value, dict):

@@ -1,54 +1,13 @@
-"""The clients, as data: one entry each. Everything that is printed, written or documented of a client is here.
+"""The clients, as data: one entry each. Everything that is printed, written or documented of a client is here, or in
+`anthropic_clients` for those of Anthropic's API.
 
-`{{base_url}}`, `{{model}}` and `{{key}}` stand for what the user has. Sources: each client's own documentation, and
-what was seen of it against this server.
+Sources: each client's own documentation, and what was seen of it against this server.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
-
-import msgspec
-
-Format: TypeAlias = Literal["toml", "json", "yaml"]
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a file. `path` leads to it; every other value of the file stays as it is."""
-
-    path: tuple[str, ...]
-    value: Any
-    list_key: str = ""
-    """The value is an item of a list: it takes the place of the item with the same value under this key."""
-    only_if_missing: bool = False
-    """What the client wants to be there, whatever it is."""
-    only_with_key: bool = False
-
-
-class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a client's settings. `path` is empty where it can be anywhere."""
-
-    path: str
-    format: Format
-    entries: tuple[Entry, ...]
-
-
-class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """How one client is told of this server: by a file, by code, or by hand."""
-
-    name: str
-    title: str
-    about: str
-    file: ConfigFile | None = None
-    language: str = "text"
-    """Of `text`, for its fence in the documentation."""
-    text: str = ""
-    """Code to copy, or steps to take; behind the file where there is one."""
-    notes: tuple[str, ...] = ()
-
-
-CONTEXT_TOKENS = 272_000
-"""The input of Codex's current models; `GET /v1/models` tells each one's own."""
+from codex_proxy.commands.connect.anthropic_clients import ANTHROPIC_CLIENTS
+from codex_proxy.commands.connect.client import CONTEXT_TOKENS, Client, ConfigFile, Entry
 
 IN_A_CONTAINER = (
     "From a container, loopback is the container itself. Start the server with `--host 0.0.0.0 --api-key KEY` and "
@@ -314,6 +273,7 @@ codex --profile codex-proxy
             "this server, which would then ask itself.",
         ),
     ),
+    *ANTHROPIC_CLIENTS,
 )
 
 BY_NAME = {client.name: client for client in CLIENTS}
