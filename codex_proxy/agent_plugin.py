@@ -1,7 +1,7 @@
-"""What an agent in a package of its own is made of: import these names from here, they stay.
+"""The names that an agent in another package needs. Import them from here: they will not move.
 
-The values that a dialect reads and says are in `codex_proxy.core.turn`, `codex_proxy.core.items`,
-`codex_proxy.core.events` and `codex_proxy.core.faults`. docs/adding-an-agent.md walks through all of it.
+The values that a dialect reads and returns are in `codex_proxy.core.turn`, `codex_proxy.core.items`,
+`codex_proxy.core.events` and `codex_proxy.core.faults`. docs/adding-an-agent.md explains all of it.
 """
 
 from __future__ import annotations

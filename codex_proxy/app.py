@@ -108,7 +108,7 @@ class StartError(Exception):
 
 
 class Server:
-    """One server. `start`, then `run` until it is told to stop; `stop` leaves nothing behind."""
+    """One server: `start`, then `run` until it is to stop. `stop` ends every process and connection of it."""
 
     def __init__(self, settings: Settings, agent: Agent) -> None:
         self.agent = agent
@@ -325,7 +325,7 @@ def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -
 def webhooks_of(
     settings: Settings, clock: SystemClock, lifecycle: StoreLifecycle | None
 ) -> WebhookSender | None:
-    """Who tells the configured targets of ends; None where there is no target, or no store. Raises `StartError`."""
+    """Returns the sender of webhooks; None where there is no target, or no store. Raises `StartError`."""
     urls = split_list(settings.webhook_urls)
     if not urls:
         return None
@@ -342,7 +342,7 @@ def webhooks_of(
 
 
 def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
-    """Who writes down what turns cost: into the store, or where there is none into RAM."""
+    """Returns the recorder of usage, which writes into the store, or into RAM where there is none."""
     if lifecycle is not None:
         return UsageRecorder(lifecycle.store, clock, durable=lifecycle.durable)
     return UsageRecorder(RamUsage(), clock, durable=False)
@@ -379,7 +379,7 @@ def catalog_of(settings: Settings, agent: Agent, spec: AgentSpec) -> ModelCatalo
 
 
 def everybody_of(settings: Settings) -> Client:
-    """What the operator allows where no key narrows it."""
+    """Returns what a client may do whose key has no limits."""
     workdir = str(settings.workdir)
     return Client(
         name=NOBODY,
@@ -418,7 +418,7 @@ def everybody_of(settings: Settings) -> Client:
 
 
 def _protected(settings: Settings) -> tuple[Protected, ...]:
-    """What no folder may hold that turns write to; nothing where none does."""
+    """Returns the paths that no writable folder of a turn may contain; none where no turn may write."""
     return protected_paths(settings, os.environ) if settings.sandbox != "read-only" else ()
 
 
@@ -465,7 +465,7 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def check(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
-    """What can be said against settings before anything is started. Raises `StartError`."""
+    """Checks the settings before anything is started. Raises `StartError`."""
     environ = os.environ if environ is None else environ
     keys = keyring_of(settings, SystemClock()).current()
     if not is_loopback(settings.host) and not keys.keys:
@@ -502,7 +502,7 @@ def close_state_folder(folder: Path) -> None:
 
 
 async def make_server(settings: Settings, environ: Mapping[str, str] | None = None) -> Server:
-    """A server that is ready to start. Raises `StartError`, `NoAgentError` or `Fault`."""
+    """Makes a server, which is started later. Raises `StartError`, `NoAgentError` or `Fault`."""
     environ = os.environ if environ is None else environ
     check(settings, environ)
     close_state_folder(settings.state_dir)

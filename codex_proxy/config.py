@@ -25,12 +25,12 @@ from codex_proxy.agents import registry
 
 
 def _named(*names: str, **more: Any) -> Any:
-    """A field that is read from `names` of the environment too; the first is also its TOML key."""
+    """Returns a field that is also read from the environment variables `names`; the first one is its TOML key too."""
     return Field(validation_alias=AliasChoices(*names), **more)
 
 
 def default_state_dir() -> Path:
-    """`$XDG_STATE_HOME/codex-proxy`, by default under `~/.local/state`."""
+    """Returns `$XDG_STATE_HOME/codex-proxy`, by default in `~/.local/state`."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "codex-proxy"
 
@@ -40,7 +40,7 @@ def _codex_home() -> Path:
 
 
 def default_config_file() -> Path:
-    """`$XDG_CONFIG_HOME/codex-proxy/config.toml`, by default under `~/.config`."""
+    """Returns `$XDG_CONFIG_HOME/codex-proxy/config.toml`, by default in `~/.config`."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "codex-proxy" / "config.toml"
 
@@ -376,7 +376,7 @@ class Settings(BaseSettings):
 
     @property
     def server_url(self) -> str:
-        """Where somebody on this machine finds the server."""
+        """The server's address for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
@@ -402,7 +402,7 @@ class Settings(BaseSettings):
 
     @property
     def aliases(self) -> tuple[tuple[str, str], ...]:
-        """`model_aliases` as pairs."""
+        """Returns `model_aliases` as pairs."""
         pairs = (each.partition("=") for each in self.model_aliases.split(",") if each.strip())
         return tuple((name.strip(), target.strip()) for name, _, target in pairs)
 
@@ -484,7 +484,7 @@ def variables_of(name: str) -> tuple[str, ...]:
 
 
 def origins(flags: Mapping[str, Any], config_file: Path | None) -> dict[str, Origin]:
-    """Where each setting comes from when these flags are given, by its name. The file has been read before."""
+    """Returns where each setting comes from with these flags, by its name. The file has been read before."""
     file = config_file or default_config_file()
     in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
     given = {name.upper(): name for name, value in os.environ.items() if value}

@@ -46,7 +46,7 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 
 def open_to_others(path: Path) -> str:
-    """What others than its owner may do with the file: `read`, `change`, or nothing (empty)."""
+    """Returns what others than its owner may do with the file: `read`, `change`, or an empty string."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:

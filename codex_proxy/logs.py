@@ -1,9 +1,9 @@
-"""How logs are written: structlog to stderr, one event a line, never a prompt, an answer or a key.
+"""The logs: structlog to stderr, one event per line, never a prompt, an answer or a key.
 
-That holds by construction. Exceptions are told by their kind and place. What somebody outside has said stands in a
-field `said`, which is dropped here unless the operator wants content in the log. Libraries and the interpreter, whose
-messages may quote anything, are told of in the same way. Nothing that is not printable reaches the stream: a path is
-its client's own words, and the log is read at a terminal.
+Of an exception the log has its kind and place, never its text. Text from outside stands in a field `said`, which is
+dropped here unless the operator wants content in the log. Messages of libraries and of the interpreter, which may
+quote anything, are treated in the same way. Characters that cannot be printed are escaped, because a path contains a
+client's words and the log is read in a terminal.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def configure(level: str, format: str, *, content: bool = False) -> None:
 
 
 def _with_traces(*, content: bool) -> Callable[[Any, str, Event], Event]:
-    """Tells of an exception what may be told, and all that it says where content is wanted."""
+    """Returns a processor that replaces an exception by its kind and place, and where content is wanted adds its
+    text."""
 
     def processor(_logger: Any, _method: str, event: Event) -> Event:
         given = event.pop("exc_info", None)
@@ -110,7 +111,8 @@ class _Libraries(logging.Handler):
     """The loggers of libraries, asyncio's and aiohttp's among them."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A message with arguments is a template and says nothing of its own; any other may quote anything."""
+        """Logs a library's message. A message with arguments is a fixed template, which may be logged; any other may
+        quote anything."""
         what = str(record.msg) if record.args else ""
         log.log(
             record.levelno,
@@ -130,7 +132,7 @@ def _warned(
 
 
 def _not_raisable(told: Any) -> None:
-    """An exception in a destructor or a callback of the interpreter's."""
+    """Logs an exception that the interpreter could not raise, in a destructor or a callback."""
     log.error("not_raisable", exc_info=told.exc_value)
 
 

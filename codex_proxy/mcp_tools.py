@@ -64,7 +64,7 @@ class Programs:
         self._folder = (settings.mcp_config or Path()).expanduser().absolute().parent
 
     def command(self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None) -> Command:
-        """What is started for a server."""
+        """Returns the command that starts a server."""
         folder = str(self._folder / (cwd or ""))
         return Command(argv=argv, env={**self._environment, **env}, cwd=folder, limits=self._limits)
 
@@ -128,9 +128,10 @@ class McpToolSource:
         return ServerTools(tools, await self._fitting(own), lists, _Runner(self, owner, named))
 
     async def _fitting(self, tools: Sequence[Tool], whose: str | None = None) -> tuple[Tool, ...]:
-        """The tools that the agent takes: for one whose schema is none it would refuse the whole turn.
+        """Returns the tools that the agent accepts. A tool whose schema is not valid is left out, because the agent
+        would refuse the whole turn.
 
-        `whose` stands for the server's name in the log; None: its own name, which is the operator's, stands there.
+        `whose` stands for the server's name in the log; None: its own name, which the operator has chosen.
         """
         wrong = await wrong_of(self._checks, [bytes(tool.parameters or b"") for tool in tools])
         for tool, what in zip(tools, wrong, strict=True):
@@ -144,7 +145,7 @@ class McpToolSource:
     async def _listed(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
     ) -> tuple[Sequence[Event], Sequence[Tool]]:
-        """What a server of the request has: what is told of it, and what is offered."""
+        """Returns the tools of a server in the request, and the item that lists them for the client."""
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):
             return [], _asked_for(offer, [tool for tool in there if allows(offer, tool)])
@@ -241,7 +242,7 @@ def _asked_for(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
 
 
 async def wrong_of(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[str | None]:
-    """What is the matter with the schema of each tool (JSON); None where an agent takes it."""
+    """Returns what is wrong with the schema of each tool (JSON); None for one that an agent accepts."""
     verdicts = await checks.of_schemas(schemas)
     return [_wrong(schema, verdict) for schema, verdict in zip(schemas, verdicts, strict=True)]
 

@@ -1,7 +1,7 @@
-"""What is counted, and what is looked up when somebody asks: the metrics of one server, in a registry of its own.
+"""The metrics of one server, in a registry of their own.
 
-Part of the wiring: it looks at the server's parts and changes none. Labels are bounded: routes are templates, errors
-are kinds of fault, and a model's name that is not one of ours is `other`. A request is counted once, when it is over.
+It reads the server's parts and changes none. Labels are bounded: routes are templates, errors are kinds of fault, and
+an unknown model is `other`. A request is counted once, when it is over.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Metrics:
 
 
 def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
-    """A function that gives a model's name as it is listed; `other` for any that is not."""
+    """Returns a function that returns a model's listed name; `other` for an unknown one."""
     listed: dict[str, str] = {}
     models: tuple[AgentModel, ...] | None = None
 

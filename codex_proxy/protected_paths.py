@@ -38,7 +38,7 @@ class WritableTmp(msgspec.Struct, frozen=True):
 
 
 def places_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Where a path leads to, and every symbolic link on the way there: who replaces one, replaces what is behind it."""
+    """Returns the target of a path, and every symbolic link on the way: whoever replaces a link replaces its target."""
     found: list[str] = []
     rest = Path(os.path.abspath(os.path.expanduser(path))).parts[::-1]
     waiting, here, links = list(rest[:-1]), rest[-1], 0
@@ -88,7 +88,8 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
 
 
 def _code() -> Iterator[tuple[str, str | Path, bool]]:
-    """What Python runs and imports. A folder that only leads to code (a checkout) may have harmless ones in it."""
+    """Returns the paths of the code that Python runs and imports. Other files in a folder that only leads to code (a
+    checkout) are harmless."""
     for package in ("codex_proxy", "fake_proto"):
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -123,7 +124,7 @@ def _codex(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def writable_tmp(environ: Mapping[str, str], protected: Iterable[Protected]) -> WritableTmp:
-    """Which temporary folders commands may write to: those that hold nothing of ours."""
+    """Returns the temporary folders that commands may write to: those that contain nothing of ours."""
     places = tuple(protected)
     tmpdir = environ.get("TMPDIR", "")
     return WritableTmp(
@@ -133,8 +134,9 @@ def writable_tmp(environ: Mapping[str, str], protected: Iterable[Protected]) -> 
 
 
 def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> WorkspaceWrite:
-    """What the user's config.toml says, without temporary folders in which something of ours is: those are left out,
-    since commands seldom need them, and a server that is tried below /tmp should start. Raises `ConfigError`."""
+    """Returns the policy of the user's config.toml without temporary folders that contain something of ours. Those
+    are left out because commands seldom need them, and a server that is tried in /tmp should start. Raises
+    `ConfigError`."""
     policy = user_workspace_write(settings)
     protected = protected_paths(settings, environ)
     tmp = writable_tmp(environ, protected)
@@ -149,7 +151,8 @@ def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> Wo
 
 
 def unreadable_paths(settings: Settings) -> tuple[str, ...]:
-    """What no command of a client with a key may read: what is stored, the keys, the settings, and the sign-in."""
+    """Returns the paths that no command of a client with a key may read: the store, the keys, the settings, and the
+    sign-in."""
     store = settings.store_file
     files = [settings.keys_path, settings.config_file, settings.codex_home / "auth.json"]
     files += [store.with_name(store.name + end) for end in ("", "-wal", "-shm", "-journal")]
@@ -162,7 +165,7 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
 
 
 def user_workspace_write(settings: Settings) -> WorkspaceWrite:
-    """What the user's config.toml says of `workspace-write`. Raises `ConfigError`."""
+    """Returns the policy for `workspace-write` in the user's config.toml. Raises `ConfigError`."""
     from codex_proxy.agents.codex.sandbox_config import workspace_write
     from codex_proxy.agents.codex.shadow_home import ConfigError
 

@@ -38,7 +38,7 @@ class StoreLifecycle:
     """An open store and the task that keeps it small."""
 
     def __init__(self, store: Store, hold: StoreHold | None, prune_seconds: float) -> None:
-        """`hold` None: the store is in RAM, where no other server is."""
+        """`hold` None: the store is in RAM, which no other server shares."""
         self.store = store
         self.durable = hold is not None
         """What it keeps is there after the next start."""
@@ -79,7 +79,7 @@ class StoreLifecycle:
 
 
 def retention_of(settings: Settings) -> Retention:
-    """How much is kept; a setting of 0 is no limit, but for RAM."""
+    """Returns how much is kept. A setting of 0 means no limit, except in RAM."""
     max_bytes = settings.store_max_bytes or None
     if settings.store == "memory":
         max_bytes = min(max_bytes or MAX_BYTES_IN_RAM, MAX_BYTES_IN_RAM)
@@ -97,7 +97,7 @@ def _step_memory_settings(settings: Settings) -> StepMemorySettings:
 
 
 def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle | None) -> StepMemory:
-    """Where tool steps are remembered: the store, or RAM where there is none. Both heed PROXY_TOOL_MEMORY."""
+    """Returns the memory of tool steps: the store, or RAM where there is none. Both obey PROXY_TOOL_MEMORY."""
     if lifecycle is not None:
         return lifecycle.store
     return RamStepMemory(_step_memory_settings(settings), clock.epoch)

@@ -96,7 +96,7 @@ def _plan(turn: AppTurn, action: Action) -> Waits:
 
 
 def _unknown_request(turn: AppTurn, action: Action) -> Waits:
-    """Whatever the answer is, the turn goes on behind it."""
+    """Sends a request that no client knows. The turn continues whatever the answer is."""
     yield from turn.ask_and_wait(UNKNOWN_METHOD, {})
 
 

@@ -96,7 +96,7 @@ class AppServerAgent:
         self._wire.send(message, faults or self._process_faults)
 
     def ask(self, asker: AppTurn, method: str, params: Params) -> int:
-        """Sends a request of ours; the answer goes to the turn. Returns its id."""
+        """Sends a request to the client; the answer goes to the turn. Returns its id."""
         identifier = self._next_request
         self._next_request += 1
         self._askers[identifier] = asker

@@ -38,7 +38,8 @@ RATE_LIMITS = {
 
 
 def rate_limits(percent: str) -> Shape:
-    """All null, as a provider without limits tells it, or so much used of five hours."""
+    """Returns limits of which `percent` is used in a window of five hours; all null, as from a provider without
+    limits, where it is empty."""
     if not percent:
         return RATE_LIMITS
     window = {"usedPercent": int(percent), "windowDurationMins": 300, "resetsAt": RESETS_AT}
@@ -101,7 +102,7 @@ def thread_started(identifier: str, params: Shape, model: str, originator: str) 
 
 
 def turn(identifier: str, status: str, items: list[Shape] | None = None, error: Shape | None = None) -> Shape:
-    """A turn; `items` holds the last message of a turn that completed."""
+    """Returns a turn. `items` holds the last message of a turn that completed."""
     over = status != "inProgress"
     return {
         "id": identifier,
@@ -117,7 +118,7 @@ def turn(identifier: str, status: str, items: list[Shape] | None = None, error: 
 
 
 def agent_message(identifier: str, text: str) -> Shape:
-    """A message of the model, begun (no text) or whole."""
+    """Returns a message of the model: begun, without text, or whole."""
     return {
         "type": "agentMessage",
         "id": identifier,
@@ -130,7 +131,7 @@ def agent_message(identifier: str, text: str) -> Shape:
 
 
 def command(identifier: str, text: str, status: str, output: str | None, exit_code: int | None) -> Shape:
-    """A command of the agent."""
+    """Returns a command that the agent runs."""
     return {
         "type": "commandExecution",
         "id": identifier,
@@ -164,7 +165,7 @@ def dynamic_call(call: Shape, status: str, content: list[Shape] | None, success:
 
 
 def raw(turn_id: str, item: Shape) -> Shape:
-    """A Responses item as `rawResponseItem/completed` carries it."""
+    """Returns the parameters of `rawResponseItem/completed` for a Responses item."""
     return {**item, "internal_chat_message_metadata_passthrough": {"turn_id": turn_id}}
 
 
@@ -224,7 +225,7 @@ def raw_usage(numbers: dict[str, int]) -> Shape:
 
 
 def failure(message: str, kind: Any, details: str | None = None) -> Shape:
-    """A TurnError."""
+    """Returns a TurnError."""
     return {"message": message, "codexErrorInfo": kind, "additionalDetails": details}
 
 
@@ -237,7 +238,7 @@ def parsed_arguments(text: str) -> Any:
 
 
 def tool_answer(message: Shape) -> tuple[list[Shape], bool, Any]:
-    """A client's answer to item/tool/call: content items, success, and what the model sees of it."""
+    """Reads a client's answer to item/tool/call: content items, success, and the output that the model gets."""
     result = message.get("result")
     if "error" in message:
         text = "dynamic tool request failed"

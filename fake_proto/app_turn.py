@@ -76,7 +76,7 @@ class AppTurn:
             self._task.cancelled = True
 
     def abort(self) -> None:
-        """What an interrupt says before it is answered: open calls fail, the history notes it."""
+        """Writes what comes before the answer to an interrupt: open calls fail, and the history notes it."""
         self.cut()
         self.script.faults = Faults()
         asked = list(self._calls_asked.values())
@@ -105,7 +105,7 @@ class AppTurn:
         self._agent.unload_if_left(self._thread)
 
     def ask_and_wait(self, method: str, params: Action) -> Iterator[None]:
-        """A request of ours; goes on with the client's answer in `reply`."""
+        """Sends a request and waits for the client's answer, which is then in `reply`."""
         self.reply = None
         self._agent.ask(
             self, method, {"threadId": self._thread.identifier, "turnId": self.identifier, **params}
@@ -152,16 +152,16 @@ class AppTurn:
                 self._agent.notify("codex/event/agent_message_delta", legacy, faults)
 
     def told(self, method: str, **params: Any) -> None:
-        """A notification about this turn."""
+        """Sends a notification about this turn."""
         self._notify(method, {"threadId": self._thread.identifier, "turnId": self.identifier, **params})
 
     def item(self, stage: str, item: Action) -> None:
-        """`item/started` or `item/completed`."""
+        """Sends `item/started` or `item/completed`."""
         params = {"item": item, "threadId": self._thread.identifier, "turnId": self.identifier}
         self._notify(f"item/{stage}", {**params, f"{stage}AtMs": 0})
 
     def raw(self, item: Action) -> None:
-        """A Responses item, for a client that asked for raw events."""
+        """Sends a Responses item to a client that asked for raw events."""
         if self._thread.raw:
             self.told("rawResponseItem/completed", item=shapes.raw(self.identifier, item))
 
@@ -242,7 +242,8 @@ class AppTurn:
         self.told("thread/tokenUsage/updated", tokenUsage=usage)
 
     def _incomplete(self, step: Step) -> Waits:
-        """A cut answer is a failure here; usage is only guessed, and the last answer counts nothing."""
+        """Ends the turn with a failure, as the agent does for an answer that was cut off. Usage is an estimate,
+        without the last answer."""
         yield self.script.delay
         if step.end == "length":
             guess = step.usage or NO_TOKENS
@@ -353,7 +354,7 @@ class AppTurn:
         self._calls_asked[self._agent.ask(self, "item/tool/call", params)] = call
 
     def output(self, call: Action, output: Any) -> None:
-        """What the model is told as the output of a call."""
+        """Notes the output of a call, which the model sees."""
         item = shapes.raw_output(call["id"], output)
         self._thread.items.append(item)
         self._outputs.append(output_text(output))

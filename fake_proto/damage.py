@@ -1,6 +1,6 @@
-"""One line of JSON as a confused child would write it: the same names, values of other types.
+"""Damages one line of JSON as a confused child might: the same names, with values of other types.
 
-What says whose line it is stays, so that it is taken for one of the turn.
+The fields that assign the line to a turn stay, so that it reaches the turn.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ class Faults:
         return name in self.names
 
     def begin(self, pid_file: str, silent_file: str) -> None:
-        """What happens before the first line: signals, other processes, stderr. The files: see the README."""
+        """Does what a test asks for before the first line: signals, other processes, stderr. The files: see the
+        README."""
         self.silent_file = silent_file
         if "ignore_sigterm" in self.names:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

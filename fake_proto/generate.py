@@ -1,7 +1,7 @@
-"""Values that fit a JSON Schema: what the fake model says where an answer or a call has to have a form.
+"""Makes values that are valid under a JSON Schema, for answers and calls that need a form.
 
-In comes a schema, out comes a value, always the same one. Schemas as OpenAI takes them are fitted; of what else JSON
-Schema knows (`not`, `if`, `dependentSchemas`) nothing is read.
+Comes in: a schema. Goes out: a value, always the same one. Schemas that OpenAI accepts are supported; other keywords
+(`not`, `if`, `dependentSchemas`) are ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ FORMATS = {
 
 
 def value_for(schema: Any, name: str = "text") -> Any:
-    """A value that is valid under the schema; `name` is what a free text says. Null where the schema is malformed."""
+    """Returns a value that is valid under the schema. `name` is the content of free texts. Null where the schema is
+    malformed."""
     try:
         return _value(schema, schema, name, 0, 0)
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError):
@@ -43,7 +44,7 @@ def value_for(schema: Any, name: str = "text") -> Any:
 
 
 def _value(schema: Any, root: Any, name: str, depth: int, index: int) -> Any:
-    """`index`: the place in a list, so that values of one list can differ."""
+    """Returns a value. `index` is its place in a list, so that the values of a list can differ."""
     if not isinstance(schema, dict) or depth > TOO_DEEP:
         return None if depth > TOO_DEEP else name
     schema = _resolved(schema, root, depth)
@@ -175,7 +176,7 @@ def _number(schema: Schema, kind: str, index: int) -> float:
 
 
 def _matching(pattern: str) -> str:
-    """A short text that the pattern matches, or an empty one where it is not understood."""
+    """Returns a short text that matches the pattern; an empty one where the pattern is not supported."""
     try:
         text = "".join(map(_piece, _parser.parse(pattern)))
         return text if re.search(pattern, text) else ""

@@ -58,7 +58,7 @@ class Loop:
         self._input_open = True
 
     def start(self, generator: Iterator[float | None]) -> Task:
-        """A new task; it runs when the loop gets to it."""
+        """Adds a task, which runs when the loop reaches it."""
         task = Task(generator)
         self._ready.append(task)
         return task
@@ -70,7 +70,7 @@ class Loop:
             self._ready.append(task)
 
     def run(self, agent: Agent) -> int:
-        """Until the agent is done; returns the exit status."""
+        """Runs until the agent is done; returns the exit status."""
         turns = 0
         while True:
             timeout: float | None = 0

@@ -37,7 +37,7 @@ def find_marker(text: str) -> Marker | None:
 
 
 def read_options(text: str) -> dict[str, str]:
-    """`key=value` pairs; double quotes take JSON escapes, single quotes are literal."""
+    """Returns the `key=value` pairs; double quotes take JSON escapes, single quotes are literal."""
     return {key: _unquote(value) for key, value in _PAIR.findall(text)}
 
 

@@ -90,7 +90,7 @@ class Request:
         return any(tool.get("name") == name and tool.get("type") == "custom" for tool in self.offered)
 
     def described(self) -> dict[str, Any]:
-        """What the `echo` scenario answers with."""
+        """Returns the answer of the scenario `echo`."""
         return {
             "dialect": self.dialect,
             "model": self.model,
@@ -112,7 +112,7 @@ def text_of(content: Any) -> str:
 
 
 def output_text(output: Any) -> str:
-    """What a model can say of a tool's output: its text, and that there is an image."""
+    """Returns a tool's output as the fake model repeats it: its text, and a note about an image."""
     if isinstance(output, str):
         return output
     shown = (

@@ -140,7 +140,7 @@ class Script:
         return action
 
     def _say(self, actions: list[Action], outputs: list[str]) -> None:
-        """`say`, `pieces` and `n` replace the last message that the scenario says."""
+        """Replaces the last message of the scenario by the options `say`, `pieces` and `n`."""
         for action in reversed(actions):
             if action["do"] == "message" and "count" not in action:
                 if "say" in self.options:

@@ -15,11 +15,11 @@ class Settings:
         self.config = read_config(arguments)
 
     def text(self, name: str) -> str:
-        """`FAKE_CODEX_<name>`, or an empty string."""
+        """Returns `FAKE_CODEX_<name>`, or an empty string."""
         return self.env.get("FAKE_CODEX_" + name, "")
 
     def number(self, name: str, default: float = 0) -> float:
-        """`FAKE_CODEX_<name>` as a number."""
+        """Returns `FAKE_CODEX_<name>` as a number."""
         return float(self.text(name) or default)
 
     def model(self, default: str) -> str:
@@ -28,7 +28,7 @@ class Settings:
 
 
 def read_config(arguments: list[str]) -> dict[str, object]:
-    """`-c key=value` and `--config key=value`; a value that is no JSON is taken as text."""
+    """Returns the settings of `-c key=value` and `--config key=value`. A value that is not JSON is a text."""
     config: dict[str, object] = {}
     rest = iter(arguments)
     for argument in rest:

@@ -1,8 +1,8 @@
-"""What the fake model does where nobody chose a scenario: it calls a tool that the prompt speaks of, once, and answers
-in the form that it is asked for.
+"""What the fake model does without a scenario: it calls a tool that the prompt mentions, once, and answers in the
+form that is asked for.
 
-In comes a request, out comes a scenario as the files have them, or None where a plain text is as good. It reads what
-a model would read: the prompt, the tools, the schema, and the words in which the proxy tells of what has no field.
+Comes in: a request. Goes out: a scenario as the files have them, or None where a plain text is as good. It reads what
+a model would read: the prompt, the tools, the schema, and the instructions that the proxy adds.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def wanted_schema(request: Request) -> Any:
 
 
 def spoken_of(text: str, tools: list[dict[str, Any]], *, required: bool = False) -> dict[str, Any] | None:
-    """The tool that the text speaks of most: by its name, a word of its name, or two of its description. The first
-    one offered where a call is `required` and it speaks of none."""
+    """Returns the tool that the text mentions most: by its name, a word of its name, or two words of its description.
+    Where a call is `required` and none is mentioned, the first tool."""
     spoken = _words(text)
     best, most = (tools[0], 0) if required and tools else (None, 0)
     for tool in tools:
@@ -93,7 +93,7 @@ def _must_call(request: Request) -> bool:
 
 
 def _told(request: Request) -> list[str]:
-    """What developers and the system have said, oldest first."""
+    """Returns the developer and system messages, oldest first."""
     said = (item for item in request.items if item.get("role") in ("developer", "system"))
     return [*request.instructions, *(text_of(item.get("content")) for item in said)]
 

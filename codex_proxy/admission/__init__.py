@@ -1,1 +1,1 @@
-"""Who asks and what they may do: everything that a turn must pass before it starts, whichever API asked for it."""
+"""Who asks, and what they may do: the checks that each turn passes before it starts, whichever API it comes from."""

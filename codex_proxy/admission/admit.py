@@ -1,8 +1,8 @@
-"""Decides whether a turn may start, and completes it: the one list of steps, whichever API asks for the turn.
+"""Admits turns: one list of checks and steps for every API.
 
-In: the turn as an API's parser made it, the client that asks, and what that API calls its fields. Out: the turn as the
-agent gets it. Raises `Fault`: INVALID_REQUEST naming the field, NOT_ALLOWED for what the client's key may not do,
-UNAVAILABLE for what cannot be checked just now.
+Comes in: the turn as an API's parser made it, the client that asks, and that API's names for its fields. Goes out:
+the turn as the agent gets it. Raises `Fault`: INVALID_REQUEST that names the field, NOT_ALLOWED for what the client's
+key may not do, UNAVAILABLE for what cannot be checked now.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ GONE_TOOL = (
 
 
 class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
-    """What an API calls the fields for which a turn may be refused. `{}` stands for an index."""
+    """An API's names of the fields for which a turn may be refused. `{}` stands for an index."""
 
     input: str
-    """The conversation."""
+    """The field with the conversation."""
     input_item: str
-    """One entry of it, with what it says."""
+    """The content of one of its entries."""
     tool_schema: str
     output_format: str
     output_schema: str
@@ -78,7 +78,7 @@ class Admission:
 
     @property
     def has_server_tools(self) -> bool:
-        """Whether this server runs tools itself."""
+        """Whether this server runs any tools itself."""
         return self._tools is not None
 
     async def admit(
@@ -94,12 +94,13 @@ class Admission:
         mcp: Sequence[McpOffer] = (),
         runs: int = 1,
     ) -> Turn:
-        """The turn with its folder resolved and its images inlined. To be called before anything is stored or started.
+        """Returns the turn with its folder resolved and its images inlined. Called before anything is stored or
+        started.
 
-        `model`: the name that the request asked for. `any_effort`: the request does not choose the model's effort.
-        `workdir_field`: where the request names its folder, None where it does not. `image_fields`: the field that has
-        an image's address, by address. `mcp`: the MCP servers that the request names. `runs`: how many runs the turn
-        becomes. Raises `Fault`.
+        `model` is the name in the request. `any_effort`: the request does not choose the reasoning effort.
+        `workdir_field` is the field that names the folder, None where the request names none. `image_fields` gives
+        the field of each image address. `mcp` are the MCP servers that the request names. `runs` is how many runs the
+        turn becomes. Raises `Fault`.
         """
         if not (client.allows_some_effort(turn.model) if any_effort else client.allows(turn)):
             raise model_not_allowed(model)
@@ -115,9 +116,9 @@ class Admission:
     async def add_server_tools(
         self, turn: Turn, client: Client, fields: FieldNames, request: McpRequest | None = None
     ) -> tuple[Turn, ServerTools]:
-        """The admitted turn with the tools of MCP servers, those of the operator and those that the request names.
+        """Returns the admitted turn with the tools of MCP servers: the operator's, and those that the request names.
 
-        To be called right before the run starts: it asks the servers, and what they have may have changed while the
+        Called right before the run starts, because it asks the servers, and their tools may have changed while the
         turn waited. Raises `Fault` for a `tool_choice` or an approved call of a tool that no server has.
         """
         if self._tools is None:
@@ -177,7 +178,7 @@ class Admission:
 
 
 def _check_sampling(turn: Turn) -> None:
-    """Agents that write in one folder at once would undo each other's work."""
+    """Raises `Fault` for several agent runs that may write: in one folder they would undo each other's work."""
     if turn.mode == "agent" and turn.sandbox != "read-only":
         raise bad_request(
             "Several choices cannot be sampled while the agent may write: ask for one choice, or for the plain "

@@ -1,7 +1,7 @@
-"""Who asks, and what they may do: the operator's settings, narrowed by the limits of a key.
+"""The clients of the server, and what each may do: the operator's settings, narrowed by the limits of a key.
 
-In: the keys in force, and the digest of a request's key. Out: a `Client`. Raises `Fault` INVALID_API_KEY for a key that
-is not one of this server's. The headers are read by `http.middleware.doors`.
+Comes in: the valid keys, and the digest of a request's key. Goes out: a `Client`. Raises `Fault` INVALID_API_KEY for
+a key that is not valid. `http.middleware.access` reads the headers.
 """
 
 from __future__ import annotations
@@ -22,45 +22,46 @@ from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
 
 class Keys(Protocol):
-    """Where keys come from."""
+    """The source of the valid keys."""
 
     trouble: str | None
-    """Why those in force are not the newest ones; None where they are."""
+    """Why the newest keys could not be read; None where they could."""
 
     def current(self) -> KeySet:
-        """The keys in force: the same object as long as they are the same."""
+        """Returns the valid keys: the same object as long as they do not change."""
         ...
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """One client of the server, and what it may do."""
+    """A client of the server, and what it may do."""
 
     name: str
-    """The owner of what it stores: its key's name, or `local` where no key is wanted."""
+    """The owner of what the client stores: the name of its key, or `local` where no keys are required."""
     chat: ChatSettings
     responses: ResponsesSettings
     messages: MessagesSettings
     workspace: Workspace
     rpm: int
-    """Requests a minute; 0 for any number."""
+    """Requests per minute; 0 for no limit."""
     concurrency: int
-    """Requests at once; 0 for any number."""
+    """Requests at the same time; 0 for no limit."""
     models: frozenset[tuple[str, str | None]] | None = None
-    """The agent's names of models, each with the one effort that is allowed (None: any). None: every model."""
+    """The allowed models by the agent's names, each with the one effort that is allowed (None: any). None: every
+    model."""
     mcp: bool = True
-    """Whether its turns get the tools of MCP servers, where there are any."""
+    """Whether its turns get the tools of MCP servers."""
 
     def allows(self, turn: Turn) -> bool:
-        """Whether it may ask for the turn's model with the turn's effort."""
+        """Whether the client may use the turn's model with the turn's effort."""
         return self._allows(turn.model, turn.effort)
 
     def lists(self, name: str, catalog: ModelCatalog) -> bool:
-        """Whether this name is one of a model that it may ask for. Raises `Fault` MODEL_NOT_FOUND."""
+        """Whether the client may use the model of this name. Raises `Fault` MODEL_NOT_FOUND."""
         resolved = resolve(name, catalog)
         return self._allows(resolved.agent_model, resolved.effort)
 
     def allows_some_effort(self, model: str) -> bool:
-        """Whether it may ask for the agent's model of this name in any way."""
+        """Whether the client may use the agent's model of this name with at least one effort."""
         return self.models is None or any(model == allowed for allowed, _ in self.models)
 
     def _allows(self, model: str, effort: str | None) -> bool:
@@ -80,7 +81,7 @@ def model_not_allowed(asked: str) -> Fault:
 
 
 class Clients:
-    """Everybody who may come in. `everybody` is what may be done where no key narrows it."""
+    """All clients that the server lets in. `everybody` is what a client may do whose key has no limits."""
 
     def __init__(self, keys: Keys, everybody: Client, catalog: ModelCatalog) -> None:
         self._source = keys
@@ -91,25 +92,26 @@ class Clients:
 
     @property
     def wanted(self) -> bool:
-        """Whether a request needs a key."""
+        """Whether requests need a key."""
         return self._source.current().wanted
 
     @property
     def count(self) -> int:
-        """How many there may be, each with a name of its own."""
+        """How many clients there may be, each with a name of its own."""
         return max(1, len(self._source.current().keys))
 
     @property
     def trouble(self) -> str | None:
-        """Why the keys in force are not those of the file; None where they are."""
+        """Why the valid keys are not those of the file; None where they are."""
         return self._source.trouble
 
     def knows(self, digest: str) -> bool:
-        """Whether the key of this digest is one of the server's."""
+        """Whether the key with this digest is valid."""
         return self._source.current().of(digest) is not None
 
     def holding(self, digest: str | None) -> Client:
-        """Who comes with the key of this digest (None: with no key). Raises `Fault` INVALID_API_KEY."""
+        """Returns the client whose key has this digest (None: a request without a key). Raises `Fault`
+        INVALID_API_KEY."""
         keys = self._source.current()
         if not keys.wanted:
             return self.everybody
@@ -123,7 +125,7 @@ class Clients:
         return self._of(keys, key)
 
     def named(self, name: str) -> Client:
-        """Whoever has this name now. Raises `Fault` INVALID_API_KEY where nobody has it any more."""
+        """Returns the client of this name. Raises `Fault` INVALID_API_KEY where there is no such key any more."""
         keys = self._source.current()
         if not keys.wanted and name == NOBODY:
             return self.everybody
@@ -142,7 +144,7 @@ class Clients:
 
 
 def narrowed(everybody: Client, key: Key, catalog: ModelCatalog) -> Client:
-    """What is left for a key of what everybody may."""
+    """Returns the client of a key: what everybody may do, narrowed by the limits of the key."""
     sandbox = everybody.chat.sandbox
     if key.sandbox is not None:
         sandbox = min(sandbox, key.sandbox, key=SANDBOXES.index)
@@ -165,7 +167,7 @@ def narrowed(everybody: Client, key: Key, catalog: ModelCatalog) -> Client:
 
 
 def _allowed(names: tuple[str, ...], catalog: ModelCatalog) -> frozenset[tuple[str, str | None]]:
-    """What the names mean. One that means nothing allows nothing."""
+    """Returns the models and efforts that the names mean. A name that means no model allows none."""
     allowed = set()
     for name in names:
         try:

@@ -1,10 +1,11 @@
-"""Images that a request names by address, fetched by us where the operator allows the host: the agent takes none.
+"""Fetches the images that a request gives by address, from hosts that the operator allows. Agents fetch none.
 
-In: a turn. Out: the same turn with every https (or http) image as a data URL. Raises `Fault` INVALID_REQUEST where
-a host is not allowed or an image is not to be had; a message names the host and nothing else of the address.
+Comes in: a turn. Goes out: the same turn with every https (or http) image as a data URL. Raises `Fault`
+INVALID_REQUEST where a host is not allowed or an image cannot be fetched; the message names the host and nothing else
+of the address.
 
-The addresses come from clients, and so perhaps from whoever wrote a web page that a client read: nothing on the
-operator's own network may be reached by them, whatever a name resolves to or a server redirects to.
+The addresses come from clients, and so perhaps from the author of a web page that a client has read. They must not
+reach the operator's own network, whatever a name resolves to and wherever a server redirects.
 """
 
 from __future__ import annotations
@@ -51,25 +52,25 @@ _HEADERS: Final = {
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
-    """What one image, and one request, may cost."""
+    """The limits of one image, and of one request."""
 
     image_bytes: int = 20 * 1024 * 1024
-    """What model providers take of one image."""
+    """What model providers accept of one image."""
     request_bytes: int = 40 * 1024 * 1024
-    """Of all images together: as base64 they stay below the 64 MiB that one line to the agent may have."""
+    """All images of a request together. As base64 they stay below the 64 MiB that one line to the agent may have."""
     request_images: int = 20
-    """Different addresses: a request is a conversation, not a crawl."""
+    """Different addresses in one request."""
     at_once: int = 4
-    """Connections of one request, so that nobody makes us press a host."""
+    """Connections of one request, so that nobody can make this server overload another host."""
     redirects: int = 3
-    """A link to a picture takes one or two (to https, to the CDN); more is a loop or a maze."""
+    """A link to an image takes one or two (to https, to the CDN)."""
     seconds: float = 10.0
-    """For one image, redirects and all: the client waits for its first byte meanwhile, and gives up after 60 s;
-    the most images that one request may have take 50 s at the worst."""
+    """For one image with its redirects. The client waits for its first byte meanwhile, and gives up after 60 s; the
+    most images of one request take 50 s at worst."""
 
 
 class ImageFetcher:
-    """Fetches images from the hosts of an allow-list. `close` it at the end."""
+    """Fetches images from the hosts of an allow-list. It must be closed with `close`."""
 
     def __init__(
         self,
@@ -77,9 +78,9 @@ class ImageFetcher:
         limits: ImageLimits | None = None,
         resolver: AbstractResolver | None = None,
     ) -> None:
-        """`allowed`: `example.com`, `*.example.com` (what is below it), `10.0.0.5:8443`; https on the port that is
-        named, else 443, or http where the entry begins with `http://`. Raises `ValueError` for any other entry.
-        `resolver` finds the addresses of names, the system's own if there is none; it is closed by `close`."""
+        """`allowed`: `example.com`, `*.example.com` (the names below it), `10.0.0.5:8443`; https on the given port,
+        else 443, or http where the entry begins with `http://`. Raises `ValueError` for any other entry. `resolver`
+        resolves names (default: the system's); `close` closes it."""
         self.limits = limits or ImageLimits()
         self._allowed = tuple(_entry(each) for each in allowed)
         self._resolver = resolver
@@ -87,8 +88,8 @@ class ImageFetcher:
         self._closed = False
 
     async def fetch(self, url: str) -> str:
-        """The image as a data URL. Raises `Fault` INVALID_REQUEST where it is not allowed or not to be had, and
-        UNAVAILABLE once closed."""
+        """Returns the image as a data URL. Raises `Fault`: INVALID_REQUEST where it is not allowed or cannot be
+        fetched, UNAVAILABLE after `close`."""
         place = self._permitted(_parsed(url))
         try:
             async with asyncio.timeout(self.limits.seconds):
@@ -101,7 +102,7 @@ class ImageFetcher:
             raise _refused(place, "could not be fetched") from None
 
     async def close(self) -> None:
-        """Ends the connections. May be called twice."""
+        """Closes the connections. May be called twice."""
         self._closed = True
         session, self._session = self._session, None
         if session is not None:
@@ -138,7 +139,8 @@ class ImageFetcher:
             raise _refused(place, str(why)) from None
 
     def _open(self) -> ClientSession:
-        """The session, made when it is first needed: it belongs to the loop that runs then."""
+        """Returns the HTTP session, which is made when it is first needed because it belongs to the running event
+        loop."""
         if self._closed:
             raise Fault(STOPPING)
         if self._session is None:
@@ -158,7 +160,7 @@ class ImageFetcher:
     # --- which places ---------------------------------------------------------------------------
 
     def _permitted(self, place: URL) -> URL:
-        """The place as it was given, if it is one that may be fetched from."""
+        """Returns the address unchanged, where images may be fetched from it. Raises `Fault`."""
         if place.user is not None or place.password is not None:
             raise bad_request("An image URL must not hold a user name or password.", PARAM, CODE)
         if not any(entry.permits(place) for entry in self._allowed):
@@ -167,13 +169,13 @@ class ImageFetcher:
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """One line of the allow-list."""
+    """One entry of the allow-list."""
 
     scheme: str
     host: str
     port: int
     below: bool
-    """Whether the names below `host` are meant, and not itself."""
+    """The names below `host` are allowed, and not `host` itself."""
 
     def permits(self, place: URL) -> bool:
         if (place.scheme, place.port) != (self.scheme, self.port):
@@ -203,7 +205,8 @@ def _entry(text: str) -> _Entry:
 
 
 def _host(place: URL) -> str:
-    """The host as it is compared: lower case, in ASCII, an address in its one way to be written."""
+    """Returns the host in the form in which hosts are compared: lower case, ASCII, IP addresses in their canonical
+    form."""
     host = (place.raw_host or "").lower()
     address = literal(host)
     return host if address is None else str(address)
@@ -220,7 +223,7 @@ def _parsed(url: str) -> URL:
 
 
 def _redirected(place: URL, response: ClientResponse) -> URL:
-    """Where a redirect leads."""
+    """Returns the target of a redirect."""
     try:
         target = place.join(URL(response.headers.get("Location", "")))
     except ValueError:
@@ -234,12 +237,12 @@ def _redirected(place: URL, response: ClientResponse) -> URL:
 
 
 class _ForbiddenAddressError(Exception):
-    """A name leads into a network that is not public."""
+    """A name resolves to an address that is not public."""
 
 
 class _PublicAddresses(AbstractResolver):
-    """A resolver that gives public addresses only. It is not asked for an address that is written out: such a
-    one is fetched from only where an entry of the allow-list is that very address."""
+    """A resolver that returns public addresses only. It is not asked about an IP address, which is fetched from only
+    where the allow-list has that very address."""
 
     def __init__(self, inner: AbstractResolver) -> None:
         self._inner = inner
@@ -247,8 +250,8 @@ class _PublicAddresses(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """What the name resolves to. Raises `_ForbiddenAddressError` if any of it is not public: a name that leads
-        both ways is somebody's try."""
+        """Returns the addresses of a name. Raises `_ForbiddenAddressError` where one of them is not public, because a
+        name with both kinds is most likely an attack."""
         found = await self._inner.resolve(host, port, family)
         if not all(is_public(each["host"]) for each in found):
             raise _ForbiddenAddressError
@@ -281,10 +284,11 @@ def _not_allowed(place: URL) -> Fault:
 async def inline_images(
     turn: Turn, fetcher: ImageFetcher | None, fields: Mapping[str, str] | None = None, field: str = PARAM
 ) -> Turn:
-    """The turn with every image that is an https (or http) URL as a data URL; the same turn if there is none.
+    """Returns the turn with each image that is an https (or http) URL as a data URL; the same turn where there is
+    none.
 
-    Raises `Fault` INVALID_REQUEST where one may not be fetched or cannot be: without a `fetcher`, none may. The fault
-    names the field that has the address, by `fields`, or else `field`.
+    Raises `Fault` INVALID_REQUEST for an image that may not or cannot be fetched; without a `fetcher`, none may. The
+    fault names the field of the address: the one in `fields`, else `field`.
     """
     urls = list(dict.fromkeys(part.url for part in _images(turn)))
     if not urls:
@@ -313,7 +317,7 @@ def _images(turn: Turn) -> Iterator[ImagePart]:
 
 @contextmanager
 def _naming(field: str) -> Iterator[None]:
-    """Faults within name this field."""
+    """Makes faults raised within name this field."""
     try:
         yield
     except Fault as fault:
@@ -323,7 +327,7 @@ def _naming(field: str) -> Iterator[None]:
 async def _all_of(
     urls: list[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
 ) -> dict[str, str]:
-    """Each URL's data URL. The first that fails ends the others."""
+    """Returns the data URL of each URL. The first one that fails cancels the others."""
     limits = fetcher.limits
     slots = asyncio.Semaphore(limits.at_once)
     fetched: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""Tools that this server runs for a turn: those of MCP servers, which the operator or the request names.
+"""Adds the tools that this server runs to a turn: those of MCP servers, which the operator or the request names.
 
-`ToolSource` lists and runs them; `app` provides it. Here they are added to a turn.
+`ToolSource` lists and runs them; `app` provides it.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ class ServerTools(msgspec.Struct, frozen=True):
     """The tools of MCP servers for one turn."""
 
     tools: tuple[Tool, ...] = ()
-    """Of the servers that the request names."""
+    """The tools of the servers that the request names."""
     operators: tuple[Tool, ...] = ()
-    """Of the operator's servers."""
+    """The tools of the operator's servers."""
     lists: tuple[Event, ...] = ()
-    """Items that show the client which tools the servers that it named have."""
+    """Items that show the client the tools of the servers that it named."""
     runner: ToolRunner | None = None
-    """Runs them; None where there is nothing to run."""
+    """Runs the tools; None where there are none."""
 
 
 class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request says of MCP servers."""
+    """What a request says about MCP servers."""
 
     offers: tuple[McpOffer, ...] = ()
     """The servers that it names."""
     known: Mapping[str, tuple[ListedTool, ...]] = msgspec.field(default_factory=dict)
-    """Lists of tools that the client has already, by server label."""
+    """Lists of tools that the client already has, by server label."""
     choices: tuple[McpChoice, ...] = ()
-    """What `tool_choice` says of their tools."""
+    """The tools of these servers that `tool_choice` names."""
     max_calls: int | None = None
 
 
 class ToolSource(Protocol):
-    """All MCP servers of this proxy."""
+    """All MCP servers of this server."""
 
     steps: int
     """In how many steps of the model calls are run, in one request."""
@@ -63,22 +63,25 @@ class ToolSource(Protocol):
         known: Mapping[str, tuple[ListedTool, ...]],
         operators: bool,
     ) -> ServerTools:
-        """The tools of the servers that the request names, and of the operator's where `operators` says so.
-        `known`: lists that the client has already, by server label. A server that has no tools now is no fault: an item
-        or the log says so."""
+        """Returns the tools of the servers in the request, and with `operators` those of the operator's servers.
+
+        `known` are lists that the client already has, by server label. A server without tools is no fault: an item or
+        the log says so.
+        """
         ...
 
 
 def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
-    """Whether the turn gets the operator's tools. Not where it has a `tool_choice`, which is about its own."""
+    """Whether the turn gets the operator's tools. A turn with a `tool_choice` does not: the choice is about its own
+    tools."""
     return client.mcp and turn.tool_choice == "auto" and "tool_replies" in agent.capabilities
 
 
 def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
-    """The turn with these tools after its own; `steps` and `calls` limit how many are run here.
+    """Returns the turn with these tools after its own. `steps` and `calls` limit how many calls are run.
 
-    A tool of the request wins over the operator's of the same name, and over one of a server that the request names
-    only where the whole name, with the server's label, is the same.
+    A tool of the request wins over the operator's of the same name, and over a tool of a server in the request where
+    the whole name with the server's label is the same.
     """
     brought = {tool.name for tool in turn.tools}
     operators = [tool for tool in found.operators if _name_at_server(tool) not in brought]

@@ -1,7 +1,7 @@
-"""The folders that agent turns may work in. Every turn gets one of them, or is refused.
+"""The folders that agent turns may work in. A turn gets one of them, or is refused.
 
-Roots are resolved once, links and all; the folder that a request names is resolved before it is compared with them.
-A turn whose commands may write gets no folder in which they could change the server itself.
+The allowed roots are resolved once, symbolic links included. The folder of a request is resolved before it is
+compared with them. A turn whose commands may write gets no folder in which they could change the server itself.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from codex_proxy.core.turn import Turn
 
 
 class Workspace(msgspec.Struct, frozen=True):
-    """The folder of turns that name none, and the resolved roots that all of them lie in."""
+    """The default folder of turns, and the resolved roots in which all folders must lie."""
 
     folder: str
     roots: tuple[str, ...]
     protected: tuple[Protected, ...] = ()
-    """What no writable folder may hold."""
+    """What a folder that commands may write to must not contain."""
     confine_reads: bool = False
-    """Whether commands are kept from reading what the server stores."""
+    """Whether commands must not read what the server stores."""
 
 
 def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, ...] = ()) -> Workspace:
-    """The workspace of the whole server: its folder, and further roots that requests may choose folders in."""
+    """Returns the server's workspace: its folder, and the further roots from which requests may choose."""
     return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))), protected)
 
 
 def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
-    """The workspace of a key that has roots of its own. The folder stays where it lies in one of them."""
+    """Returns the workspace of a key with roots of its own. The default folder stays where it lies in one of them."""
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     inside = _is_inside(os.path.realpath(workspace.folder), resolved)
     folder = workspace.folder if inside else resolved[0]
@@ -41,8 +41,9 @@ def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
 
 
 def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """The turn with its folder resolved. `field`: where the request names the folder; None where it names none. Raises
-    `Fault` for a folder that is outside of the roots, does not exist, or must not be written to."""
+    """Returns the turn with its folder resolved. `field` is the field that names the folder, None where the request
+    names none. Raises `Fault` for a folder outside the roots, one that does not exist, or one that must not be
+    written to."""
     if field is None:
         return _confined(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
     try:
@@ -61,8 +62,8 @@ def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
 
 
 def _confined(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """The turn, confined as the workspace says. Raises `Fault` where its commands could change what runs outside of
-    their sandbox."""
+    """Returns the turn with its reading confined as the workspace says. Raises `Fault` where its commands could
+    change what runs outside the sandbox."""
     turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
     if turn.mode != "agent" or turn.sandbox != "workspace-write":
         return turn

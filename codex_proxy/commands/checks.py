@@ -28,7 +28,7 @@ from codex_proxy.protected_paths import write_conflict
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """What there is to find of the agent that the settings ask for."""
+    """Returns the checks of the agent that the settings choose."""
     reference = plugin_reference(settings)
     facts: dict[str, Fact] = {"plugin": reference}
     try:
@@ -88,7 +88,7 @@ def _running(settings: Settings, health: dict[str, Any], facts: dict[str, Fact])
 
 
 async def health_of(server_url: str) -> dict[str, Any] | None:
-    """What the server there says of itself; None where none of ours is."""
+    """Returns the health report of the server at this address; None where there is none of ours."""
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     try:
         async with (
@@ -212,7 +212,7 @@ def home_check(settings: Settings) -> Check:
 
 
 def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """Where agent turns work: to be read, and written where the sandbox lets them."""
+    """Returns the check of the folder that agent turns work in: readable, and writable where the sandbox allows it."""
     folder = settings.workdir
     facts: dict[str, Fact] = {"path": str(folder), "sandbox": settings.sandbox}
     if is_plain_only(settings):
@@ -242,7 +242,8 @@ def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
 
 
 def _servers_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """A file that cannot be read keeps the server from starting; a program that is not there costs its tools."""
+    """Returns the check of the MCP servers. A file that cannot be read keeps the server from starting; a program that
+    is missing only costs its tools."""
     name = "mcp servers"
     facts: dict[str, Fact] = {"path": str(settings.mcp_config)}
     try:

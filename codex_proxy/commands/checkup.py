@@ -57,7 +57,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_steps(self) -> list[str]:
-        """What to do, in order: first what hinders, then what warns, else how to go on."""
+        """Returns what to do, in order: first what prevents a start, then the warnings, else how to go on."""
         steps = [
             check.advice
             for status in ("failed", "warning")
@@ -85,7 +85,7 @@ MARKS: dict[Status, str] = {"ok": " ok ", "warning": "WARN", "failed": "FAIL", "
 
 
 def as_text(checkup: Checkup, *, every_setting: bool) -> str:
-    """For a person. Settings that have their defaults are left out unless `every_setting`."""
+    """Returns the report as text. Settings with their defaults are left out unless `every_setting`."""
     width = max(len(check.name) for check in checkup.checks)
     lines = [f"[{MARKS[check.status]}] {check.name:{width}}  {check.message}" for check in checkup.checks]
     shown = [each for each in checkup.settings if every_setting or each.source != "default"]

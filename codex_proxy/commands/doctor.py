@@ -61,7 +61,7 @@ def how_to_go_on(port: Check) -> str:
 
 
 def said_of(error: Exception) -> str:
-    """What is wrong with settings, in one sentence that names the first of them."""
+    """Returns what is wrong with the settings, as one sentence that names the first one."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -106,7 +106,7 @@ MASK: Final = "********"
 
 
 def shown(name: str, value: object) -> Fact:
-    """A setting's value as it may be seen: a secret is only known to be there."""
+    """Returns a setting's value for people. Of a secret it says only that there is one."""
     if isinstance(value, SecretStr):
         return MASK
     if value is None or isinstance(value, bool | int):
@@ -117,7 +117,7 @@ def shown(name: str, value: object) -> Fact:
 
 
 def _host_of(url: str) -> str:
-    """An address without what may be a key: whoever takes messages from outside often has one in it."""
+    """Returns the host of an address. The rest is left out, because it may contain a key."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`codex-proxy keys`: makes, shows and takes away keys. The key itself is only ever told to whoever makes it."""
+"""`codex-proxy keys`: makes, lists and removes keys. A key itself is shown only once, to the person who makes it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _limits_of(key: Key) -> str:
 
 
 def _folder(given: str) -> str:
-    """A whole path of a folder that is there, so that a slip of the pen does not lock a key out later."""
+    """Returns the absolute path of a folder that exists, so that a typing error does not lock a key out later."""
     folder = Path(os.path.abspath(os.path.expanduser(given)))
     if not folder.is_dir():
         raise KeysError(f"--root {given} is not a folder")

@@ -57,7 +57,7 @@ def tune_gc() -> None:
 
 
 def banner(server: Any) -> str:
-    """What a person needs to see when the server is up."""
+    """Returns the text that a person sees when the server has started."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{server.port}/v1"
     settings = server.settings

@@ -20,7 +20,7 @@ from codex_proxy.store_lifecycle import StoreOpenError, open_store
 
 
 async def show_stats(settings: Settings, *, as_json: bool) -> str:
-    """How much there is of everything."""
+    """Prints how many objects of each kind the store has."""
     async with existing_store(settings) as store:
         found = await store.stats()
     return msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else _as_text(found)

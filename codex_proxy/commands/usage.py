@@ -67,7 +67,7 @@ def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
 
 
 def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    """What `of_all_keys` gave."""
+    """Prints the rows of `of_all_keys`."""
     if as_json:
         print(escaped_json(json.dumps(rows, indent=2)))
     else:
@@ -123,7 +123,7 @@ def _print(table: Table, console: Console) -> None:
 
 
 def _figures(result: dict[str, Any]) -> list[str]:
-    """A tilde says that something in a count of tokens is an estimate."""
+    """Returns the columns of a row. A tilde marks a number of tokens that contains an estimate."""
     mark = "~" if result["estimated"] else ""
     turns, failed, *tokens = (int(result[name]) for name in _FIGURES)
     return [f"{turns:,}", f"{failed:,}", *(f"{mark}{count:,}" for count in tokens)]

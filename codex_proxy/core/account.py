@@ -47,7 +47,7 @@ class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
     resets_at: int | None = None
     """Seconds since 1970."""
     resets_in: float | None = None
-    """Seconds from when it was told: older agents tell this instead."""
+    """Seconds from the time of the report, which older agents give instead of `resets_at`."""
 
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ def with_reset(failure: Failure, limits: Sequence[AccountLimits], *, told_at: fl
 
 
 def resets_at(window: LimitWindow, told_at: float) -> int | None:
-    """When the window begins anew, in seconds since 1970; None where the agent does not tell."""
+    """Returns when the window starts again, in seconds since 1970; None where the agent did not report it."""
     if window.resets_at is None and window.resets_in is not None:
         return int(told_at + window.resets_in)
     return window.resets_at

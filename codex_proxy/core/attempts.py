@@ -1,8 +1,8 @@
-"""How long a key waits until it is looked at: the more wrong ones its address has brought, the longer, within bounds.
+"""Delays the checks of keys: the more wrong keys came from an address, the longer the next one waits, within limits.
 
-In: addresses of peers, digests of keys, and the time (from an injected clock). Out: seconds. A key that has been right
-from this address before is looked at at once, whoever else comes from there. Any other waits, right or wrong: if only
-the answers to wrong ones came late, whoever tries many at once would know without them. It sleeps for nobody.
+Comes in: addresses, digests of keys, and the time from an injected clock. Goes out: seconds. A key that was right
+from this address before is checked at once. Any other key waits, right or wrong: if only the answers to wrong keys
+were late, an attacker with many requests could ignore the late ones. Nothing sleeps here.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class FailedAttempts:
         """Address and digest of keys that were right; the one that was used longest ago first."""
 
     def delay(self, address: str) -> float:
-        """Notes one more, and gives the seconds until it may be looked at. Raises `TooManyWaitError`.
+        """Notes one more check, and returns the seconds until it may be made. Raises `TooManyWaitError`.
 
-        Several at once are looked at one after the other: opening more connections makes nobody faster.
+        Checks of one address are made one after the other, so that more connections are not faster.
         """
         now, address = self._clock.monotonic(), _network_of(address)
         count, last, looked = self._failed.pop(address, (0, now, now))
@@ -77,7 +77,7 @@ class FailedAttempts:
             self._failed[address] = (count - 1, last, looked)
 
     def was_right(self, address: str, digest: str) -> None:
-        """Notes that this key is right: from now on `is_known` is true for it."""
+        """Notes that this key is right, so that `is_known` is true for it."""
         known = (_network_of(address), digest)
         self._known[known] = None
         self._known.move_to_end(known)
@@ -85,7 +85,7 @@ class FailedAttempts:
             self._known.popitem(last=False)
 
     def was_wrong(self, address: str, digest: str) -> None:
-        """Notes that this key is wrong: `is_known` is false for it."""
+        """Notes that this key is wrong, so that `is_known` is false for it."""
         self._known.pop((_network_of(address), digest), None)
 
     def __len__(self) -> int:

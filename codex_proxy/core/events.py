@@ -1,8 +1,8 @@
-"""The vocabulary: what happens in a turn, in the order in which it happens.
+"""The events of a turn, in the order in which they happen.
 
-Dialects say these; the repair (`core/repair.py`) makes any sequence of them well-formed; renderers read
-what the repair lets through. The `Full*` events are what a child says of a text as a whole: the repair
-turns it into the deltas that are still missing, so no renderer ever sees one.
+Dialects return them, the repair (`core/repair.py`) makes any sequence of them well-formed, and renderers read what
+the repair returns. A `Full*` event has a whole text: the repair turns it into the deltas that are missing, so
+renderers never see one.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class TurnStarted(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnEnded(msgspec.Struct, frozen=True):
-    """The turn has ended. `stop` is a `Stop` or a value of the provider's; with `failed` comes a `failure`.
+    """The turn has ended. `stop` is a `Stop` or a value of the provider's; `failed` comes with a `failure`.
 
-    `trigger` names the child's event that told us; `choice_stops` holds the choices that ended otherwise.
+    `trigger` names the agent's message that ended it; `choice_stops` holds the choices with another reason.
     """
 
     stop: str
@@ -82,7 +82,7 @@ class TurnEnded(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     choice_stops: dict[int, str] | None = None
     cut: bool = False
-    """Ended here by a limit, in the middle of what the agent said: it will not tell what that has cost."""
+    """The server ended the turn by a limit while the agent was writing, so the agent does not report what it cost."""
     stop_sequence: str | None = None
     """The client's stop sequence that ended it."""
 
@@ -149,7 +149,7 @@ class FullArguments(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepCompleted(msgspec.Struct, frozen=True, gc=False):
-    """One model call is over: no further item of this step will come. `usage` where it was told."""
+    """One call of the model is over: no further item of this step comes. `usage` where it was reported."""
 
     usage: Usage | None = None
 
@@ -162,7 +162,7 @@ class UsageReported(msgspec.Struct, frozen=True, gc=False):
 
 
 class Retrying(msgspec.Struct, frozen=True, gc=False):
-    """The agent starts its model call anew: what it said in this step will come again."""
+    """The agent repeats its call of the model: everything of this step comes again."""
 
     message: str
     http_status: int | None = None

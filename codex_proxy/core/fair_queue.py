@@ -1,7 +1,6 @@
-"""Who has one of a number of places, and who waits for one: owners are served in turn, each up to a share.
+"""A queue for a limited number of places. Owners are served in turn, each up to a share.
 
-Decides synchronously, and says what is to be done: whom to let in. What a place is and how somebody waits for it is the
-caller's affair. With a single owner it is a plain queue.
+Decides only who gets a place; the caller does the waiting. With a single owner it is a plain queue.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ T = TypeVar("T")
 
 
 def share_of(places: int, owners: int) -> int:
-    """How many of the places one owner may have: all where nobody else can come, else so many that a quarter (at least
-    one) is left for the others."""
+    """Returns how many of the places one owner may have: all where there is no other owner, else three quarters at
+    most (at least one place stays for the others)."""
     if owners < 2:
         return places
     return max(1, places - max(1, places // 4))
@@ -30,7 +29,7 @@ class FairQueue(Generic[T]):
         self._owners = owners
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[T]] = {}
-        """By owner, the one whose turn is next first. None of these queues is empty."""
+        """The waiters of each owner, in the order in which they are served. None of these queues is empty."""
 
     @property
     def running(self) -> int:

@@ -63,11 +63,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     param: str | None = None
     """The request's field, as OpenAI writes it: `messages[0].content`."""
     retry_after: float | None = None
-    """Seconds until it makes sense to try again, where somebody told us."""
+    """Seconds until another try makes sense, where they are known."""
     repeatable: bool = True
     """False: tools were run for the request, and the same request would run them again."""
     quoted: str = ""
-    """What the message quotes of the agent's own words. They are for whoever they are told to."""
+    """The part of the message that quotes the agent. It is for the client only, and not for the log."""
 
     @property
     def unquoted(self) -> str:
@@ -96,5 +96,5 @@ class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is rais
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:
-    """A `Fault` for a request that the client has to change; `param` names the field."""
+    """Returns a `Fault` for a request that the client has to change; `param` names the field."""
     return Fault(Failure(kind=FaultKind.INVALID_REQUEST, message=message, param=param, code=code))

@@ -34,5 +34,5 @@ class IdSource(Protocol):
     """New names for things of ours."""
 
     def new(self, prefix: str) -> str:
-        """A name that was not given before: `new("chatcmpl-")` gives `chatcmpl-` and 32 characters."""
+        """Returns a new unique id: `new("chatcmpl-")` returns `chatcmpl-` and 32 characters."""
         ...

@@ -1,11 +1,11 @@
-"""Which bytes are an image that models see, and the one way in which it is written as a data URL.
+"""Checks that bytes are an image that models can see, and writes it as a data URL.
 
-In: a data URL or a file's bytes, from whoever sent them. Out: a `data:<type>;base64,` URL whose type is that of the
-bytes, whatever they were declared as. Raises `NoImageError` for anything else: an agent leaves out an image that it
-cannot decode, and answers as if nobody had sent one.
+Comes in: a data URL or the bytes of a file, from anybody. Goes out: a `data:<type>;base64,` URL whose type is that of
+the bytes, whatever type was declared. Raises `NoImageError` for anything else, because an agent leaves out an image
+that it cannot decode, and answers as if there had been none.
 
-Looks at what a decoder needs before it comes to the pixels: the format, the size, and whether the file is whole. It
-decodes no pixels. Everything is read by offsets and by the checksums of `zlib`, so that megabytes take milliseconds.
+Checks the format, the size, and that the file is complete. No pixels are decoded: everything is read by offsets and
+by the checksums of `zlib`, so that megabytes take milliseconds.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def picture_of(payload: str) -> Picture | None:
 
 
 def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
-    """An unsigned number of `size` bytes. Raises `IndexError` behind the end."""
+    """Returns an unsigned number of `size` bytes. Raises `IndexError` after the end of the data."""
     if at + size > len(data):
         raise IndexError
     return int.from_bytes(data[at : at + size], "little" if little else "big")

@@ -47,7 +47,7 @@ class HistoryCall(msgspec.Struct, frozen=True):
     kind: Literal["function", "custom"] = "function"
     id: str | None = None
     own: bool = False
-    """Of a tool that this server ran: clients of some surfaces never hear of it, so none has to echo it."""
+    """A call that this server ran. Clients of some APIs never see it, so no client has to send it back."""
 
 
 class HistoryOutput(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class HistoryOutput(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...]
     kind: Literal["function", "custom"] = "function"
     own: bool = False
-    """As in `HistoryCall`."""
+    """An output of a call that this server ran."""
     approved_by: str | None = None
     """The approval request that the client said yes to: the call has yet to be run, so there are no parts. Whoever
     runs the turn puts its output here first; no agent sees one of these."""

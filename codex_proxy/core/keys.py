@@ -1,11 +1,11 @@
-"""Keys: who may come in, and what each of them may do at most.
+"""API keys, and the limits of each.
 
-In: the text of a keys file, and keys as clients send them. Out: a `KeySet`, or a `KeysError` that says in which entry
-what is wrong. It reads no file and makes no key.
+Comes in: the text of a keys file, and keys as clients send them. Goes out: a `KeySet`, or a `KeysError` that names
+the entry and what is wrong in it. No file is read and no key is made here.
 
-Only digests of keys are known here and kept. A plain SHA-256 is enough: a key is made by us, of 256 bits of chance, so
-that there is no list of likely ones to try. A slow, salted hash would buy nothing, and would let strangers keep the
-server busy with wrong keys.
+Only digests of keys are kept. A plain SHA-256 is enough: the server makes keys from 256 random bits, so that there
+are no likely keys to try. A slow, salted hash would gain nothing, and strangers could keep the server busy with wrong
+keys.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     name: str
     """Whose everything is that is stored with it: another key of the same name goes on with that."""
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-    """Of the key, in hexadecimal digits."""
+    """The digest of the key, in hexadecimal digits."""
     created: str = ""
     """The day, for the operator's own use."""
     rpm: AtLeastOne | None = None

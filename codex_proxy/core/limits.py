@@ -1,8 +1,8 @@
-"""Limits on what a turn may say, that no agent has a knob for: stop sequences, a length, and a size.
+"""The limits of a turn that agents have no setting for: stop sequences, a length, and a size.
 
-In: batches of well-formed events. Out: the events that may pass, and what was hit, if anything. On a hit the
-text is cut exactly there, all open items are closed, and nothing passes any more: the caller interrupts the
-agent and ends the turn with `stop` or `length`. They say nothing of how a turn ends, and they raise nothing.
+Comes in: batches of well-formed events. Goes out: the events that may pass, and the limit that was reached, if any.
+The text is then cut exactly there, all open items are closed, and nothing more passes: the caller interrupts the
+agent and ends the turn with `stop` or `length`. Nothing raises.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class StopSequences:
         return start, stop
 
     def _undecided(self, text: str) -> int:
-        """How many characters at the end may be the beginning of a stop sequence."""
+        """Returns how many characters at the end may be the beginning of a stop sequence."""
         longest = 0
         for stop in self._stops:
             end = text[-(len(stop) - 1) :] if len(stop) > 1 else ""
@@ -154,10 +154,10 @@ class MaxTokens:
 
 
 class MaxSize:
-    """Cuts a turn that says so much that keeping it until its end would take all the room there is.
+    """Cuts off a turn that is too large to be kept in memory until its end.
 
-    Counts what is kept: texts of every kind, raw items, and a share for each delta and item. What a command prints is
-    kept only for whoever asks for it, so an eighth of it counts. It cuts between two events.
+    Counts what is kept: texts of every kind, raw items, and a share for each delta and item. The output of a command
+    is kept only for clients that ask for it, so an eighth of it counts. It cuts between two events.
     """
 
     def __init__(self, size: int) -> None:
@@ -202,7 +202,7 @@ class TurnLimits:
     """
 
     def __init__(self, *, chars: int, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:
-        """`chars`: how large the turn may become, whatever the client asked for."""
+        """`chars` is the largest size of the turn, whatever the client asked for."""
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         self.stop_sequence: str | None = None
         """The one that the turn has ended with."""

@@ -113,8 +113,8 @@ class ByteBudget:
         return self._held.total()
 
     def take(self, owner: str, size: int) -> Refusal | None:
-        """Counts so many bytes more, or says which limit has no room for them. What holds nothing else always has
-        room: one body may be larger than a limit, and is bounded by one of its own."""
+        """Counts `size` more bytes, or returns which limit has no room for them. An owner that holds nothing always
+        has room, because one body may be larger than this limit and has a limit of its own."""
         theirs = self._held[owner]
         if self.each and theirs and theirs + size > self.each:
             return "owner"

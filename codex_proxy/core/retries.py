@@ -1,7 +1,7 @@
-"""What an agent that retries its call of the model has to repeat: the texts that were sent of the step already.
+"""Compares what an agent repeats after a retry of its model call with what was sent of the step already.
 
-An agent that retries says everything of the step again. What repeats the text that was sent is swallowed, what goes
-beyond it is new, and what contradicts it breaks the turn off, since nothing that a client has read can be unsaid.
+An agent that retries sends everything of the step again. Text that was sent already is dropped, further text is new,
+and text that contradicts what was sent ends the turn, because a client has read it already.
 """
 
 from __future__ import annotations

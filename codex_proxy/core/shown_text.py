@@ -1,10 +1,9 @@
-"""What others have said, made fit to show: in a terminal, in a message, in a log.
+r"""Makes text from outside safe to show in a terminal, in a message, and in a log.
 
-A path, a model's name or a model's answer may hold escape sequences (cursor, title, clipboard), ends of lines that
-`\\n` is not (U+2028, U+2029, NEL), and marks that turn the direction of writing around. Each such character is written
-as Python escapes it: `\\x1b`, `\\u202e`. A message repeats no more of a client's words than a person reads. A log says
-of an exception what kind it was and where it happened, never its text, which often holds a piece of what it failed on:
-a prompt, a path, a key.
+A path, a model's name or a model's answer may contain escape sequences (cursor, title, clipboard), line ends other
+than `\n` (U+2028, U+2029, NEL), and marks that change the direction of writing. Each such character is written as
+Python escapes it: `\x1b`, `\u202e`. A message repeats only as much of a client's text as a person reads. A log has
+the kind and place of an exception and never its text, which often holds a piece of a prompt, a path or a key.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def escaped_lines(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """A model's prose for a terminal: what `escaped_lines` escapes is left out, since there it helps no reader."""
+    """Returns a model's text for a terminal. The characters that `escaped_lines` escapes are removed."""
     if text.isprintable():
         return text
     return "".join([char for char in text if _stays(char)])
@@ -71,7 +70,7 @@ MAX_CAUSES: Final = 5
 
 
 def trace_of(error: BaseException) -> dict[str, Any]:
-    """`raised`, `caused_by` (the nearest first) and `at`, from the outermost place to the innermost."""
+    """Returns `raised`, `caused_by` (the nearest cause first) and `at`, from the outermost place to the innermost."""
     return {
         "raised": type(error).__name__,
         "caused_by": [type(cause).__name__ for cause in _causes(error)],

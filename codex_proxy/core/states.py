@@ -1,7 +1,8 @@
-"""States as a table: which state follows on which change. What the table does not list is a fault of ours.
+"""State machines as tables: the next state for each state and change. A change that the table does not list is a
+fault in our code.
 
-The value of a state says what it means, the value of a change what has happened. The documents' diagrams are made from
-the tables by `scripts/gen_states.py`.
+The value of a state says what it means, the value of a change what has happened. `scripts/gen_states.py` makes the
+diagrams of the documents from the tables.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ class TokenLimit:
         self._chars = 0
 
     def room_in(self, text: str) -> int | None:
-        """How many characters of the next delta fit; None for all of them. After a number nothing more fits."""
+        """Returns how many characters of the next delta fit; None for all of them. Once it has returned a number,
+        nothing more fits."""
         before = self._chars
         self._tail.append(text)
         self._chars += len(text)
@@ -115,6 +116,6 @@ def piece_cost(kind: int, piece: str) -> int:
 
 
 def _fitting(kind: int, piece: str, tokens: int) -> int:
-    """How many characters of a piece cost at most `tokens`."""
+    """Returns how many characters of a piece have at most `tokens` tokens."""
     lengths = range(1, len(piece) + 1)
     return bisect_right(lengths, tokens, key=lambda length: piece_cost(kind, piece[:length]))

@@ -58,7 +58,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     web_search: bool = False
     """The model is offered the agent's own search, which its provider runs."""
     max_server_steps: int = 25
-    """Steps of the model whose calls this server may run; one more, and the model is told to answer."""
+    """The most steps of the model in which this server runs calls. In the next step the model is told to answer."""
     max_server_calls: int | None = None
     """How many calls it may run in all."""
     output_schema: msgspec.Raw | None = None

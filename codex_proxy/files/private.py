@@ -1,7 +1,7 @@
-"""Making folders and files that nobody but their owner reads, whatever the umask, and closing those left open.
+"""Makes folders and files that only their owner can read, whatever the umask, and closes those that others can read.
 
-In: paths. Out: folders of mode 0700 and files of mode 0600. Raises `OSError`. What exists keeps its mode unless a
-function says otherwise. Links are not followed where something is opened or closed by name.
+Comes in: paths. Goes out: folders of mode 0700 and files of mode 0600. Raises `OSError`. What exists keeps its mode
+unless a function says otherwise. Symbolic links are not followed where something is opened or closed by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def make_folder(folder: Path) -> None:
 
 
 def create(path: Path) -> int:
-    """A descriptor of a new, empty file for reading and writing. Raises `FileExistsError` also for a link."""
+    """Returns a descriptor of a new, empty file for reading and writing. Raises `FileExistsError` also for a link."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     os.fchmod(descriptor, FILE_MODE)
     return descriptor
@@ -35,8 +35,8 @@ def create(path: Path) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
-    """A file that takes the place of the one at `path` when the body has ended, as a whole or not at all. What is
-    no regular file (a pipe, a terminal) is written to as it is. A link stays one: what it leads to is replaced."""
+    """Opens a file that replaces the one at `path` when the body has ended, as a whole or not at all. Anything but a
+    regular file (a pipe, a terminal) is written to directly. A link stays: its target is replaced."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         with target.open("wb") as out:
@@ -56,8 +56,8 @@ def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
 
 
 def close_to_others(path: Path) -> bool:
-    """Takes away what others may do with a file or folder of ours; whether they could do anything. Never what a link
-    leads to, and never what has come into the place of what was looked at."""
+    """Takes away all rights of others on a file or folder of ours; returns whether they had any. A link's target is
+    never changed, nor a file that has replaced the one that was checked."""
     if not hasattr(os, "O_PATH"):  # not Linux; there `chmod` can be told not to follow a link
         found = path.lstat()
         if not _open_and_ours(found):

@@ -32,7 +32,7 @@ FIELDS = FieldNames(
     output_schema="response_format.json_schema.schema",
 )
 FUNCTIONS_FIELDS = msgspec.structs.replace(FIELDS, tool_schema="functions[{}].parameters")
-"""Of requests that offer `functions`, which came before `tools`."""
+"""The field names of requests with `functions`, the older form of `tools`."""
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,11 +16,11 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Chapter: TypeAlias = Literal[
     "Chat Completions", "Messages", "Models", "Responses", "Conversations", "Usage", "The server itself"
 ]
-"""Of the API reference."""
+"""A chapter of the API reference."""
 
 Kind: TypeAlias = Literal["turn", "stored", "read", "open"]
-"""Which faults an endpoint may end with: it runs a turn of the agent; it needs the store; it tells what is known; it
-tells that without a key."""
+"""Decides which faults an endpoint may answer with. `turn`: runs a turn of the agent; `stored`: needs the store;
+`read`: reports what is known; `open`: reports it without a key."""
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
@@ -65,7 +65,7 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     body_required: bool = True
     body_description: str = ""
     answers: dict[str, Schema | str]
-    """By status a schema of JSON, or else a type of content."""
+    """The answers by status: a schema of JSON, or a content type."""
     streams: str = ""
     """The component that a stream's events are; empty where there is no stream."""
 
@@ -100,7 +100,7 @@ def served_by(app: web.Application) -> tuple[Endpoint, ...]:
 
 
 def errors_of(request: web.BaseRequest) -> Surface:
-    """Whose shape an error of this request has."""
+    """Returns the API whose shape the errors of this request have."""
     endpoint = request.get(ENDPOINT)
     if (endpoint is None or endpoint.also_anthropic) and asks_anthropic(request):
         return "messages"

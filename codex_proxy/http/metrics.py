@@ -39,14 +39,14 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     first_seconds: float | None
     """Until there was something to show; None where that never came."""
     model: str | None
-    """As the client wrote it; None where it asked for none."""
+    """The model's name in the request; None where there is none."""
     deltas: int
     choices: int | None
     """How many choices a chat answer was to have (`choice_count` in the log); None elsewhere."""
     finish_reasons: tuple[str, ...]
     """Every reason that a choice ended for; of a response, its status. Empty where it did not end."""
     tokens: dict[str, int]
-    """By kind; empty where nobody counted."""
+    """The tokens by kind; empty where none were counted."""
 
 
 class Meter(Protocol):
@@ -55,7 +55,7 @@ class Meter(Protocol):
     def count(self, record: RequestRecord) -> None: ...
 
     def exposition(self) -> tuple[bytes, str]:
-        """All metrics as text, and its media type."""
+        """Returns all metrics as text, and its media type."""
         ...
 
 
@@ -139,7 +139,7 @@ def _finish_reasons(notes: dict[str, object]) -> tuple[str, ...]:
 
 
 def _tokens(notes: dict[str, object], counts: EventCounts) -> dict[str, int]:
-    """As the agent told them; else as they were estimated for the answer."""
+    """Returns the tokens that the agent reported, else the estimate in the answer."""
     usage = counts.usage
     if usage is not None:
         return {

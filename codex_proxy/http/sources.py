@@ -106,7 +106,7 @@ async def start(manager: RunScheduler, turn: Turn, owner: str, *, runner: ToolRu
 async def start_samples(
     manager: RunScheduler, turn: Turn, count: int, owner: str, *, runner: ToolRunner | None = None
 ) -> SampledRuns:
-    """The same turn `count` times. Where one cannot begin, none goes on, and its `Fault` is raised."""
+    """Starts the same turn `count` times. Where one cannot start, all are ended and its `Fault` is raised."""
     starting = [asyncio.ensure_future(manager.start(turn, owner, runner=runner)) for _ in range(count)]
     try:
         return SampledRuns(await asyncio.gather(*starting))

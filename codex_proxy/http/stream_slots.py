@@ -75,7 +75,7 @@ class StreamSlots:
         self._by_owner: Counter[str] = Counter()
 
     def acquire(self, request_id: str, owner: str = "") -> StreamSlot:
-        """A slot for one stream. Raises `NoSlotFault`."""
+        """Takes a slot for one stream. Raises `NoSlotFault`."""
         before, of_owner = self.active, self._by_owner[owner]
         if self._limit is not None:
             is_full = before >= self._limit
@@ -152,7 +152,7 @@ def stream_slot(request: web.Request) -> Iterator[None]:
 
 
 def _acquired(request: web.Request) -> StreamSlot:
-    """A slot; its count goes into the reply's headers where the test endpoints are on."""
+    """Takes a slot. The number of slots in use is put into the headers where the test endpoints are on."""
     try:
         slot = request.app[STREAM_SLOTS].acquire(request[REQUEST_ID], request[OWNER])
     except NoSlotFault as fault:

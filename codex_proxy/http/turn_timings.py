@@ -52,7 +52,7 @@ class EventCounts:
 
 
 EVENT_COUNTS: ContextVar[EventCounts | None] = ContextVar("event_counts", default=None)
-"""Of the request that is being handled; None where nobody counts."""
+"""The counts of the request that is being handled; None where nothing is counted."""
 
 
 class TurnTimings:

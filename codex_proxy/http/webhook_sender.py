@@ -62,7 +62,7 @@ class WebhookSender:
         """Delivered or given up, but the store could not take them out of the outbox: not again in this process."""
 
     def pending(self, response_id: str, status: str) -> list[PendingWebhook]:
-        """What is to be told of a response that ends with this status, one for each target."""
+        """Returns the deliveries for a response that ends with this status, one for each target."""
         event_id = event_id_of(response_id)
         body = webhook_body(
             event_id=event_id, response_id=response_id, status=status, created_at=int(self._clock.epoch())

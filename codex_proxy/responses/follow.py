@@ -1,7 +1,7 @@
 """Follows the stream of a background response, from any event on.
 
-A follower reads the frames that the store has, then those that the running response releases. One that falls behind the
-buffer of the response goes back to the store: however slow it is, nobody waits for it.
+A follower reads first the frames in the store, then those that the running response releases. A follower that falls
+behind the response's buffer reads from the store again, so nobody waits for a slow one.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Follower:
                 self._fetched, self._deleted = [], True
 
     def take(self) -> bytes:
-        """What is new; behind the last event, the end of the stream."""
+        """Returns the new frames; after the last event, the end of the stream."""
         if self._fetched is not None:
             frames, self._fetched = self._fetched, None
         else:

@@ -112,7 +112,7 @@ class ResponseReader:
         return data + self._end if data and self._frames.finished else data
 
     def take_frames(self) -> Frames:
-        """What is new, as single frames."""
+        """Returns the new frames, one by one."""
         return self._frames.take()
 
     def open(self) -> bytes:

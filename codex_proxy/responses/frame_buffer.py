@@ -1,7 +1,7 @@
 """The rendered frames of one response, for any number of readers.
 
 Each reader has a queue of the batches that it has not taken. A batch that all readers have taken, or that came while
-nobody read, is gone: whoever wants it later finds it in the store, where the response keeps its events there.
+there was no reader, is dropped; later readers find it in the store, where the response stores its events.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class FrameBuffer:
             reader.wake()
 
     def reader(self, max_bytes: int | None = None) -> FrameReader:
-        """A reader of what is appended from now on. One that leaves more than `max_bytes` untaken loses it all, and
-        is `overrun`."""
+        """Returns a reader of what is appended from now on. A reader with more than `max_bytes` untaken loses all of
+        it, and is `overrun`."""
         reader = FrameReader(self, max_bytes)
         if not self.ended:
             self._readers.append(reader)
@@ -92,7 +92,7 @@ class FrameReader:
             self._waiter = None
 
     def take(self) -> Frames:
-        """What is new, without waiting."""
+        """Returns the new frames, without waiting."""
         batches, self._batches, self._size = self._batches, [], 0
         self.overrun, self.finished = False, self._buffer.ended
         if batches:

@@ -85,7 +85,7 @@ async def prepare_in_context(
     created: float,
     held: ConversationTurn | None = None,
 ) -> PreparedResponse:
-    """The same for a context that was read already. What its owner may do now counts."""
+    """Prepares a response whose context was read before. The limits of its owner are those of now."""
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
         turn,
@@ -184,7 +184,7 @@ async def _with_server_tools(
 
 
 async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse) -> PreparedResponse:
-    """The same response without the older half of its context, where `may_shorten` allows it. Raises `Fault`."""
+    """Returns the response without the older half of its context, where `may_shorten` allows it. Raises `Fault`."""
     context = shortened(prepared.context)
     assert context is not None, "there is something to leave out"
     return await prepare_in_context(

@@ -63,8 +63,8 @@ class RunningResponse(ABC):
         paced: bool,
         observe: Observe | None = None,
     ) -> None:
-        """`paced`: what its reader has not taken slows the agent down. `observe` is called with each batch of events
-        before it is rendered."""
+        """`paced`: frames that its reader has not taken slow the agent down. `observe` is called with each batch of
+        events before it is rendered."""
         self.id = prepared.id
         self.owner = prepared.owner
         self.streams = delivery != "whole"
@@ -249,7 +249,7 @@ class RunningResponse(ABC):
         self.buffer.end()
 
     def spending(self) -> Spending:
-        """What the turn has cost so far. A response that could not be saved has failed."""
+        """Returns the tokens of the turn so far. A response that could not be saved counts as failed."""
         spending = self._renderer.spending()
         return msgspec.structs.replace(spending, failed=spending.failed or self.failure is not None)
 

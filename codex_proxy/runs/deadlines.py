@@ -38,7 +38,7 @@ class DeadlineWatch:
         self._arm()
 
     def alive(self, *, visible: bool) -> None:
-        """Notes that the agent did something; `visible`: the client sees something of it."""
+        """Notes that the agent did something; `visible`: something that the client sees."""
         self._last = self._scheduler.time()
         self._visible = self._visible or visible
 

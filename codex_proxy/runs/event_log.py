@@ -30,9 +30,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """Append-only. `on_backlog` hears how far the slowest reader is behind, in bytes, when that changes; but not as
-    long as it stays below `LOW_WATER`, where it concerns nobody.
-    """
+    """An append-only log of events. `on_backlog` is called with how many bytes the slowest reader is behind, when
+    that changes and is not below `LOW_WATER`."""
 
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
         self.ended = False
@@ -58,7 +57,7 @@ class EventLog:
             self._on_backlog = None  # its owner holds this log: no cycle outlives the turn
 
     def cursor(self) -> Cursor:
-        """A reader that begins with what the log still holds."""
+        """Returns a reader that begins with the first event that the log still holds."""
         cursor = Cursor(self, self._dropped, self.appended - sum(batch.size for batch in self._batches))
         self._cursors.append(cursor)
         return cursor
@@ -118,10 +117,12 @@ class Cursor:
         self._log = log
         self._waiter: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Of the first wait: asked for once, since the answer takes a call of the system (until Python 3.12)."""
+        """The event loop, looked up at the first wait and kept, because looking it up costs a system call (until
+        Python 3.12)."""
 
     def take(self, *, passed_on: bool = True) -> list[Event]:
-        """What is new, without waiting. `passed_on` False: it counts as the reader's backlog until `pass_on`."""
+        """Returns the new events, without waiting. Where not `passed_on`, they count as the reader's backlog until
+        `pass_on`."""
         batches = self._log.after(self.position)
         if not batches:
             return []
@@ -135,7 +136,7 @@ class Cursor:
         return [event for batch in batches for event in batch.events]
 
     def pass_on(self) -> None:
-        """What was taken has found its reader: it is no backlog any more."""
+        """Notes that the taken events were passed on, so that they are no backlog any more."""
         if self.seen != self._taken:
             self.seen = self._taken
             self._log.report()

@@ -63,10 +63,10 @@ class ReusedSession(msgspec.Struct, frozen=True):
 
 
 def thread_key(owner: str, turn: Turn) -> bytes:
-    """A digest of what must be the same for a session to serve another turn.
+    """Returns a digest of everything that must be equal for a session to serve another turn.
 
-    What is fixed when it starts, and what the agent keeps for later turns that do not say it anew (effort,
-    summary, tier); a pending turn's output schema cannot be changed either.
+    That is what cannot be changed after its start, and what the agent keeps for later turns that do not set it
+    (effort, summary, tier). The output schema of a turn that waits for outputs cannot be changed either.
     """
     fixed = (
         owner,
@@ -93,7 +93,7 @@ class IdleSessions:
         self._limits = limits
         self._scheduler = scheduler
         self._kept: OrderedDict[int, _IdleSession] = OrderedDict()
-        """By the session's identity, the longest kept first."""
+        """The idle sessions by identity, the longest idle first."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -159,7 +159,8 @@ class IdleSessions:
 
 
 def _fits(pending: PendingOutputs, fresh: Sequence[HistoryItem]) -> bool:
-    """An idle thread takes anything new; a pending one exactly the outputs that it waits for."""
+    """Whether a session can continue with these items: any items on an idle thread, exactly the outputs that it waits
+    for on a pending one."""
     if not pending.visible:
         return not any(isinstance(item, HistoryOutput) for item in fresh)
     outputs = [item.call_id for item in fresh if isinstance(item, HistoryOutput)]

@@ -1,8 +1,8 @@
-"""What the model said in a turn, as items that can be kept with the answer, and as history when it goes on.
+"""Returns what the model said in a turn, to be stored with the answer and used as history later.
 
-A client sees less than the model: not its reasoning, not the calls that were answered for it. Kept in their order
-beside what was shown, they let the model see the same input again, and only new items behind it. The same is done
-for steps with calls where no turn is kept (`tools/replay.py`).
+A client sees less than the model did: no reasoning, and not the calls that this server answered. They are kept in
+order with the answer, so that the model later sees the same input again, with only new items after it.
+`tools/replay.py` does the same for turns that are not stored.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class ItemHead(msgspec.Struct, frozen=True):
 
 
 def model_items(run: Run, identity: str) -> list[ModelItem]:
-    """All that the model has to see again of this turn, in order; outputs that the client never saw at the end."""
+    """Returns everything of this turn that the model must see again, in order; outputs that the client never saw come
+    last."""
     remembered = remembered_turn(run.raw, run.attempt.policy, identity)
     answers = [
         {"type": "function_call_output", "call_id": call_id, "output": remembered.hidden[call_id]}

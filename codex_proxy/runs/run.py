@@ -1,15 +1,15 @@
-"""A run owns one turn of a client: it drives sessions with the agent, and appends what they give to the log.
+"""A run owns one turn of a client: it drives sessions with the agent, and appends their events to the log.
 
-Events pass these stages on their way from a session to the log, each `feed(events) -> events`:
+On their way from a session to the log events pass these stages, each `feed(events) -> events`:
 
-1. the attempt: the tool policy, which decides who answers a call, then the check of an answer under its schema;
+1. the attempt: the tool policy, which decides who answers a call, then the check of the answer against its schema;
 2. the repair, which makes any sequence well-formed;
-3. the run itself, which keeps raw items, adds up usage, and answers what nobody else does;
+3. the run itself, which keeps raw items, adds up usage, and answers requests that nothing else answers;
 4. the limits: size, stop sequences, length.
 
-A run has no task of its own: what a session gives passes all stages and is logged in the same call. An HTTP request
-reads the log, and may `interrupt`; it never owns a child. A turn takes one or more steps of the agent, and two tries
-at most; a session whose process was gone when it was taken counts as none.
+A run has no task: a batch of events passes all stages and is logged within one call. An HTTP request reads the log,
+and may `interrupt`; it never owns a child. A turn takes one or more steps of the agent and at most two attempts; a
+session whose process was already gone when it was taken does not count.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RunOwner(Protocol):
         ...
 
     def check(self, run: Run, attempt: Attempt, checks: Sequence[Check]) -> Coroutine[Any, Any, None]:
-        """A coroutine that checks texts under their schemas, and calls `run.verdicts_received`."""
+        """Checks texts against their schemas, and then calls `run.verdicts_received`."""
         ...
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
@@ -114,7 +114,7 @@ class Run:
     ) -> None:
         self.log = EventLog(self._backlog)
         self.turn = turn
-        """As the client asked for it."""
+        """The turn as the client asked for it."""
         self.client = client
         """Whose turn it is."""
         self.attempt = attempt
@@ -129,13 +129,14 @@ class Run:
         """Calls were made here, with whatever effects they have."""
         self._session: AgentSession | None = None
         self._replayable: Literal["", "unheard", "unseen"] = ""
-        """Another thread does as well, should the process end: of a kept one while the client has seen nothing, of
-        a new one on a process of several while that has not said a word, and so was gone before."""
+        """Whether another session may take over when the process ends. `unseen`: on a reused session, while the
+        client has seen nothing. `unheard`: on a new session of a shared process, while it has printed nothing, so
+        that the process had ended before."""
         self._replayed = False
         self._repair = TurnRepair()
         self._limits = TurnLimits(chars=most, stop=turn.stop, max_tokens=turn.max_tokens)
         self._spent_before = Usage()
-        """By a first try that was thrown away."""
+        """The tokens of a first attempt that was thrown away."""
         self._spent = Usage()
         self._paused = False
         self._watch = DeadlineWatch(deadlines, scheduler, self.fail)
@@ -144,12 +145,12 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Nothing more comes; the log may not show the end yet."""
+        """Whether nothing more comes. The log may not show the end yet."""
         return self._repair.ended
 
     def add_first_events(self, events: Sequence[Event]) -> None:
-        """What the client hears before anything of the agent's. It is no answer yet: the agent may be late all the
-        same."""
+        """Adds events that the client sees before the agent's. They do not count as an answer, so the agent's
+        deadlines stay."""
         self._append(self._repair.feed(events), 0)
 
     def add_events(self, events: Sequence[Event]) -> None:

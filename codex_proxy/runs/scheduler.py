@@ -92,7 +92,7 @@ class RunScheduler:
         self.memory: StepMemory = memory or RamStepMemory(StepMemorySettings(), epoch)
         self.kept = IdleSessions(kept or IdleLimits(), asyncio.get_running_loop)
         self.checks = SchemaChecks()
-        """Of schemas, and of what the model said under them."""
+        """Checks schemas, and the model's texts against them."""
         self._limits = limits
         self._deadlines = deadlines
         self._slots = Slots(limits.running, owners)
@@ -130,12 +130,12 @@ class RunScheduler:
         runner: ToolRunner | None = None,
         first: Sequence[Event] = (),
     ) -> Run:
-        """A run that has begun. A `Fault` where there is no room, or the agent cannot take the turn.
+        """Starts a run and returns it. Raises a `Fault` where there is no room, or the agent cannot take the turn.
 
-        `owner` names whose turn it is: nobody else gets what is remembered or kept of it. `durable`:
-        what is remembered of it may lie on disk. `replay` tells the same history with the model's own items in it, for
-        a thread that has not seen them. `runner` runs the tools that are ours; `first` is what the client hears before
-        anything of the agent's.
+        `owner` names whose turn it is: no other owner gets what is remembered or kept of it. `durable`: what is
+        remembered of it may be written to disk. `replay` is the same history with the model's own items in it, for a
+        thread that has not seen them. `runner` runs this server's tools; `first` are events that the client sees
+        before the agent's.
         """
         slot = await self._slot(owner)
         to_run = bool(approved_calls(turn))
@@ -360,7 +360,8 @@ class RunScheduler:
 
 
 def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
-    """The turn, which is the one asked for and perhaps more words behind it, with its history as replayed."""
+    """Returns the turn with `replay` as its history. The turn may be the one asked for with more words at the end of
+    its history."""
     if replay is None:
         return turn
     return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))

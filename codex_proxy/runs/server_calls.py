@@ -1,6 +1,6 @@
-"""Calls of the model that this server runs itself, while they are under way: one task each, ended with their run.
+"""The calls of a run that this server executes: one task for each, cancelled with the run.
 
-Who runs a tool comes in through `ToolRunner`, which `app` fills. A call that fails is an output that says so.
+A `ToolRunner`, which `app` provides, executes them. A call that fails has an output that says so.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class ServerCalls:
 
 
 def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
-    """What has to be run before the turn can begin: calls that the client has approved, each with the approval
-    request's id."""
+    """Returns the calls that the client has approved and that must run before the turn begins, each with the id of
+    its approval request."""
     waiting = {
         item.call_id: item.approved_by
         for item in turn.history

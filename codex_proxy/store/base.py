@@ -1,15 +1,15 @@
-"""What a store takes, gives and promises, and its values. It knows no database; importing it is cheap.
+"""The interface of a store, its promises, and its values. Independent of any database, and cheap to import.
 
-Promises that every implementation keeps:
+Promises that each implementation keeps:
 
-- A write that returned is on disk and every later read sees it. A write whose caller was cancelled, or that
-  raised `StoreUnavailable`, is either there as a whole or not at all.
-- Every object has an owner. What another owner made does not exist: reads give None or nothing, writes raise
+- A write that returned is on disk, and every later read sees it. A write whose caller was cancelled, or that raised
+  `StoreUnavailable`, is either there as a whole or not at all.
+- Every object has an owner. An object of another owner does not exist: reads return None or nothing, writes raise
   `NotStored`.
 - Order is the order of writing. Times and ids come from the caller or the injected clock.
 
-Errors: `StoreUnavailable` (now it cannot; nothing that was acknowledged is lost), `NotStored`, `StoreConflict`,
-and when a store is opened `StoreRefused`. Anything else that a method raises is a bug.
+Errors: `StoreUnavailable` (not possible now; no acknowledged write is lost), `NotStored`, `StoreConflict`, and when a
+store is opened `StoreRefused`. Anything else that a method raises is a bug.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class ContextTooLarge(StoreError):  # noqa: N818
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is kept; None is no limit. What goes first is what was touched longest ago.
+    """How much is kept; None is no limit. What was not used for the longest time is removed first.
 
-    A response goes only when nothing continues it: a chain that is still used never loses its beginning.
+    A response is removed only when no other response continues it, so a chain that is in use keeps its beginning.
     """
 
     age: float | None = 30 * 86400.0
@@ -125,9 +125,9 @@ class StoredItem(msgspec.Struct, frozen=True):
 
     id: str
     json: bytes
-    """As the client sees it; empty for what only the model sees (hidden calls and their outputs)."""
+    """The item as the client sees it; empty for items that only the model sees (hidden calls and their outputs)."""
     raw: bytes = b""
-    """As the model must see it again; empty where that is `json`."""
+    """The item as the model must see it again; empty where `json` is that."""
     created: float = 0.0
 
     @property
@@ -325,8 +325,8 @@ class Responses(Protocol):
         ...
 
     async def unfinished_responses(self) -> list[StoredResponse]:
-        """Every background response, of all owners, whose status is in `UNFINISHED`, oldest first. Damaged ones are
-        left out: one of them must not keep the others from being taken up, and whoever asks for it is told."""
+        """Returns every background response of all owners whose status is in `UNFINISHED`, oldest first. Damaged ones
+        are left out, so that the others can go on; reading a damaged one reports the damage."""
         ...
 
     async def append_frames(self, owner: str, response_id: str, frames: Sequence[Frame]) -> None:
@@ -370,11 +370,11 @@ class Conversations(Protocol):
         version: int | None = None,
         limited: bool = True,
     ) -> tuple[StoredItem, ...]:
-        """Appends all of them or none, and gives them with references resolved.
+        """Appends all items or none, and returns them with references resolved.
 
-        Raises `NotStored` (the conversation, or a referenced item), `StoreConflict` (an id that the conversation has;
-        a version other than the one given) and, where `limited`, `ContextTooLarge`. What a turn has said is not
-        limited: it was answered already, and the next turn is refused.
+        Raises `NotStored` (the conversation, or a referenced item), `StoreConflict` (an id that the conversation
+        already has; another version than the given one) and, where `limited`, `ContextTooLarge`. The items of a turn
+        are not limited, because it was answered already; the next turn is refused.
         """
         ...
 
@@ -383,7 +383,7 @@ class Conversations(Protocol):
         ...
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
-        """A visible item. Raises `NotStored` for the conversation."""
+        """Returns a visible item. Raises `NotStored` for a conversation that does not exist."""
         ...
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Conversation:

@@ -54,7 +54,7 @@ class _HeldError(Exception):
 
 
 def _locked(store: Path) -> int:
-    """A descriptor with the lock. Raises `StoreRefused`, and `_HeldError`."""
+    """Locks the store and returns the descriptor that holds the lock. Raises `StoreRefused` and `_HeldError`."""
     # Beside the file itself, whatever links lead to it. A hard link is refused when the store is opened.
     real = Path(os.path.realpath(store))
     path = real.with_name(real.name + ".lock")

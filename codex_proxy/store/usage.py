@@ -13,7 +13,8 @@ import msgspec
 
 HOUR: Final = 3600
 MAX_FIGURE: Final = 1 << 48
-"""Of one figure of one turn. Agents tell these numbers; a sum of many such must still be one that SQLite holds."""
+"""The largest number that one turn may add. Agents report these numbers, and a sum of many must fit into SQLite's
+integers."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,9 +22,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     turns: int = 0
     failed: int = 0
-    """Of the turns: those that failed, or found no place."""
+    """Turns that failed, or were not started because there was no room."""
     estimated: int = 0
-    """Of the turns: those whose tokens nobody told, so that they are an estimate."""
+    """Turns whose tokens are an estimate, because nobody reported them."""
     input: int = 0
     cached: int = 0
     output: int = 0
@@ -95,7 +96,7 @@ class RamUsage:
     def __init__(self, most: int = MAX_ENTRIES) -> None:
         self._most = most
         self._figures: dict[tuple[int, str, str], Figures] = {}
-        """By hour, owner and model."""
+        """The sums by hour, owner and model."""
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
         for entry in entries:

@@ -119,5 +119,5 @@ def _figures(spending: Spending, *, failed: bool) -> Figures:
 
 
 def _bounded(count: int) -> int:
-    """What an agent tells of its tokens may be any number."""
+    """Returns the number within limits, because an agent may report any number."""
     return max(0, min(count, MAX_FIGURE))

@@ -1,1 +1,2 @@
-"""Tools of the client: who answers a call, what stays hidden, and what the model sees again. Sans-IO."""
+"""The client's tools and output schemas: who answers a call, what the client does not see, and what the model sees
+again. No IO."""

@@ -1,7 +1,7 @@
-"""One try of a turn: what the agent is given for it, and who watches what comes back.
+"""One attempt at a turn: what the agent is given, and the policies that its events pass.
 
-A turn is tried once, and once more where its model did not do what the client required (a call, a text under a
-schema): then with a reminder that is not remembered.
+A turn gets a second attempt where the model did not do what the client requires (a call, a text that matches a
+schema). The second attempt has a reminder, which is not kept in the history.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from codex_proxy.tools.server_calls import ToolOutput
 
 
 class Attempt:
-    """What the events of one try pass, in this order: the tool policy, then the check of the answer.
+    """Passes the events of one attempt through the tool policy and then through the check of the answer.
 
-    Each method returns what may go on and what there is to do. Nothing passes while a check of `PolicyResult.checks`
-    is under way; its verdicts come to `with_verdicts`.
+    Each method returns the events that may go on and what is to be done. Nothing goes on while a check of
+    `PolicyResult.checks` is running; `with_verdicts` takes its result.
     """
 
     def __init__(
@@ -36,17 +36,17 @@ class Attempt:
         keeps_choice: bool,
     ) -> None:
         self.turn = turn
-        """As the agent is given it."""
+        """The turn as the agent gets it."""
         self.policy = policy
         self.check = check
         self.form = form
-        """What the agent is given of the turn's output schema."""
+        """The form of the turn's output schema that the agent gets."""
         self.as_asked = as_asked
-        """Nothing was added to what the client said."""
+        """Nothing was added to what the client sent."""
         self._keeps_choice = keeps_choice
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
-        """Takes what the agent does."""
+        """Takes events of the agent."""
         return self._checked(self.policy.feed(events))
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> PolicyResult:
@@ -54,17 +54,17 @@ class Attempt:
         return self._checked(self.policy.tool_finished(ask_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
-        """Takes the verdicts on the checks that were asked for last, in their order."""
+        """Takes the results of the checks that were asked for last, in their order."""
         if self.check is not None and self.check.checks:
             return self._with_check(PolicyResult(self.check.with_verdicts(verdicts), []))
         return self._checked(self.policy.with_verdicts(verdicts))
 
     def anew(self, turn: Turn) -> Attempt:
-        """Another first try, of `turn`, under the same conditions."""
+        """Returns another first attempt, at `turn`, under the same conditions."""
         return first_attempt(turn, self.form, keeps_choice=self._keeps_choice)
 
     def next(self, turn: Turn) -> Attempt:
-        """The second try of `turn`, with a reminder of what was wrong in this one."""
+        """Returns the second attempt, at `turn`, with a reminder of what was wrong in this one."""
         return _attempt(turn, self.form, again=True, wrong=None if self.check is None else self.check.wrong)
 
     def _checked(self, result: PolicyResult) -> PolicyResult:
@@ -74,7 +74,7 @@ class Attempt:
         return self._with_check(result)
 
     def _with_check(self, result: PolicyResult) -> PolicyResult:
-        """The result with what the check of the answer has to say."""
+        """Passes the events of a result through the check of the answer."""
         assert self.check is not None
         result.checks = result.checks or self.check.checks
         result.again = result.again or self.check.wrong is not None
@@ -82,8 +82,8 @@ class Attempt:
 
 
 def first_attempt(turn: Turn, form: StrictForm | None, *, keeps_choice: bool = False) -> Attempt:
-    """`form`: what the agent is given of the turn's output schema; None where it can be given nothing. `keeps_choice`:
-    the agent makes its model keep `tool_choice`, which need not be told in words."""
+    """Returns the first attempt at a turn. `form` is the form of its output schema that the agent gets, None where it
+    can get none. `keeps_choice`: the agent enforces `tool_choice` itself, so that the model is not told in words."""
     return _attempt(turn, form, again=False, wrong=None, keeps_choice=keeps_choice)
 
 

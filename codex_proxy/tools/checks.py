@@ -1,4 +1,5 @@
-"""What may take long to find out of schemas, and of texts under them: asked for here, made elsewhere."""
+"""Checks of schemas and of texts against schemas. They may take long, so they are only described here and run in a
+worker."""
 
 from __future__ import annotations
 
@@ -8,35 +9,36 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 
 class Check(msgspec.Struct, frozen=True):
-    """A text that has to be valid under a schema (JSON)."""
+    """A text that must be valid under a JSON schema."""
 
     schema: bytes
     text: str
     fitted: bool = False
-    """It was said under the schema's strict form, which is undone first."""
+    """The text follows the schema's strict form, which is undone before the check."""
 
 
 class StrictForm(msgspec.Struct, frozen=True):
-    """A client's schema in the form that the provider takes."""
+    """A client's schema in a form that the provider accepts."""
 
     schema: bytes
     to_undo: bool = False
-    """Something stands for properties that are absent, and has to be taken out of the answer again."""
+    """The answer contains placeholders for absent properties, which must be removed."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The result of a check: `wrong` is None or a sentence; `unchecked` says why no check could be made."""
+    """The result of a check. `wrong` is a sentence, or None; `unchecked` says why the check could not be made."""
 
     wrong: str | None = None
     unchecked: str | None = None
     rewritten: str | None = None
-    """The text as the client gets it, where that is another than the model's."""
+    """The text for the client, where it differs from the model's."""
     form: StrictForm | None = None
-    """Of the schema, where that was asked for and there is one."""
+    """The strict form of the schema, where one was asked for and exists."""
 
 
 def not_checked(what: str, reason: str) -> Failure:
-    """The failure of a turn whose text could not be checked. `what`: what has the schema, to begin a sentence with."""
+    """Returns the failure of a turn whose text could not be checked. `what` names the owner of the schema and begins
+    a sentence."""
     return Failure(
         kind=FaultKind.UPSTREAM_ERROR,
         code="schema_check_failed",

@@ -1,8 +1,7 @@
-"""Whether a history goes on where another ended: each item as a digest, and what a client will echo.
+"""Finds out whether a history continues where a kept thread ended, by a digest of each item.
 
-A thread that was kept may be used again only if the new request's history begins with exactly what that thread
-has seen and said. Items that clients do not echo (reasoning, messages that say nothing, calls that this server ran)
-do not count.
+A kept thread is used again only where the new history begins with exactly what that thread has seen and said. Items
+that clients do not send back (reasoning, empty messages, calls that this server ran) do not count.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ Prints = tuple[bytes, ...]
 
 
 def prints_of(history: Sequence[HistoryItem]) -> tuple[Prints, tuple[int, ...]]:
-    """The digests of a history, and for each the index behind its last item (assistant messages count as one)."""
+    """Returns the digests of a history, and for each the index after its last item. Assistant messages in a row count
+    as one."""
     prints: list[bytes] = []
     ends: list[int] = []
     index = 0
@@ -60,7 +60,7 @@ def _is_assistant(item: HistoryItem) -> bool:
 
 
 def _own(item: HistoryItem) -> bool:
-    """Whether the item is a call that this server ran, or its output: not every API shows these to clients."""
+    """Whether the item is a call that this server ran, or its output. Not every API shows them to clients."""
     return isinstance(item, HistoryCall | HistoryOutput) and item.own
 
 
@@ -95,9 +95,9 @@ def _digest(*parts: str) -> bytes:
 def fresh_after(
     seen: Prints, history: Sequence[HistoryItem], printed: tuple[Prints, tuple[int, ...]]
 ) -> tuple[HistoryItem, ...] | None:
-    """What of `history` is new to a thread that has seen `seen`; None where it does not begin with that, or ends
-    there. Items that do not count and stand right behind what was seen are taken as seen. `printed` is `prints_of`
-    the history: made once, however many threads are asked."""
+    """Returns the part of `history` that is new to a thread with the digests `seen`; None where the history does not
+    begin with those, or contains nothing more. Items that do not count and follow right after them are not new.
+    `printed` is `prints_of` the history, which is computed once for many threads."""
     prints, ends = printed
     if not seen or len(prints) <= len(seen) or prints[: len(seen)] != seen:
         return None

@@ -1,9 +1,9 @@
-"""Answers that must follow a schema: told in words where the agent cannot be given it, checked here, tried twice.
+"""Checks answers that must match a schema. The model is told the schema in words where the agent cannot be given it.
 
-The agent's own structured output takes OpenAI's strict schemas only. For the others, and for `json_object`, the
-model is told, its answer is held until it is complete, and one that does not fit is thrown away and asked for
-once more. A strict schema is checked too, since not every provider keeps it. One that was made strict by allowing
-null for absent properties is undone in the answer before it is checked.
+The agent's structured output takes only OpenAI's strict schemas. For other schemas and for `json_object` the model is
+told in words, and its answer is held until it is complete; one that does not match is thrown away and asked for once
+more. Answers under strict schemas are checked too, because not every provider enforces them. Where a schema was made
+strict by allowing null for absent properties, that is undone in the answer before the check.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ANY_OBJECT: Final = b'{"type":"object"}'
 
 
 def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) -> Turn:
-    """The turn with its schema said in words; `wrong`: what was the matter with the first answer."""
+    """Returns the turn with its schema told in words. `wrong` says what was wrong with the first answer."""
     words = "Answer with exactly one JSON value and nothing else: no text around it, no code fence."
     if schema != ANY_OBJECT:
         words += f" It must be valid under this JSON schema: {schema.decode()}"
@@ -47,19 +47,19 @@ def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) ->
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of one choice, and the messages that said it."""
+    """The text of one choice, and the messages that it comes from."""
 
     text: str
     ids: list[str]
 
 
 class OutputCheck:
-    """Holds the answer of one turn until its end and checks it. `second_try`: it was told once already.
+    """Holds the answer of one turn until its end and checks it. `second_try`: this is the second attempt.
 
-    `as_it_comes`: the provider was given the schema, which is that of an object, and nearly always keeps it. An answer
-    that begins as an object then passes as it comes, and only its end waits for the check; there is no second try of
-    what the client has seen. One that begins otherwise is held like any other. What comes after the end is dropped.
-    `fitted`: the provider was given a form of the schema in which null stands for absent properties.
+    `as_it_comes`: the provider has the schema, which is that of an object, and nearly always enforces it. An answer
+    that begins as an object is then not held; only its end waits for the check, and there is no second attempt at
+    what the client has seen. An answer that begins otherwise is held. Events after the end are dropped. `fitted`: the
+    provider has a form of the schema in which null stands for absent properties.
     """
 
     def __init__(
@@ -69,27 +69,27 @@ class OutputCheck:
         self._second_try = second_try
         self._fitted = fitted
         self._as_it_comes = as_it_comes
-        """Until the answer begins otherwise."""
+        """The answer is not held, unless it begins otherwise than as an object."""
         self._held: list[Event] = []
         self._shown: list[Event] = []
-        """What has passed of an answer that passes as it comes."""
+        """The events that have passed of an answer that is not held."""
         self._ours: set[str] = set()
-        """Items of ours in this answer."""
+        """Items of this server in the answer."""
         self._over = False
         self._end: TurnEnded | None = None
-        """The end that waits for a verdict."""
+        """The end of the turn, while it waits for the check."""
         self._texts: list[_Text] = []
-        """Of the answer, once it has ended; `checks` and their verdicts are in this order."""
+        """The texts of an answer that has ended, in the order of `checks`."""
         self._rewritten: dict[str, str] = {}
-        """By the text that the model said, the one that the client gets."""
+        """The text that the client gets, by the text that the model wrote."""
         self.checks: list[Check] = []
-        """Of texts, which may take long: nothing of the answer passes until the verdicts come to `with_verdicts`."""
+        """Checks to run. Nothing of the answer passes until `with_verdicts` has their results."""
         self.wrong: str | None = None
-        """What was the matter with the text, where it has to be asked for again."""
+        """What was wrong with the text, where it must be asked for again."""
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
-        """Returns the events that may pass. Once `wrong` is set, nothing of the answer has passed and the turn has to
-        be tried again."""
+        """Returns the events that may pass. Once `wrong` is set, nothing of the answer has passed and the turn needs
+        another attempt."""
         out: list[Event] = []
         for event in events:
             if self._over:
@@ -121,14 +121,14 @@ class OutputCheck:
         return getattr(event, "id", None) in self._ours
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> list[Event]:
-        """Takes the verdicts on `checks`, in their order. Returns the events that may pass now."""
+        """Takes the results of `checks`, in their order. Returns the events that may pass now."""
         end, self._end = self._end, None
         assert end is not None
         self.checks = []
         return self._judged(end, verdicts)
 
     def as_shown(self, said: tuple[HistoryMessage, ...]) -> tuple[HistoryMessage, ...]:
-        """The model's messages of this answer as the client got them."""
+        """Returns the model's messages of this answer with the texts that the client got."""
         text = self._rewritten.get(said_text(said).strip())
         return said if text is None else (HistoryMessage("assistant", (TextPart(text),)),)
 
@@ -172,10 +172,11 @@ class OutputCheck:
         return [TurnEnded(Stop.FAILED, event.trigger, failure)]
 
     def _held_rewritten(self) -> list[Event]:
-        """The held events with rewritten texts: the last message of each choice has the whole text in one delta."""
+        """Returns the held events with rewritten texts: the last message of each choice has the whole text in one
+        delta."""
         texts: dict[str, str] = {}
         merged: set[str] = set()
-        """Messages whose text is said by another one now."""
+        """Messages whose text is now in another one."""
         for each in self._texts:
             *others, last = each.ids
             texts[last] = self._rewritten.get(each.text, each.text)
@@ -193,11 +194,11 @@ class OutputCheck:
         return out
 
     def _repaired(self) -> list[Event]:
-        """The held events as the repair makes them: each text once, whatever was repeated, retried or given in full."""
+        """Returns the held events after repair: each text once, whatever was repeated, retried or given as a whole."""
         return TurnRepair().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
 
     def _texts_of(self, event: TurnEnded) -> list[_Text]:
-        """What the client would see: of each choice, its messages as they are joined. None of a refusal."""
+        """Returns the text of each choice, joined from its messages as the client would see it; none for a refusal."""
         said: dict[str, str] = {}
         of_choice: dict[int | None, list[str]] = {}
         for each in self._repaired():

@@ -1,12 +1,13 @@
-"""Who answers a call of the model: the client, a tool that this server runs, or we with a word of our own.
+"""Decides who answers a call of the model: the client, a tool that this server runs, or this server with an error.
 
-In: the events of a turn as its dialect says them, and what our tools gave. Out: what may go on to the repair, the
-outputs to give to the agent at once, the calls to run, and whether the turn has to be tried again. The calls of one
-step are decided together, when the step is complete: with one for the client among them its turn ends with that, once
-ours have run, and their outputs reach the model beside the client's; without one all are answered as soon as there is
-an answer, and the same turn goes on. `tool_choice` is kept as far as an agent can be made to keep it: its model may
-always choose, so only the tools that may be called are offered, a message says what must be called, and the answer is
-checked. It knows no wire and no dialect.
+Comes in: the events of a turn as its dialect reads them, and the outputs of the server's tools. Goes out: the events
+that go on to the repair, outputs for the agent, calls to run, and whether the turn needs another attempt. The calls
+of one step are decided together when the step is complete. With a call for the client among them the turn ends with
+that call, once the server's calls have run, and their outputs reach the model together with the client's. Without one
+all calls are answered as soon as there is an output, and the turn continues.
+
+`tool_choice` is enforced as far as possible. A model is always free to choose, so only the allowed tools are offered,
+a message says what must be called, and the answer is checked. For every API and every dialect.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from codex_proxy.tools.server_calls import ServerCall, ToolOutput, call_events, 
 
 
 def may_be_called(turn: Turn) -> tuple[Tool, ...]:
-    """The tools to offer to the agent for this turn, by the client's `tool_choice`."""
+    """Returns the tools that `tool_choice` allows, which are offered to the agent."""
     if turn.tool_choice == "none":
         return ()
     if isinstance(turn.tool_choice, NamedTools):
@@ -56,9 +57,10 @@ def must_call(turn: Turn) -> bool:
 
 
 def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) -> Turn:
-    """The turn with what its model must be told of the choice, and only the tools that may be called.
+    """Returns the turn with only the allowed tools, and with a message to the model about a required call.
 
-    `again`: the model was told once already and did not listen. Not `in_words`: the agent sees to a call itself.
+    `again`: this is the second attempt. Not `in_words`: the agent enforces a required call itself, and no message is
+    added.
     """
     tools = may_be_called(turn)
     tell = must_call(turn) and in_words
@@ -76,15 +78,15 @@ def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) 
 
 
 MAX_FAULTS = 2
-"""Steps after which a model is told what is wrong with its calls; one that does not learn then never does."""
+"""How often a model is told what is wrong with its calls before the turn fails."""
 
 ENOUGH = "The limit of tool calls is reached, and this one was not made. Answer with what you have."
-"""Told to a model whose calls this server has run as often as it may."""
+"""The output of a call that was not run because this server has run as many as it may."""
 
 DEFERRED = "Deferred: one call at a time. Make this call again if you still need it."
 
 MODEL_FAULTS = frozenset({"unoffered_call", "unreadable_arguments"})
-"""What a dialect notices where the agent has answered a bad call by itself."""
+"""Notices of a dialect that the agent has answered a bad call by itself."""
 
 NEVER_HELD = frozenset(
     {
@@ -97,10 +99,10 @@ NEVER_HELD = frozenset(
         RequestClosed,
     }
 )
-"""What is no part of an answer: an answer may be held back, but a question waits for us, and tokens are spent."""
+"""Events that pass while an answer is held back: questions wait for an answer, and usage counts in any case."""
 
 DECISIVE = frozenset({ToolCallRequested, TurnEnded, StepCompleted, Retrying, Notice})
-"""What there is something to decide about; all else passes, or is held."""
+"""Events that need a decision. All others pass, or are held."""
 
 NOT_HONOURED = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
@@ -122,29 +124,29 @@ NEVER_LEARNED = Failure(
 
 
 class HiddenOutput(msgspec.Struct, frozen=True):
-    """An output that this server makes up for a call, so that the client never sees the call."""
+    """An output that this server writes for a call, which the client never sees."""
 
     ask_id: str
     output: HistoryOutput
 
 
 class PolicyResult(msgspec.Struct):
-    """What the policy makes of a batch: events that go on, and outputs to give at once."""
+    """What follows from a batch of events: events that go on, and outputs for the agent."""
 
     events: list[Event]
     answers: list[HiddenOutput]
     calls: list[ServerCall] = msgspec.field(default_factory=list)
-    """What is to be run; each output comes back by `tool_finished`."""
+    """Calls to run. `tool_finished` takes each output."""
     checks: list[Check] = msgspec.field(default_factory=list)
-    """Texts whose check may take long. All events wait, in order, until the verdicts come to `with_verdicts`."""
+    """Checks to run. All events wait, in order, until `with_verdicts` has their results."""
     again: bool = False
-    """The turn is to be tried once more, with a reminder; nothing of this try's answer was let through."""
+    """The turn needs a second attempt with a reminder. Nothing of this attempt's answer has passed."""
 
 
 class ToolPolicy:
-    """The tools of one client turn. `second_try`: it was told of the tool choice once already.
+    """The tool policy of one attempt. `second_try`: this is the second one.
 
-    What comes after the end that it has let through, made, or kept to itself (`again`) is dropped.
+    Events after the end that it has passed, made, or kept back (`again`) are dropped.
     """
 
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
@@ -153,32 +155,32 @@ class ToolPolicy:
         self._steps_left = turn.max_server_steps
         self._calls_left = turn.max_server_calls
         self._running: set[str] = set()
-        """Calls of ours without an output, by the agent's ask."""
+        """Calls of this server's tools that have no output yet, by the agent's request id."""
         self._parallel = turn.parallel_tool_calls
         self._waits_for_call = must_call(turn)
-        """A call is required and none has come: words without a call would be thrown away."""
+        """A call is required and none has come, so text is held back."""
         self._second_try = second_try
         self._asks: list[ToolCallRequested] = []
         self._judging: list[ToolCallRequested] = []
-        """Calls whose arguments are being checked elsewhere."""
+        """Calls whose arguments are being checked."""
         self._verdicts: dict[str, Verdict] = {}
-        """Of those checks, by the agent's ask."""
+        """The results of those checks, by the agent's request id."""
         self._later: list[Event] = []
-        """What has come meanwhile."""
+        """Events that came during those checks."""
         self._waiting: list[ToolCallRequested] = []
-        """Calls of the step for the client, which hears of them once ours have run."""
+        """The step's calls for the client, who sees them once this server's calls have run."""
         self._own_calls: list[ServerCall] = []
         self._bad_call = False
-        """In this step the agent has answered a call by itself."""
+        """The agent has answered a bad call of this step by itself."""
         self._faults = 0
         self._held: list[Event] = []
         self._over = False
         self.visible: list[ToolCallRequested] = []
-        """The calls that the client is to answer, once the turn has ended with them."""
+        """The calls that the client has to answer, once the turn has ended with them."""
         self.hidden: list[HiddenOutput] = []
-        """What we answered to the other calls of that same step; the agent has not been told yet."""
+        """The outputs of the step's other calls, which the agent has not been given yet."""
         self.ran_calls: set[str] = set()
-        """The ids of all calls that were run here."""
+        """The ids of all calls that this server ran."""
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
         """Takes the agent's events. The result has no calls until their step is complete."""
@@ -211,7 +213,7 @@ class ToolPolicy:
         return done
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
-        """The verdicts on `checks`, in their order: the step is decided, and what came meanwhile is read."""
+        """Takes the results of `checks`, in their order, decides the step, and reads the events that came meanwhile."""
         judging, self._judging = self._judging, []
         self._verdicts.update(zip((ask.ask_id for ask in judging), verdicts, strict=True))
         done = PolicyResult([], [])
@@ -248,7 +250,7 @@ class ToolPolicy:
         self._waits_for_call = False
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> PolicyResult:
-        """A call of ours has its output. Where the step has calls of the client's too, they go out behind the last."""
+        """Takes the output of a call that this server ran. After the last one the client's calls of the step go on."""
         done = PolicyResult([], [])
         if self._over or ask_id not in self._running:
             return done
@@ -265,7 +267,7 @@ class ToolPolicy:
         return done
 
     def _completed(self, done: PolicyResult) -> None:
-        """The step is complete. It is decided at once, unless a check of its calls may take long."""
+        """Handles the end of a step: decides it at once, unless the arguments of its calls need a check."""
         slow = [(ask, check) for ask in self._asks if (check := self._slow_check(ask)) is not None]
         if slow:
             self._judging = [ask for ask, _ in slow]
@@ -274,8 +276,8 @@ class ToolPolicy:
             self._decide(done)
 
     def _decide(self, done: PolicyResult) -> None:
-        """The step is complete: who answers its calls. What they are is told behind its end, so that a step
-        which cannot be repaired ends the turn before a call of it is seen."""
+        """Decides who answers the calls of a complete step. The calls go on after the end of the step, so that a step
+        that cannot be repaired ends the turn before a call of it is seen."""
         asks, self._asks = self._asks, []
         bad_call, self._bad_call = self._bad_call, False
         good, hidden = self._sorted(asks)
@@ -298,7 +300,7 @@ class ToolPolicy:
             done.answers += hidden
 
     def _told(self, hidden: list[HiddenOutput], too_often: Failure, done: PolicyResult) -> None:
-        """Answers bad calls with what is wrong about them; after `MAX_FAULTS` times the turn fails."""
+        """Answers bad calls with what is wrong about them. After `MAX_FAULTS` times the turn fails."""
         self._faults += 1
         if self._faults <= MAX_FAULTS:
             done.answers += hidden
@@ -308,7 +310,7 @@ class ToolPolicy:
         done.events.append(TurnEnded(Stop.FAILED, "provider", too_often))
 
     def _sorted(self, asks: list[ToolCallRequested]) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
-        """Splits calls into those whose arguments fit their strict schema, and answers to the others."""
+        """Splits calls into those whose arguments match their strict schema, and outputs for the others."""
         good: list[ToolCallRequested] = []
         hidden: list[HiddenOutput] = []
         for ask in asks:
@@ -326,7 +328,7 @@ class ToolPolicy:
         return tool is None or (tool.mcp is not None and tool.mcp.asks)
 
     def _ours_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
-        """The calls that are run here, and the answers to those that are too many."""
+        """Returns the calls that this server runs, and outputs for those beyond the limit."""
         asked = [ask for ask in good if not self._is_for_client(ask)]
         if not asked:
             return [], []
@@ -368,7 +370,7 @@ class ToolPolicy:
         return violation(check.schema, check.text)
 
     def _slow_check(self, ask: ToolCallRequested) -> Check | None:
-        """The check of this call, where it has one that may take long."""
+        """Returns the check of a call's arguments where it may take long; else None."""
         check = self._check_of(ask)
         if check is None:
             return None

@@ -1,12 +1,12 @@
-"""What the model said in a turn that ended with calls: made into entries of step memory, and put back into the
-history of the request that brings the outputs.
+"""Remembers what the model said in a turn that ended with calls, and puts it back into the history of the next
+request.
 
-A client sends its calls back without the reasoning, the hidden calls and the agent's own commands that went
-with them. They are remembered under each visible call (its id and a digest of what it said, never the id
-alone), and are put where the echo stands, so that the model sees the same input as before and only new items
-after it. Where nothing is remembered, or the echo says something else, the echo itself serves; so it does where
-one history has the same call twice (a provider that counts its call ids anew each time), since then nobody can
-tell which of the two was remembered.
+A client sends its calls back without the reasoning, the hidden calls and the agent's own commands that belonged to
+them. These are remembered under each call that the client saw (its id and a digest of its content), and put back
+where the client repeats the call. So the model sees the same input as before, with only new items after it. Where
+nothing is remembered, or the client's items differ, the client's items are used. So they are where a history has the
+same call twice (a provider that counts call ids anew each time), because nobody can tell which of the two was
+remembered.
 """
 
 from __future__ import annotations
@@ -36,32 +36,33 @@ CUT_OFF = (
     "No output: the call was cut off before it was answered. "
     "It may have had its effect: look before you make it again."
 )
-"""Of a call that the agent would have answered by itself, beside one that it waits for. Nobody knows whether it had
-begun when the turn was ended."""
+"""The output of a call that the agent would have answered itself, beside a call of the client's. Nobody knows whether
+it had begun when the turn ended."""
 
 UNSUPPORTED = "unsupported call: "
 UNREADABLE = "failed to parse function arguments: they are not JSON"
-"""Of such a call where the agent has no tools of its own: it is a mistake of the model's, told in the agent's words."""
+"""The output of such a call where the agent has no tools of its own: the model made a mistake, and reads it in the
+agent's words."""
 
 CODEX_OWN = "internal_chat_message_metadata_passthrough"
-"""A field that the agent adds to raw items for itself; the model never sent it."""
+"""A field that the agent adds to raw items for itself. The model never sent it."""
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """The raw items of one client turn that ended with calls: what the model has to see again."""
+    """The raw items of a turn that ended with calls, which the model has to see again."""
 
     items: list[msgspec.Raw]
     """Responses items as they came, in order."""
     hidden: dict[str, str | list[dict[str, Any]]]
-    """Outputs that we gave, by call id, of calls in the last step that the client never saw, or that this server
-    ran: in the form of a Responses item's `output`."""
+    """Outputs by call id, for calls of the last step that the client never saw or that this server ran, as a
+    Responses item's `output` has them."""
     calls: list[str]
-    """Call ids of the last step, hidden ones too, in the model's order."""
+    """The ids of the last step's calls, hidden ones too, in the model's order."""
     visible: list[str]
     said: str
     """The text that the client saw before the calls, as `said_text` joins it."""
     model: str = ""
-    """Model and provider: another one cannot read this one's reasoning."""
+    """The model and the provider. No other can read their reasoning."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -74,7 +75,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """What tells one raw item from another: clients echo them, but leave fields out."""
+    """The fields by which raw items are compared. Clients send items back, but leave out other fields."""
 
     type: str = ""
     id: str | None = None
@@ -87,7 +88,8 @@ class _Identity(msgspec.Struct, frozen=True):
 def entries_of(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> dict[bytes, bytes]:
-    """Keys and values that remember a turn which ended with calls. Arguments as of `remembered_turn`."""
+    """Returns the keys and values with which a turn that ended with calls is remembered. Arguments: see
+    `remembered_turn`."""
     value = msgspec.json.encode(remembered_turn(raw, policy, identity, plain=plain))
     return {call_key(call): value for call in visible_calls(policy)}
 
@@ -95,8 +97,8 @@ def entries_of(
 def remembered_turn(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> Remembered:
-    """What is to be remembered of a turn. `raw`: the model's items; `identity`: of model and provider; `plain`: the
-    agent has no tools of its own."""
+    """Returns what is to be remembered of a turn. `raw` are the model's items; `identity` names model and provider;
+    `plain`: the agent has no tools of its own."""
     items = [msgspec.Raw(clean_item(each)) for each in raw]
     hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in policy.hidden}
     visible = [call.call_id for call in visible_calls(policy)]
@@ -115,7 +117,7 @@ def remembered_turn(
 
 
 def call_key(call: HistoryCall) -> bytes:
-    """The key under which the turn of a call is remembered."""
+    """Returns the key under which the turn of a call is remembered."""
     digest = hashlib.sha256()
     for part in (call.kind, call.call_id, call.name, call.arguments):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
@@ -123,25 +125,25 @@ def call_key(call: HistoryCall) -> bytes:
 
 
 def clean_item(raw: bytes) -> bytes:
-    """A raw item as the model sent it."""
+    """Returns a raw item without the fields that the agent added."""
     item = msgspec.json.decode(raw, type=dict[str, Any])
     item.pop(CODEX_OWN, None)
     return msgspec.json.encode(item)
 
 
 def output_id(raw: bytes) -> str | None:
-    """The id of the call that a raw item is the output of."""
+    """Returns the id of the call whose output a raw item is; None for other items."""
     head = msgspec.json.decode(raw, type=_Head)
     return head.call_id if head.type in ("function_call_output", "custom_tool_call_output") else None
 
 
 def visible_calls(policy: ToolPolicy) -> tuple[HistoryCall, ...]:
-    """The calls that a turn ended with, as its client will echo them."""
+    """Returns the calls that a turn ended with, as the client will send them back."""
     return tuple(HistoryCall(ask.call_id, ask.name, ask.arguments, ask.kind) for ask in policy.visible)
 
 
 def said_by(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
-    """The assistant messages among raw items (JSON of Responses items)."""
+    """Returns the assistant messages among raw items (JSON of Responses items)."""
     messages = []
     for each in raw:
         head = msgspec.json.decode(each, type=_Head)
@@ -152,7 +154,7 @@ def said_by(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
 
 
 def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
-    """Calls that have no output among the items, by id, in order."""
+    """Returns the calls without an output among the items, by id, in order."""
     open_calls: dict[str, _Head] = {}
     for item in items:
         head = msgspec.json.decode(item, type=_Head)
@@ -166,7 +168,7 @@ def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
 
 
 def _not_answered(call: _Head) -> str:
-    """The output that the agent gives to a call that it cannot pass on to the client."""
+    """Returns the output for a call that cannot be passed to the client."""
     try:
         msgspec.json.decode(call.arguments or "{}")
     except msgspec.ValidationError:
@@ -182,7 +184,7 @@ def _not_answered(call: _Head) -> str:
 async def recalled_history(
     turn: Turn, owner: str, memory: StepMemory, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """The turn's history with what is remembered of earlier steps put back in place."""
+    """Returns the turn's history with the remembered items of earlier steps put back."""
     keys = keys_of(turn.history)
     if not keys:
         return turn.history
@@ -192,12 +194,12 @@ async def recalled_history(
 
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
-    """The keys under which earlier turns of a history may be remembered."""
+    """Returns the keys under which earlier turns of a history may be remembered."""
     return [call_key(item) for item in history if isinstance(item, HistoryCall) and not item.own]
 
 
 def said_text(items: Sequence[HistoryItem]) -> str:
-    """The text of assistant messages as clients echo it: several of them are one, with a blank line between."""
+    """Returns the text of assistant messages as clients send it back: several messages joined with a blank line."""
     texts = (
         "".join(part.text for part in item.parts if isinstance(part, TextPart))
         for item in items
@@ -209,7 +211,7 @@ def said_text(items: Sequence[HistoryItem]) -> str:
 def restored(
     history: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], model: str
 ) -> tuple[HistoryItem, ...]:
-    """The history with each echo of a remembered turn replaced by what was remembered of it."""
+    """Returns the history with the items of each remembered turn in the place of what the client sent back of it."""
     repeated = {key for key, times in Counter(keys_of(history)).items() if times > 1}
     known = {key: memory for key, memory in recalled.items() if key not in repeated}
     out: list[HistoryItem] = []
@@ -230,7 +232,8 @@ def restored(
 
 
 def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
-    """Where the next echo begins and ends: what the model said, then its calls, with its raw items among them."""
+    """Returns where the next part that a client sent back begins and ends: the model's text, then its calls, with raw
+    items among them."""
     while start < len(history) and not _is_the_models(history[start]):
         start += 1
     end = start
@@ -244,19 +247,20 @@ def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
 
 
 def _is_for_client(item: HistoryItem) -> bool:
-    """Whether the item is a call that the client answers, and sends back in its history."""
+    """Whether the item is a call that the client answers and sends back."""
     return isinstance(item, HistoryCall) and not item.own
 
 
 def _is_the_models(item: HistoryItem) -> bool:
-    """Whether the item is one that the model gave, or the output of a call that this server ran."""
+    """Whether the item came from the model, or is the output of a call that this server ran."""
     if isinstance(item, HistoryMessage):
         return item.role == "assistant"
     return item.own if isinstance(item, HistoryOutput) else True
 
 
 def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]) -> Remembered | None:
-    """What is remembered of an echo: all its calls must be of one turn, its text the same, its raw items known."""
+    """Returns what is remembered of the items that a client sent back: all calls must be of one turn, with the same
+    text and known raw items."""
     calls = [item for item in echo if isinstance(item, HistoryCall) and not item.own]
     if not calls:
         return None
@@ -295,7 +299,8 @@ def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
 
 
 def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[HistoryItem]:
-    """The outputs of the last step in the model's order, ours and the client's; what is left over at the end."""
+    """Returns the outputs of the last step in the model's order, the server's and the client's; any others at the
+    end."""
     left = [item for item in given if isinstance(item, HistoryOutput)]
     out: list[HistoryItem] = []
     for call_id in memory.calls:
@@ -309,14 +314,14 @@ def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[Histor
 
 
 def wire_output(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-    """An output as a Responses item has it: a text, or a list of content parts."""
+    """Returns an output as a Responses item has it: a text, or a list of content parts."""
     if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return [_wire_part(part) for part in parts]
 
 
 def parts_of(output: str | list[dict[str, Any]]) -> tuple[Part, ...]:
-    """The parts of an output of a Responses item; the reverse of `wire_output`."""
+    """Returns the parts of a Responses item's output; the reverse of `wire_output`."""
     if isinstance(output, str):
         return (TextPart(output),)
     return tuple(

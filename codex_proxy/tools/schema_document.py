@@ -1,7 +1,7 @@
-"""A JSON schema as a whole: where its references lead, and what an optional property of it may be.
+"""A JSON schema as a document: resolves its references, and says how an optional property can be absent in it.
 
-In: the JSON of a schema. Out: `SchemaDocument`, whose `root` is the schema in fewer ways of writing. Raises
-`CannotFitError` where OpenAI's strict subset has no schema of the same meaning.
+Comes in: the JSON of a schema. Goes out: `SchemaDocument`, whose `root` is the schema in a more uniform notation.
+Raises `CannotFitError` where OpenAI's strict subset has no schema with the same meaning.
 """
 
 from __future__ import annotations
@@ -14,37 +14,38 @@ import msgspec
 from codex_proxy.tools.strict_subset import DEFINITIONS, kinds
 
 ANNOTATIONS: Final = frozenset({"default", "examples", "deprecated", "readOnly", "writeOnly"})
-"""Keywords that say something of a value, refuse none, and are not in the subset."""
+"""Keywords that describe a value, reject none, and are not in the subset."""
 _BESIDE: Final = ANNOTATIONS | {"title", "description", "$comment"}
-"""What may stand beside a reference and change no value."""
+"""Keywords that may stand beside a reference without changing which values are valid."""
 
 
 class CannotFitError(Exception):
-    """The strict subset has no schema of the same meaning."""
+    """The strict subset has no schema with the same meaning."""
 
 
 class Absence(Enum):
-    """How a property that is optional says that it is absent, where it has to be there."""
+    """How an answer says that an optional property is absent, since the strict subset requires every property."""
 
     AS_NULL = "null"
-    """It is null, which is no value of its own."""
+    """The property is null, which is not one of its own values."""
     WRAPPED = "wrapped"
-    """It is null; its value, which may be null too, stands in an object."""
+    """The property is null, or an object that holds its value, because the value itself may be null."""
     NOT_NEEDED = "not needed"
-    """Not at all: to be absent means its default, which it can say."""
+    """The property has its default value, which means the same as being absent."""
 
 
 class SchemaDocument:
-    """One schema with all that is in it."""
+    """One schema with everything that it refers to."""
 
     def __init__(self, schema: bytes) -> None:
         """Raises `msgspec.DecodeError` and `RecursionError`."""
         self.root = _normalised(msgspec.json.decode(schema))
         self._nullable: dict[str, bool] = {}
-        """Whether null is valid under what a reference leads to."""
+        """Whether null is valid under the schema that a reference names."""
 
     def target(self, reference: str) -> Any:
-        """What a reference leads to. Only the whole and its definitions keep their place and their meaning."""
+        """Returns the schema that a reference names. Only references to the whole schema and to its definitions are
+        allowed; others raise `CannotFitError`."""
         if reference == "#":
             return self.root
         for key in DEFINITIONS:
@@ -57,14 +58,14 @@ class SchemaDocument:
         raise CannotFitError
 
     def absence(self, schema: Any) -> Absence:
-        """`schema`: of a property that is optional."""
+        """Returns how an optional property with this `schema` can be absent."""
         nullable = self._allows_null(schema)
         if "default" in schema and schema["default"] in [*([None] if nullable else []), *_only_value(schema)]:
             return Absence.NOT_NEEDED
         return Absence.WRAPPED if nullable else Absence.AS_NULL
 
     def _allows_null(self, schema: Any) -> bool:
-        """Whether null is valid under a schema of the subset's keywords."""
+        """Whether null is valid under a schema that uses only the subset's keywords."""
         if not isinstance(schema, dict):
             raise CannotFitError
         if "$ref" in schema:
@@ -84,13 +85,14 @@ class SchemaDocument:
 
 
 def _only_value(schema: dict[str, Any]) -> list[str]:
-    """The text that a value has to be, where it can be nothing else."""
+    """Returns the one string that is valid under the schema, in a list; an empty list where others are valid too."""
     values = schema.get("enum", [schema.get("const")])
     return values if isinstance(values, list) and len(values) == 1 and isinstance(values[0], str) else []
 
 
 def _normalised(schema: Any) -> Any:
-    """The schema with `anyOf` in place of `allOf` of one schema, and around a reference with annotations beside it."""
+    """Returns the schema with `anyOf` instead of an `allOf` of one schema, and around a reference that has
+    annotations beside it."""
     if not isinstance(schema, dict):
         return schema
     form = dict(schema)

@@ -1,7 +1,8 @@
-"""How much work a JSON schema can be for one character of a text: an upper bound, found before it is applied.
+"""Estimates how much work a JSON schema can cause for each character of a text, before it is used.
 
-In: a schema as JSON. Out: a number of places in the schema that one place of a text may meet, or None where there is
-no bound worth having: a schema that refers to itself, or whose keywords look at the same members again and again.
+Comes in: a schema as JSON. Goes out: the number of places in the schema that one place of a text may be compared
+with, as an upper bound; None where there is no useful bound: the schema refers to itself, or its keywords look at the
+same members again and again.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 import msgspec
 
 HEAVY_CLASS = 160
-"""A class of Unicode's takes so many times the room of a character in a compiled pattern."""
+"""A Unicode class takes this many times the room of a character in a compiled pattern."""
 MAX_WORK = 1 << 40
-"""References that double at each level make numbers that nobody needs."""
+"""Counting stops here, since references that double at each level grow without end."""
 
 _REPEATED = re.compile(r"\{(\d{1,9})?(?:,(\d{1,9})?)?\}")
 _REFERENCES = frozenset({"$dynamicRef", "$recursiveRef"})
@@ -27,8 +28,8 @@ class _NoBoundError(Exception):
 
 
 def schema_work(schema: bytes) -> int | None:
-    """Every place of the schema counts one, and a pattern for what it is compiled to; what a reference leads to
-    counts again for each reference."""
+    """Returns the bound. Each place of the schema counts one, a pattern counts its compiled size, and what a
+    reference names counts again for each reference."""
     try:
         root = msgspec.json.decode(schema)
         return _Count(root).of(root)
@@ -40,7 +41,7 @@ class _Count:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._referred: dict[str, int | None] = {}
-        """By the text of the reference; None while it is being counted."""
+        """The count of what a reference names, by the reference; None while it is being counted."""
 
     def of(self, value: Any) -> int:
         if isinstance(value, list):
@@ -76,7 +77,7 @@ class _Count:
         return work
 
     def _target(self, reference: str) -> Any:
-        """What a JSON pointer leads to. Other references are rare: they are not followed here."""
+        """Returns what a JSON pointer names. Other references are rare and not resolved here."""
         if reference[:2] != "#/" or "%" in reference:
             raise _NoBoundError
         found = self._root
@@ -97,7 +98,7 @@ class _Count:
 
 
 def _work_of_pattern(pattern: str) -> int:
-    """Instructions of the compiled pattern: its characters, times all that it repeats them."""
+    """Returns the number of instructions of the compiled pattern: its characters, multiplied by their repetitions."""
     work = 1 + len(pattern)
     if "\\p" in pattern or "\\P" in pattern:
         work *= HEAVY_CLASS

@@ -1,10 +1,11 @@
-"""JSON schemas: whether one is one, and what breaks it.
+"""Checks JSON schemas, and texts against JSON schemas.
 
-The agent thins the schemas of tools and checks no arguments, so `strict` is kept here. What it sends as the schema of
-an answer is in `strict_schemas.py`; not every provider keeps that, so answers are checked here too.
+The agent simplifies the schemas of tools and does not check arguments, so `strict` is enforced here. The provider
+gets the schema of an answer (`strict_schemas.py`), but not every provider enforces it, so answers are checked here
+too.
 
-Nothing is fetched, and no regular expression backtracks. A schema is the client's and a text the model's, and some
-pairs of them take years to check: ask `is_quick` first, and give what is not quick to `workers/schema_checks.py`.
+Nothing is downloaded, and no regular expression backtracks. Some pairs of a client's schema and a model's text take
+years to check: call `is_quick` first, and give what is not quick to `workers/schema_checks.py`.
 """
 
 from __future__ import annotations
@@ -22,40 +23,41 @@ from codex_proxy.tools.schema_work import schema_work
 from codex_proxy.tools.strict_answers import undo_strict_form
 
 MAX_VALUE = 200
-"""Characters of an offending value that a message repeats: the model has to see what was wrong, not all of it."""
+"""How many characters of a wrong value a message repeats."""
 
 LARGEST_SCHEMA = 128 * 1024
-"""Bytes of a schema. OpenAI takes 120,000 characters of names."""
+"""Bytes of a schema. OpenAI accepts 120,000 characters of names."""
 
 MAX_TEXT = 1024 * 1024
-"""Characters of a text that is checked. The files that a model writes in a call are a tenth of it."""
+"""Characters of a text that is checked. Files that a model writes in a call have a tenth of it."""
 
 QUICK_SCHEMA = 16 * 1024
-"""Bytes of a schema that may be looked at on the event loop: reading it and making it ready take up to 2 ms."""
+"""Bytes of a schema that may be compiled on the event loop. That takes up to 2 ms."""
 
 MAX_QUICK_WORK = 400_000
-"""Of a check on the event loop: places of the schema times characters of the text; up to 3 ms."""
+"""The work of a check that may run on the event loop: places of the schema times characters of the text. That takes
+up to 3 ms."""
 
 MAX_READY_BYTES = 4 * 1024 * 1024
-"""Schemas, by their text, that are kept ready for the next check; they take up to some twenty times as much."""
+"""How many bytes of schemas are kept compiled. Compiled they take up to twenty times as much."""
 
 _PATTERNS = jsonschema_rs.RegexOptions()
-"""An engine whose time is linear in the text: it knows neither lookaround nor back references."""
+"""A regex engine that takes linear time. It has neither lookaround nor back references."""
 
 
 class NotASchemaError(ValueError):
-    """A document is not a valid JSON schema; the message says where and why."""
+    """A document is not a valid JSON schema. The message says where and why."""
 
 
 class _ReadyValidators:
-    """Validators by their schema, those that were used last; bounded by the size of the schemas."""
+    """The compiled schemas that were used last, up to a total size."""
 
     def __init__(self) -> None:
         self._validators: OrderedDict[bytes, Validator] = OrderedDict()
         self._bytes = 0
 
     def of(self, schema: bytes) -> Validator:
-        """Raises `NotASchemaError`."""
+        """Returns the compiled schema. Raises `NotASchemaError`."""
         found = self._validators.get(schema)
         if found is None:
             found = self._validators[schema] = _validator(schema)
@@ -101,7 +103,7 @@ def _compiled(value: dict[str, Any] | bool) -> Validator:
 
 
 def _draft(value: dict[str, Any] | bool) -> type[Validator]:
-    """The draft that its `$schema` names; 2020-12 where that is another or none."""
+    """Returns the validator for the draft that `$schema` names; 2020-12 where it names another one or none."""
     try:
         return jsonschema_rs.validator_cls_for(value)
     except (ValueError, TypeError):
@@ -124,7 +126,7 @@ def check_schema(schema: bytes) -> None:
 
 
 def is_quick(schema: bytes, text: str = "") -> bool:
-    """Whether to look at this schema, and at this text under it, takes a few milliseconds at most."""
+    """Whether checking this schema, and this text against it, takes a few milliseconds at most."""
     if len(schema) > QUICK_SCHEMA:
         return False
     work = _known_work(schema)
@@ -135,7 +137,7 @@ _known_work = lru_cache(maxsize=256)(schema_work)
 
 
 def verdict_on(check: Check) -> Verdict:
-    """Makes a check in this process, and returns its verdict."""
+    """Runs a check in this process and returns its result."""
     text = check.text
     if check.fitted and len(text) <= MAX_TEXT:
         text = undo_strict_form(check.schema, text)
@@ -143,9 +145,9 @@ def verdict_on(check: Check) -> Verdict:
 
 
 def violation(schema: bytes, text: str) -> str | None:
-    """What is wrong with `text` as JSON under `schema`, as a sentence for the model; None where nothing is.
+    """Returns what is wrong with `text` as JSON under `schema`, as a sentence for the model; None where nothing is.
 
-    A text that is too long to be checked is wrong as well, and so is one that the schema cannot be applied to.
+    A text that is too long to check is wrong too, and so is one to which the schema cannot be applied.
     """
     if len(text) > MAX_TEXT:
         return f"it is longer than {MAX_TEXT:,} characters"
@@ -188,7 +190,7 @@ def _is_unreadable_pattern(error: jsonschema_rs.ValidationError) -> bool:
 
 
 def _without_unreadable_patterns(schema: Any) -> Any:
-    """The schema without the patterns that the engine does not read, and without what depends on those.
+    """Returns the schema without the patterns that the engine cannot compile, and without what depends on them.
 
     Lookaround and back references need an engine that backtracks, which thirty characters can keep busy for years.
     """

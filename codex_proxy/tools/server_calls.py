@@ -1,6 +1,6 @@
-"""Calls that this server runs itself: what is told of them, and what the model gets.
+"""The events of calls that this server runs.
 
-In: a call of the model, the tool, and its output. Out: events and items. Who runs it, and how, is not known here.
+Comes in: a call of the model, its tool, and its output. Goes out: events and items. No call is run here.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
 
 def call_events(ask: ToolCallRequested, tool: Tool | None, *, approved_by: str | None = None) -> list[Event]:
-    """The beginning of a call: the client's own where there is no tool of ours, one to approve, or one to run."""
+    """Returns the events with which a call begins: one for the client (no tool of this server), one to approve, or
+    one to run."""
     id = ask.item_id or ask.call_id
     return [ItemStarted(_item(id, ask, tool, approved_by)), FullArguments(id, ask.arguments)]
 
 
 def output_events(ask: ToolCallRequested, output: ToolOutput) -> list[Event]:
-    """The events that end a call which was run: its output, and the end of its item."""
+    """Returns the events that end a call that was run: its output, and the end of its item."""
     id = ask.item_id or ask.call_id
     return [OutputDelta(id, output.text), ItemEnded(id, "failed" if output.failed else "completed")]
 

@@ -1,6 +1,7 @@
-"""Undoes in an answer what `strict_schemas` has done to its schema: what stands for absent properties is taken out.
+"""Undoes in an answer what `strict_schemas` did to its schema: removes the placeholders of absent properties.
 
-In: the client's schema, and the text of an answer under its strict form. Out: the text under the client's schema.
+Comes in: the client's schema, and an answer under the schema's strict form. Goes out: the answer under the client's
+schema.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from codex_proxy.tools.schema_document import Absence, CannotFitError, SchemaDoc
 from codex_proxy.tools.strict_subset import DEFINITIONS
 
 WRAPPER: Final = "value_or_null"
-"""The property of an object that holds the value of an optional property which may itself be null."""
+"""The name of the property in an object that wraps the value of an optional property which may itself be null."""
 
 _NESTED: Final = frozenset({"$ref", "anyOf", "properties", "items"})
-"""Keywords of schemas whose values may hold objects with optional properties."""
+"""Keywords of schemas whose values may contain objects with optional properties."""
 
 
 def check_undoable(document: SchemaDocument) -> None:
-    """Raises `CannotFitError` where nobody could tell which property of an answer is meant."""
+    """Raises `CannotFitError` where it would be ambiguous which placeholders an answer contains."""
     _Shapes(document)
 
 
 class _Object:
-    """The objects of one schema: their properties, which of them are optional, and their shapes."""
+    """The objects of one schema: their properties, which of those are optional, and the shapes of their values."""
 
     __slots__ = ("inner", "may_be_absent", "names", "words", "wrapped")
 
@@ -39,11 +40,11 @@ class _Object:
         absences = {name: document.absence(properties[name]) for name in self.names - required}
         self.wrapped = [name for name, absence in absences.items() if absence is Absence.WRAPPED]
         self.may_be_absent = [name for name, absence in absences.items() if absence is not Absence.NOT_NEEDED]
-        """Those that are null where they are absent."""
+        """Properties that are null where they are absent."""
         always = self.names - set(self.may_be_absent)
         words = {name: _words(properties[name]) for name in properties if name in always}
         self.words = {name: texts for name, texts in words.items() if texts}
-        """By property that is always there, the texts that it may be: what tells the branches of a union apart."""
+        """The strings that required properties may have, by property. They tell the branches of a union apart."""
         self.inner: dict[str, _Shape] = {}
 
     def says(self, value: dict[str, Any]) -> bool:
@@ -53,7 +54,7 @@ class _Object:
 
 
 class _Shape:
-    """What values under one schema look like, as far as there may be something in them to be undone."""
+    """The parts of values under one schema in which placeholders may have to be removed."""
 
     __slots__ = ("branches", "items", "objects")
 
@@ -61,10 +62,10 @@ class _Shape:
         self.objects: list[_Object] = []
         self.items: _Shape | None = None
         self.branches: list[_Shape] = []
-        """Of `anyOf`."""
+        """The branches of `anyOf`."""
 
     def object_of(self, value: dict[str, Any]) -> _Object | None:
-        """Which of the objects a value is; None where it is none of several."""
+        """Returns which of the union's objects a value is; None where it is none of them."""
         if len(self.objects) == 1:
             return self.objects[0]
         for each in self.objects:
@@ -77,7 +78,7 @@ _PLAIN = _Shape()
 
 
 def _words(schema: Any) -> frozenset[str]:
-    """The strings that a schema allows by `enum` or `const`; empty where it allows other values."""
+    """Returns the strings that a schema allows by `enum` or `const`; none where it allows other values."""
     if not isinstance(schema, dict):
         return frozenset()
     values = schema.get("enum", [schema.get("const")])
@@ -86,7 +87,8 @@ def _words(schema: Any) -> frozenset[str]:
 
 
 class _Shapes:
-    """The shapes of a schema that has a strict form. Raises `CannotFitError` where a value may have two of them."""
+    """Builds the shapes of a schema that has a strict form. Raises `CannotFitError` where a value may match two of
+    them."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
@@ -136,7 +138,7 @@ class _Shapes:
 
 
 def _join(union: _Shape) -> None:
-    """Joins the shapes of a union's branches. Raises `CannotFitError` where a value may be of several."""
+    """Merges the shapes of a union's branches. Raises `CannotFitError` where a value may match several."""
     if any(branch.branches for branch in union.branches):
         raise CannotFitError  # a union in a union is rare
     branches = list({id(branch): branch for branch in union.branches}.values())
@@ -153,7 +155,7 @@ def _join(union: _Shape) -> None:
 
 
 def _told_apart(objects: list[_Object]) -> bool:
-    """Whether objects that have the same properties differ in what one of these says."""
+    """Whether objects with the same properties differ in the allowed strings of one of them."""
     for name in objects[0].words:
         words = [each.words.get(name, frozenset[str]()) for each in objects]
         if all(words) and len(frozenset().union(*words)) == sum(map(len, words)):
@@ -167,10 +169,10 @@ def _shape_of(schema: bytes) -> _Shape:
 
 
 def undo_strict_form(schema: bytes, text: str) -> str:
-    """An answer under the strict form of a schema as it is under the schema itself.
+    """Returns an answer under the strict form of `schema` as an answer under `schema` itself.
 
-    `schema` is the client's, and has a strict form. A text in which nothing is to be undone stays as it is, and so does
-    one that is no JSON. Another is encoded anew, compactly, with its keys and numbers as they are.
+    `schema` is the client's, and has a strict form. A text without placeholders, or one that is not JSON, is returned
+    unchanged. Any other is encoded anew, compactly, with its keys and numbers as they are.
     """
     try:
         value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_no_number)
@@ -180,7 +182,7 @@ def undo_strict_form(schema: bytes, text: str) -> str:
 
 
 def _number(text: str) -> msgspec.Raw:
-    """Keeps a number of JSON as it is written, of any size and precision."""
+    """Keeps a JSON number as it is written, of any size and precision."""
     return msgspec.Raw(text.encode())
 
 
@@ -189,7 +191,7 @@ def _no_number(name: str) -> None:
 
 
 def _undo(value: Any, shape: _Shape) -> bool:
-    """Undoes it in a value, in place; whether there was anything to undo."""
+    """Removes the placeholders from a value, in place. Returns whether there were any."""
     if isinstance(value, list):
         return shape.items is not None and _any(_undo(each, shape.items) for each in value)
     if not isinstance(value, dict):
@@ -212,5 +214,5 @@ def _is_wrapped(value: Any) -> bool:
 
 
 def _any(results: Iterable[bool]) -> bool:
-    """Whether any is true; unlike `any`, it takes every result."""
+    """Whether any result is true. Unlike `any` it evaluates all of them."""
     return any(list(results))

@@ -1,8 +1,8 @@
-"""Makes JSON schemas fit OpenAI's strict subset: closed objects whose properties are all required.
+"""Converts JSON schemas to OpenAI's strict subset: closed objects whose properties are all required.
 
-`strict_form` closes objects that say nothing of further properties, drops annotations, and requires optional properties
-with a way to say that one is absent (`Absence`). `strict_answers` undoes that in an answer, so that it follows the
-schema that the client gave. A schema of which that would say something else has no such form.
+`strict_form` closes objects that do not mention further properties, removes annotations, and requires optional
+properties with a placeholder for an absent one (`Absence`). `strict_answers` removes the placeholders from an answer.
+A schema whose meaning would change has no strict form.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from codex_proxy.tools.strict_subset import DEFINITIONS, is_strict, kinds
 
 _NULL: Final = {"type": "null"}
 _TOLD: Final = {"default": "Default", "examples": "Examples"}
-"""Annotations that the model may go by: they are told in the description."""
+"""Annotations that may guide the model. They are moved into the description."""
 
 
 def is_strict_schema(schema: bytes) -> bool:
-    """Whether OpenAI's structured outputs take it as it is."""
+    """Whether OpenAI's structured outputs accept the schema as it is."""
     try:
         return is_strict(msgspec.json.decode(schema))
     except (msgspec.DecodeError, RecursionError):
@@ -30,9 +30,9 @@ def is_strict_schema(schema: bytes) -> bool:
 
 
 def strict_form(schema: bytes) -> StrictForm | None:
-    """The schema as OpenAI's structured outputs take it; None where they take no form of it.
+    """Returns the schema in a form that OpenAI's structured outputs accept; None where there is none.
 
-    Whatever is valid under the form is valid under the schema, once `undo_strict_form` was applied to it.
+    Any answer that is valid under the form is valid under the schema after `undo_strict_form`.
     """
     if is_strict_schema(schema):
         return StrictForm(schema)
@@ -48,15 +48,16 @@ def strict_form(schema: bytes) -> StrictForm | None:
 
 
 class _Fitting:
-    """Rewrites the schemas of one document so that they fit the strict subset."""
+    """Converts the schemas of one document to the strict subset."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self.to_undo = False
-        """An answer has to be undone."""
+        """Answers will contain placeholders."""
 
     def of(self, schema: Any) -> Any:
-        """Raises `CannotFitError`. What else does not fit stays as it is, for `is_strict` to see."""
+        """Returns the converted schema. Raises `CannotFitError`. Anything else outside the subset is left for
+        `is_strict` to find."""
         if not isinstance(schema, dict):
             return schema
         if "anyOf" in schema and schema.keys() & {"properties", "items", "additionalProperties"}:
@@ -94,7 +95,7 @@ class _Fitting:
 
 
 def _without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with its annotations in its description, as far as they say something to the model."""
+    """Returns the schema without annotations. Those that may guide the model are added to its description."""
     form = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
     told = [f"{_TOLD[key]}: {_json(schema[key])}" for key in _TOLD if key in schema]
     if told:
@@ -108,7 +109,7 @@ def _json(value: Any) -> str:
 
 
 def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
-    """An object with a value under the schema, or null where the property is absent."""
+    """Returns the schema of an object that wraps a value under `schema`, or of null for an absent property."""
     holder = {
         "type": "object",
         "properties": {WRAPPER: schema},
@@ -119,7 +120,7 @@ def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with null allowed beside what it allows."""
+    """Returns the schema with null allowed too."""
     if schema.keys() & {"$ref", "const", "properties", "items"}:
         return {"anyOf": [schema, _NULL]}
     form = dict(schema)

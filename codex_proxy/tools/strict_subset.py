@@ -1,5 +1,7 @@
-"""The subset of JSON Schema that OpenAI's structured outputs take. The agent sends every output schema as strict, which
-the provider refuses for any other."""
+"""The subset of JSON Schema that OpenAI's structured outputs accept.
+
+The agent sends each output schema as strict, and the provider refuses one outside the subset.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ STRICT_KEYWORDS = frozenset(
         *("minItems", "maxItems"),
     }
 )
-"""What OpenAI's structured outputs are documented to take. A list of what they refuse would have to be complete;
-a keyword that is missing here only means that the schema is kept by us."""
+"""The keywords that OpenAI documents for structured outputs. A list of refused keywords would have to be complete; a
+keyword that is missing here only means that this server enforces the schema."""
 
 STRICT_FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
@@ -27,7 +29,7 @@ DEFINITIONS = ("$defs", "definitions")
 
 
 def is_strict(root: Any) -> bool:
-    """Whether OpenAI's structured outputs take a schema: closed objects whose properties are all required."""
+    """Whether OpenAI's structured outputs accept a schema: closed objects whose properties are all required."""
     if not isinstance(root, dict) or root.get("type") != "object" or "anyOf" in root:
         return False
     properties = values = 0
@@ -43,7 +45,7 @@ def is_strict(root: Any) -> bool:
 
 
 def _fits(schema: dict[str, Any]) -> bool:
-    """Whether one schema, without those inside of it, is as the subset wants it."""
+    """Whether one schema, without the schemas inside it, is in the subset."""
     if not schema.keys() <= STRICT_KEYWORDS or str(schema.get("format", "date")) not in STRICT_FORMATS:
         return False
     if not isinstance(schema.get("enum", []), list):
@@ -66,13 +68,13 @@ def _fits(schema: dict[str, Any]) -> bool:
 
 
 def kinds(schema: dict[str, Any]) -> list[Any]:
-    """The types that `type` allows; none where it is absent."""
+    """Returns the types that `type` allows; none where it is missing."""
     named = schema.get("type", ())
     return list(named) if isinstance(named, list | tuple) else [named]
 
 
 def _inside(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
-    """The schemas directly inside of one, and by how much each is nested deeper."""
+    """Yields the schemas directly inside a schema, and how many levels deeper each is nested."""
     for key in ("properties", *DEFINITIONS):
         inner = schema.get(key, {})
         if isinstance(inner, dict):

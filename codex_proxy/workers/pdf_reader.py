@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 WORKER: Final = "codex_proxy.workers.pdf_worker"
 WALL_SECONDS: Final = 40.0
-"""Of one PDF, on a machine that is busy."""
+"""The time limit for one PDF, on a busy machine."""
 REQUEST_SECONDS: Final = 60.0
-"""Of all PDFs of one request, of which no further one is begun then."""
+"""The time limit for all PDFs of a request. After it no further one is begun."""
 KEPT_SECONDS: Final = 600.0
 MAX_KEPT_CHARS: Final = 8 << 20
-"""Of texts that are kept for the next turn."""
+"""How many characters of texts are kept for the next turn."""
 
 
 def can_read_pdfs() -> bool:
@@ -112,8 +112,8 @@ class PdfReader:
 async def parsed_with_pdfs(
     parse: Callable[[PdfTexts | None], Awaitable[T]], reader: PdfReader | None, owner: str
 ) -> T:
-    """What `parse` makes of a request, with its PDFs read; it is run twice where there are any. Raises what `parse` and
-    `PdfReader.read` raise. Without a `reader` nobody reads PDFs here."""
+    """Returns what `parse` returns for a request, after its PDFs were read. `parse` is called twice where there are
+    any. Raises what `parse` and `PdfReader.read` raise. Without a `reader` no PDF is read."""
     if reader is None:
         return await parse(None)
     pdfs = PdfTexts()

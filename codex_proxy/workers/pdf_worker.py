@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from pypdf import PdfReader
 
 CPU_SECONDS: Final = 20.0
-"""Of one PDF. A page full of text takes 10 ms."""
+"""The CPU time for one PDF. A page full of text takes 10 ms."""
 MEMORY_BYTES: Final = 768 << 20
 """Address space. The library unpacks no stream to more than 75 MB."""
 MAX_PAGES: Final = 500
 MAX_CHARS: Final = 2_000_000
 """More than any model takes."""
 MAX_DEPTH: Final = 5
-"""Of forms within forms in which fonts are looked for."""
+"""How deeply nested forms are searched for fonts."""
 
 _CONTROLS: Final = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0x7F, *range(0x80, 0xA0)])
 
@@ -105,7 +105,7 @@ def _page_text(page: Any, number: int) -> str:
 
 
 def _said_of(error: Exception, damaged: str) -> str:
-    """How a sentence about the PDF ends; `damaged`: where this is no matter of limits."""
+    """Returns the end of a sentence about the PDF. `damaged` is used where the error is not about limits."""
     from pypdf.errors import LimitReachedError
 
     return "takes too much memory to read" if isinstance(error, LimitReachedError | MemoryError) else damaged
@@ -136,12 +136,12 @@ def _values(resources: Any, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """What a reference leads to."""
+    """Returns the object that a reference names; other values unchanged."""
     return value.get_object() if hasattr(value, "get_object") else value
 
 
 def _filled_fields(reader: PdfReader) -> Iterator[str]:
-    """What somebody has filled into the form: that is not part of a page's text."""
+    """Returns the values of the form's fields, which are not part of a page's text."""
     for name, value in reader.get_form_text_fields(full_qualified_name=True).items():
         if isinstance(value, str) and value.strip():
             yield f"{name}: {value.translate(_CONTROLS).strip()}"

@@ -51,9 +51,9 @@ class WorkerPool(Generic[Q, A]):
     def __init__(
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
     ) -> None:
-        """`module`: whose `main` a worker runs. `wall_seconds`: of one question; a worker limits its own CPU time,
-        which on a busy machine takes longer. `owners` tells how many owners of questions there are: with several, none
-        of them gets every worker."""
+        """`module` is the module whose `main` a worker runs. `wall_seconds` is the time limit for one question; a
+        worker limits its own CPU time, which takes longer on a busy machine. `owners` returns how many owners there
+        are: with several, none gets all workers."""
         self._module = module
         self._answers: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answers)
         self._wall_seconds = wall_seconds
@@ -68,7 +68,7 @@ class WorkerPool(Generic[Q, A]):
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "") -> A | NoAnswer:
-        """What a worker answers to this owner's question."""
+        """Returns a worker's answer to this owner's question."""
         if self._closed:
             return NoAnswer.STOPPING
         try:
@@ -200,5 +200,5 @@ class _Worker:
 
 
 def _import_paths() -> list[str]:
-    """Where this process finds its modules, however it was started."""
+    """Returns where this process finds its modules, however it was started."""
     return [os.path.abspath(path) for path in sys.path]

@@ -1,8 +1,8 @@
-"""Looks at schemas, and at texts under them, without holding up the event loop.
+"""Checks schemas, and texts against schemas, without blocking the event loop.
 
-What is quick is done at once. What may take long goes to a process of its own (`schema_worker`). What is known of a
-schema is remembered by its digest, and so is its strict form. No check is ever a success because it was not made: it
-has a reason instead.
+A quick check is made at once; one that may take long is made by a worker process (`schema_worker`). The results for a
+schema and its strict form are remembered by its digest. A check that could not be made is never a success: its result
+says why.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from codex_proxy.workers.pool import NoAnswer, WorkerPool
 from codex_proxy.workers.schema_worker import Question, answer
 
 WALL_SECONDS: Final = 10.0
-"""Of one check."""
+"""The time limit for one check."""
 BATCH_SECONDS: Final = 20.0
-"""Of all the schemas of one request or one MCP server."""
+"""The time limit for all schemas of a request or of an MCP server."""
 MAX_KNOWN: Final = 20_000
 """Schemas of which a verdict is kept, some 200 bytes each: those of a score of the largest MCP servers."""
 MAX_FORM_BYTES: Final = 4 << 20
-"""Of strict forms that are kept for the next turn."""
+"""How many bytes of strict forms are kept for the next turn."""
 
 TOO_LONG: Final = Verdict(unchecked="checking it would take too long; ask with a simpler one")
 BUSY: Final = Verdict(unchecked="too many other checks are under way")
@@ -44,9 +44,9 @@ class SchemaChecks:
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
-        """Of schemas, by digest; the one that was asked for last stands last."""
+        """The results for schemas by digest, the most recently used last."""
         self._forms: OrderedDict[bytes, StrictForm | None] = OrderedDict()
-        """By the schema's digest; the one that was asked for last stands last."""
+        """The strict forms by the schema's digest, the most recently used last."""
         self._form_bytes = 0
         self._pool: WorkerPool[Question, Verdict] = WorkerPool(
             "codex_proxy.workers.schema_worker", Verdict, wall_seconds=WALL_SECONDS
@@ -94,8 +94,8 @@ class SchemaChecks:
         ]
 
     async def strict_form(self, schema: bytes) -> StrictForm | None:
-        """What the provider can be given of a schema; None also where that could not be found out in time: then the
-        model is told the schema in words, as it is told those that have no such form."""
+        """Returns the form of a schema that the provider accepts; None where there is none, or where it could not be
+        found in time. The model is then told the schema in words."""
         from codex_proxy.tools.schemas import QUICK_SCHEMA
 
         digest = hashlib.sha256(schema).digest()

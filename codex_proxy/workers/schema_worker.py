@@ -10,7 +10,7 @@ from codex_proxy.tools.checks import Check, Verdict
 from codex_proxy.workers.worker_process import run
 
 CPU_SECONDS: Final = 1.0
-"""Of one question. The largest schema that is no trap takes a tenth."""
+"""The CPU time for one question. The largest harmless schema takes a tenth of it."""
 MEMORY_BYTES: Final = 768 << 20
 """Address space, of which Python and the validator take some 100 MiB."""
 
@@ -21,7 +21,7 @@ class Question(msgspec.Struct, frozen=True):
     schema: bytes
     text: str | None = None
     fitted: bool = False
-    """As in `Check`."""
+    """See `Check.fitted`."""
     wants_form: bool = False
 
 

@@ -42,11 +42,11 @@ class Slots:
         return self._queue.waiting
 
     def waiting_of(self, owner: str) -> int:
-        """How many of this owner's wait."""
+        """Returns how many of this owner's requests wait."""
         return self._queue.waiting_of(owner)
 
     def take_now(self, owner: str) -> Slot | None:
-        """A slot, if one is free for this owner."""
+        """Takes a slot, if one is free for this owner."""
         if not self._queue.enter(owner):
             return None
         self._idle.clear()

@@ -48,7 +48,7 @@ class ModelItems:
         self._events: list[Event] = []
         self._calls: list[ToolCallRequested] = []
         self._response_open = False
-        """Whether a response has begun whose end has not come."""
+        """Whether a response of the model has begun and not ended."""
         self._agent_calls: set[str] = set()
         """Calls that the agent answers itself before it requests the first of the client's outputs, and has
         not yet.
@@ -112,9 +112,10 @@ class ModelItems:
             )
 
     def _await_agent_output(self, call: RawItemCall) -> None:
-        """Has the step wait for the agent's own output of a call, so that later turns can tell the model of it.
+        """Makes the step wait for the agent's own output of a call, so that later turns can show it to the model.
 
-        Not if the call comes after one of the client's: some releases handle the calls one after the other.
+        Not for a call that comes after one of the client's, because some releases handle the calls one after the
+        other.
         """
         if not self._calls:
             self._agent_calls.add(call.call_id)

@@ -23,7 +23,7 @@ MAX_CHARS = 300
 """The longest description of an activity, in characters: a command can be a whole script."""
 
 SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
-"""Programs whose argument behind `-c` is the command to show."""
+"""Programs whose argument after `-c` is the command to show."""
 VERBS = frozenset({"add", "update", "delete"})
 
 

@@ -252,7 +252,7 @@ class CodexProto:
             self._calls.add_piece(key, None, function.name, function.arguments or "", "legacy", out)
 
     def _begin_output(self, out: list[Event]) -> None:
-        """Notes that the model puts out something else than reasoning, which ends the open reasoning item."""
+        """Ends the open reasoning item, because the model has begun to write something else."""
         self._step_has_output = True
         if self._reasoning:
             self._reasoning.end(out)

@@ -1,4 +1,4 @@
-"""One conversation with a server, over HTTP as any client has it: what was said, and the answer as it comes."""
+"""A conversation with a server over HTTP: its messages, and the streamed answers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Conversation:
         return [str(entry["id"]) for entry in (await self.read("/models"))["data"]]
 
     async def read(self, path: str) -> Any:
-        """What the server answers to a GET, as JSON. Raises `ChatError`."""
+        """Returns the JSON that the server answers to a GET. Raises `ChatError`."""
         async with self._request("GET", path) as reply:
             return await reply.json(content_type=None)
 
@@ -135,7 +135,7 @@ async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
 
 
 def _refusal(status: int, text: str) -> str:
-    """What a server says that does not answer."""
+    """Returns the message of an error answer."""
     try:
         error = json.loads(text)["error"]
         message, code = str(error["message"]), error.get("code")

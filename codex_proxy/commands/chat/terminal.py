@@ -78,7 +78,7 @@ class Chat:
         self._screen = Screen(console)
 
     def run(self) -> int:
-        """Until the person leaves. Returns the exit status."""
+        """Reads and answers lines until the person leaves. Returns the exit status."""
         with contextlib.suppress(ImportError):  # not every Python has it; lines can then not be edited
             importlib.import_module("readline")
         self._tell(f"{self._conversation.model} at {self._conversation.base_url}; /help tells more.")
@@ -97,7 +97,7 @@ class Chat:
                 self._take(line)
 
     def _take(self, line: str) -> None:
-        """A line that is not the last one. What goes wrong is told, and the next line may go better."""
+        """Handles one line. An error is shown, and the chat goes on."""
         try:
             if line.startswith("/"):
                 self._command(*line.split(maxsplit=1))
@@ -125,7 +125,8 @@ class Chat:
 
 
 def answer_once(conversation: Conversation, stdin: TextIO, console: Console, errors: Console) -> int:
-    """For a pipe: all of it is one question, and into a pipe goes the text of the answer alone. Returns the status."""
+    """Answers a question from a pipe: all of stdin is the question, and stdout gets only the text of the answer.
+    Returns the exit status."""
     try:
         question = stdin.read().strip()
     except UnicodeDecodeError:

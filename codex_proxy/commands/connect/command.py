@@ -36,7 +36,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return self.base_url.rstrip("/").removesuffix("/v1")
 
     def filled(self, value: Any) -> Any:
-        """A value of the table, with ours in the place of `{{...}}`."""
+        """Returns a value of the table with our address, key and models in place of `{{...}}`."""
         if isinstance(value, str):
             for name in ("base_url", "root_url", "model", "key"):
                 value = value.replace("{{" + name + "}}", getattr(self, name))
@@ -73,7 +73,7 @@ def listing() -> str:
 
 
 def entries_of(client: Client, target: Target) -> tuple[Entry, ...]:
-    """What goes into the client's file, filled in."""
+    """Returns the entries for the client's file."""
     assert client.file is not None
     return tuple(
         msgspec.structs.replace(entry, value=target.filled(entry.value))

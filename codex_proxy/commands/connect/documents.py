@@ -93,7 +93,7 @@ def _written(document: Any, format: Format, before: str) -> str:
 
 
 def _yaml(text: str) -> YAML:
-    """A reader and writer that keeps to how this text is written."""
+    """Returns a reader and writer of YAML that keeps the style of this text."""
     yaml = YAML(typ="rt")
     yaml.preserve_quotes = True
     yaml.width = 4096
@@ -104,7 +104,7 @@ def _yaml(text: str) -> YAML:
 
 
 def _dash_offset(text: str) -> int:
-    """How far the dashes of a list stand behind the name of it; 2 where there is none to learn from."""
+    """Returns how far the dashes of a list are indented below its name; 2 where the text has none."""
     found = re.search(
         r"^( *)[^\s#-][^\n]*:[ ]*(?:#[^\n]*)?\n(?:[ ]*(?:#[^\n]*)?\n)*( *)- ", text, re.MULTILINE
     )
@@ -112,7 +112,7 @@ def _dash_offset(text: str) -> int:
 
 
 def _indent(text: str) -> int | str:
-    """What the first nested line is indented by."""
+    """Returns the indentation of the first nested line."""
     found = re.search(r"^[{\[]\s*\n([ \t]+)", text)
     if found is None:
         return 2

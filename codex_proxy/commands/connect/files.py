@@ -11,7 +11,7 @@ from codex_proxy.files.private import FILE_MODE, create, make_folder, replacing
 
 
 def difference(before: str, after: str, name: str) -> str:
-    """A unified diff."""
+    """Returns a unified diff."""
     return "".join(
         difflib.unified_diff(
             before.splitlines(keepends=True),
@@ -37,7 +37,7 @@ def write(file: Path, text: str) -> Path | None:
 
 
 def _kept(file: Path) -> Path:
-    """A copy beside the file, under a name that no earlier copy has."""
+    """Copies the file to a new name beside it, and returns the copy's path."""
     number = 0
     while True:
         backup = file.with_name(f"{file.name}.bak{number or ''}")

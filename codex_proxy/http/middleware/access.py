@@ -46,7 +46,7 @@ _OF_FORMS: Final = frozenset({"text/plain", "application/x-www-form-urlencoded",
 """What a page may send to anybody. An empty form has such a type, and no body."""
 
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that change nothing here, and whose bodies nobody looks at."""
+"""Methods that change nothing, and whose bodies are ignored."""
 
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
 """What a page offers as a subprotocol, with its key behind it."""
@@ -57,7 +57,7 @@ HOPS_HEADER: Final = "X-Codex-Hops"
 _MAX_HOPS: Final = 32
 
 DIGEST: Final = web.RequestKey("digest", str)
-"""Of the key that the request came with; empty where it came with none. The key itself is not kept."""
+"""The digest of the request's key; empty where it has none. The key itself is not kept."""
 
 
 @web.middleware
@@ -133,12 +133,12 @@ async def _authenticate(request: web.Request) -> None:
 
 
 def delaying_guesses(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
-    """To be put around the check of a key: waits before it where wrong keys came from the same address."""
+    """Wraps the check of a key, and waits before it where wrong keys came from the same address."""
     return request.app[WRONG_KEYS].delaying(client_address(request), digest)
 
 
 def origin_of(request: web.Request) -> Origin:
-    """How the request came here, for an agent that passes it on."""
+    """Returns where the request came from, for agents that pass it on."""
     hops = request.headers.get(HOPS_HEADER, "").split(",", _MAX_HOPS)
     key = key_in(request) if request.app[PASSES_KEYS] else ""
     return Origin(tuple(hop.strip() for hop in hops if hop.strip()), key)
@@ -165,7 +165,7 @@ def _keys_in(request: web.Request) -> list[str]:
 
 
 def subprotocols(request: web.Request) -> list[str]:
-    """What a WebSocket's client offers, in its order."""
+    """Returns the subprotocols that a WebSocket client offers, in its order."""
     values = request.headers.getall("Sec-WebSocket-Protocol", [])
     return [name.strip() for value in values for name in value.split(",") if name.strip()]
 

@@ -27,7 +27,7 @@ CONTENT_LOG: Final = web.RequestKey("content_log", ContentLog)
 """Present in requests whose content is logged."""
 
 MAX_CHARS: Final = 16_384
-"""Of one line: more of a text helps nobody who reads a log."""
+"""The most characters of one line in the log."""
 MASK: Final = "***"
 
 _NAMES: Final = (

@@ -1,7 +1,7 @@
-"""Requests that a reverse proxy has passed on. They may come from anywhere, even where this server listens on loopback.
+"""Requests through a reverse proxy. They may come from anywhere, even where this server listens on loopback.
 
-So the proxy has to be one that the operator trusts (PROXY_TRUSTED_PROXIES), and the server has to require keys. Only a
-trusted proxy is believed about the address that a request comes from.
+So the operator must list the proxy (PROXY_TRUSTED_PROXIES), and the server must require keys. The address of a client
+is taken from a trusted proxy's headers only.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def check_forwarded(request: web.Request) -> None:
 
 
 def client_address(request: web.Request) -> str:
-    """The address that the request comes from: behind trusted proxies, the nearest one that is not theirs."""
+    """Returns the address of the client: behind trusted proxies, the nearest address that is not a proxy's."""
     trusted = request.app[TRUSTED_PROXIES]
     address = request.remote or ""
     if not _is_in(address, trusted):

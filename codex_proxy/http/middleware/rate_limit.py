@@ -80,7 +80,7 @@ def _too_many_at_once(limit: int) -> Fault:
 
 
 def headers_of(allowance: Allowance) -> dict[str, str]:
-    """`x-ratelimit-*` as OpenAI writes them."""
+    """Returns the `x-ratelimit-*` headers in OpenAI's form."""
     return {
         "x-ratelimit-limit-requests": str(allowance.limit),
         "x-ratelimit-remaining-requests": str(allowance.remaining),
@@ -89,7 +89,7 @@ def headers_of(allowance: Allowance) -> dict[str, str]:
 
 
 def span(seconds: float) -> str:
-    """A span of time as OpenAI's headers write it: `1m30s`, `12.5s`, `340ms`."""
+    """Returns a duration as OpenAI's headers write it: `1m30s`, `12.5s`, `340ms`."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms"
     minutes, rest = divmod(round(seconds, 3), 60)

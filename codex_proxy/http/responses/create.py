@@ -56,7 +56,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
 async def _in_foreground(
     request: web.Request, parsed: ParsedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """A turn that ends when its client leaves."""
+    """Answers with a response whose turn ends when its client leaves."""
     service = request.app[RESPONSES]
     prepared = await prepare(
         service,
@@ -75,7 +75,7 @@ async def _in_foreground(
 async def _saved(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """A response that is saved: the client reads what a task of the server's makes."""
+    """Answers with a response that is saved: the client reads what a task of the server renders."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     headers = headers_of(service, prepared)
     with ExitStack() as stack:
@@ -100,7 +100,7 @@ async def _saved(
 async def _unsaved(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """A response of which nothing is kept: the log of its turn is read straight into the answer."""
+    """Answers with a response that is not saved: the log of its turn is rendered straight into the answer."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     renderer = renderer_of(service, prepared, stream=stream)
     headers = headers_of(service, prepared)
@@ -121,7 +121,7 @@ async def _unsaved(
 async def _in_background(
     request: web.Request, parsed: ParsedResponse, body: bytes, hints: RequestHints
 ) -> web.StreamResponse:
-    """A turn that goes on when its client leaves; with a stream its client may read along."""
+    """Starts a response whose turn continues when its client leaves. With a stream the client may read along."""
     service = request.app[RESPONSES]
     with stream_slot(request) if parsed.stream else nullcontext():
         prepared = await create_in_background(service, parsed, body, hints, request[CLIENT], request[HELD])
@@ -160,8 +160,8 @@ def headers_of(service: ResponsesService, prepared: PreparedResponse) -> dict[st
 def ending_of(
     failure: Failure | None, final: dict[str, Any] | None, timings: TurnTimings
 ) -> dict[str, object]:
-    """What the server's log has of an answer: how it ended and who said so, and what it cost. `final`: the response,
-    where it has ended."""
+    """Returns what the server's log says about an answer: how it ended and by which event, and its tokens. `final` is
+    the response where it has ended."""
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if failure is not None:
         notes["error"] = failure.kind.value

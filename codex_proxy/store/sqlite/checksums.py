@@ -19,7 +19,7 @@ ROWS_AT_ONCE: Final = 200
 
 
 def checksum(data: object) -> int:
-    """Of bytes; damage may also have made something else of them, which has none."""
+    """Returns the checksum of bytes; -1 for any other value, which only damage can have put there."""
     return zlib.crc32(data) if isinstance(data, bytes) else -1
 
 

@@ -29,7 +29,7 @@ class Held(NamedTuple):
 
 
 def item_of(row: Sequence[Any]) -> StoredItem:
-    """From `COLUMNS`. Raises `StoreDamaged`."""
+    """Returns the item in a row of `COLUMNS`. Raises `StoreDamaged`."""
     id, json, raw, created, digest = row
     if item_digest(json, raw) != digest:
         raise damaged(f"the item {id}")
@@ -71,7 +71,7 @@ def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[Held, Sto
 
 
 def found_among(connection: sqlite3.Connection, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-    """`find` for several ids; those that are not there are left out."""
+    """Returns the items with these ids; those that do not exist are left out."""
     found = ((id, find(connection, owner, id)) for id in dict.fromkeys(ids))
     return {id: held[1] for id, held in found if held is not None}
 
@@ -89,9 +89,9 @@ def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
 def page_of(
     connection: sqlite3.Connection, table: str, where: str, values: tuple[int, ...], page: PageRequest
 ) -> Page:
-    """A page of the visible items that `table` holds under `where`. Raises `NotStored` for the item `after`.
+    """Returns a page of the visible items in `table` that match `where`. Raises `NotStored` for the item `after`.
 
-    Reads one row more than it gives: whether there are more is known, not guessed.
+    Reads one row more than it returns, to know whether there are more.
     """
     start = _position(connection, table, where, values, page)
     direction, comparison = _DIRECTIONS[page.order]

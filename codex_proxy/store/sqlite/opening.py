@@ -100,7 +100,7 @@ def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
 
 
 def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
-    """A connection that cannot write, on a file that `open_writer` has opened."""
+    """Returns a connection that cannot write, on a file that `open_writer` has opened."""
     connection = opener(str(path), lock_wait)
     try:
         connection.execute("PRAGMA query_only = ON")
@@ -112,7 +112,7 @@ def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
 
 
 def open_in_memory(opener: Connect = connect) -> sqlite3.Connection:
-    """A database without a file: all of it is gone with the connection."""
+    """Returns a database without a file, which ends with its connection."""
     connection = opener(":memory:", 0.0)
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA foreign_keys = ON")

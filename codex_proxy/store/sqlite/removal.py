@@ -53,7 +53,7 @@ def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
 
 
 def piece(connection: sqlite3.Connection) -> bool:
-    """`sweep` with a budget of its own."""
+    """Removes a small amount, with a budget of its own."""
     return sweep(connection, Budget(PIECE))
 
 

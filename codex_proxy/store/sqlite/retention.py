@@ -1,8 +1,9 @@
-"""What goes when a store gets too old or too large, in writes so small that turns do not wait for them.
+"""Removes what is too old or too much from a store, in writes so small that turns do not wait for them.
 
-First what has had its time, then what is too many, then what is too much: remembered steps, frames, and of
-responses and conversations the one that was touched longest ago. A response goes only when nothing continues
-it, so that a chain goes from its end; nothing that is younger than `Retention.spared` goes for count or size.
+First everything that is too old, then what is too many, then what is too large: remembered steps, frames, and of
+responses and conversations the one that was not used for the longest time. A response is removed only when no other
+continues it, so a chain is removed from its end. Nothing younger than `Retention.spared` is removed for count or
+size.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NOTHING: Final = Pruned()
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    """How many bytes the content takes; free pages of the file do not count."""
+    """Returns how many bytes the content takes; free pages of the file do not count."""
     pages, free, size = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_count", "freelist_count", "page_size")

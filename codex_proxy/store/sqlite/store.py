@@ -71,7 +71,7 @@ class SqliteStore:
         memory: StepMemorySettings,
         limits: ContextLimits,
     ) -> None:
-        """`readers` None: the writer's connection is the only one, and reads are its jobs too."""
+        """`readers` None: there is only the writer's connection, which also does the reads."""
         self._writer = writer
         self._readers = readers
         self._location = location
@@ -120,7 +120,7 @@ class SqliteStore:
         limits: ContextLimits | None = None,
         opener: Connect = connect,
     ) -> SqliteStore:
-        """A store that leaves nothing on disk and ends with the process."""
+        """Returns a store that leaves nothing on disk and ends with the process."""
         location = "in memory"
         return cls(
             Writer(open_in_memory(opener), location),

@@ -46,7 +46,7 @@ class _Write:
         self.error: Exception | None = None
 
     def settle(self) -> None:
-        """On the event loop. A caller that was cancelled is not told; its write is done all the same."""
+        """Gives the result to the caller, on the event loop. The write is done even where the caller was cancelled."""
         if self.future.done():
             return
         if self.error is None:
