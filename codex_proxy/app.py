@@ -154,6 +154,8 @@ class Server:
             raise StartError(str(error)) from error
         self.manager.memory = step_memory_of(self.settings, self.clock, self.store_lifecycle)
         await self.agent.start()
+        if self.agent.warning:
+            log.warning("agent_limited", agent=self.agent.name, reason=self.agent.warning)
         # A handler must end when its client leaves, or nobody tells the agent.
         self.webhooks = webhooks_of(self.settings, self.clock, self.store_lifecycle)
         self.server_tools = mcp_tools_of(self.settings, self.clock, self.manager.checks)

@@ -1,4 +1,4 @@
-"""The command line: `python -m fake_proto proto|app-server [-c key=value ...]` and `--version`."""
+"""The command line: `python -m fake_proto proto|app-server|exec [-c key=value ...]` and `--version`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fake_proto.settings import Settings
 from fake_proto.wire import Wire
 
 VERSION = "codex-cli 0.0.0-fake"
-USAGE = "usage: fake_proto proto|app-server [-c key=value ...] | --version | debug models --bundled\n"
+USAGE = "usage: fake_proto proto|app-server|exec [-c key=value ...] | --version | debug models --bundled\n"
 
 
 def main(arguments: list[str]) -> int:
     """Runs the subcommand; returns the exit status."""
-    command = next((a for a in arguments if a in ("--version", "proto", "app-server", "debug")), "")
+    command = next((a for a in arguments if a in ("--version", "proto", "app-server", "exec", "debug")), "")
     if command == "--version":
         sys.stdout.write(VERSION + "\n")
         return 0
@@ -30,6 +30,12 @@ def main(arguments: list[str]) -> int:
         return serve_proto(Settings(dict(os.environ), arguments))
     if command == "app-server":
         return serve_app_server(Settings(dict(os.environ), arguments))
+    if command == "exec":
+        from fake_proto.exec_turn import serve_exec
+
+        settings = Settings(dict(os.environ), arguments)
+        faults, wire = prepared(settings)
+        return serve_exec(settings, wire, faults, arguments)
     sys.stderr.write(USAGE)
     return 2
 

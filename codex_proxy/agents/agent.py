@@ -36,6 +36,9 @@ class Agent(Protocol):
     off: Mapping[str, tuple[str, ...]]
     """Capabilities that this release of the agent's program lacks, each with the names of what is missing in its
     protocol."""
+    warning: str
+    """What the operator must know all the time, because the agent serves less than they may expect: one or two
+    sentences for the banner, the log and /healthz. Empty where there is nothing."""
     limits: NewestLimits
     """The newest limits of the user's account that the agent has reported."""
     members: Mapping[str, Agent]

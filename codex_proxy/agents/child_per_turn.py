@@ -110,6 +110,8 @@ class ChildSpec(msgspec.Struct, frozen=True):
     """Any model name is accepted, not only those in `models`."""
     off: Mapping[str, tuple[str, ...]] = {}
     """Capabilities that this release of the program lacks, each with the names of what is missing in its protocol."""
+    warning: str = ""
+    """As in `Agent`."""
     reads: Literal["lines", "chunks"] = "lines"
     """`lines`: whole lines without line ends. `chunks`: bytes as they arrive, for plain text that is shown as it
     grows."""
@@ -130,6 +132,7 @@ class ChildPerTurnAgent:
         self.capabilities = spec.capabilities
         self.off: Mapping[str, tuple[str, ...]] = spec.off
         self.any_model = spec.any_model
+        self.warning = spec.warning
         self._spec = spec
         self._transports: set[ChildTransport] = set()
         self.limits = NewestLimits()
@@ -138,10 +141,14 @@ class ChildPerTurnAgent:
         """Does nothing: no process is started before its turn."""
 
     async def open(self, turn: Turn) -> AgentSession:
+        return await self.start_child(turn, self._spec.command(turn))
+
+    async def start_child(self, turn: Turn, command: Command) -> AgentSession:
+        """Starts the child of a turn, and returns the session with it. Raises `Fault` where it cannot be started."""
         transport = ChildTransport(LineFramer() if self._spec.reads == "lines" else Chunks())
         self._transports.add(transport)
         try:
-            await transport.start(self._spec.command(turn))
+            await transport.start(command)
         except SpawnError as error:
             self._transports.discard(transport)
             raise Fault(_failure(error)) from error

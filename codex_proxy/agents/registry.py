@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 BUILT_IN: Final[Mapping[str, str]] = {
     "codex-app-server": "codex_proxy.agents.codex_app_server.spec:SPEC",
     "codex-proto": "codex_proxy.agents.codex_proto.spec:SPEC",
+    "codex-exec": "codex_proxy.agents.codex_exec.spec:SPEC",
     "openai-chat": "codex_proxy.agents.openai_chat.spec:SPEC",
     "fake": "codex_proxy.agents.fake:SPEC",
 }

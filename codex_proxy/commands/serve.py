@@ -80,6 +80,8 @@ def banner(server: Any) -> str:
         f"  off        {feature}: this release has no {', no '.join(names)}"
         for feature, names in server.agent.off.items()
     ]
+    if server.agent.warning:
+        lines.append(f"  WARNING    {server.agent.warning}")
     trouble = server.agent.trouble()
     if trouble is not None:
         lines.append(f"  TROUBLE    {trouble.message}")

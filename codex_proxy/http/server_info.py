@@ -124,6 +124,8 @@ async def healthz(request: web.Request) -> web.Response:
         about["version"] = agent.version
         if agent.off:
             about["off"] = agent.off
+        if agent.warning:
+            body["warning"] = agent.warning
         body["version"] = __version__
         body["turns"] = {"running": runs.running, "queued": runs.queued}
     if made_up:

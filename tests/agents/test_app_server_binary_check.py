@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import structlog
 
+from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
 from codex_proxy.agents.codex_app_server.binary_check import (
     KEPT_SECONDS,
     BinaryCheck,
     check_binary,
     renew_check,
 )
-from codex_proxy.agents.codex_app_server.launch import COMMON_SWITCHES, PLAIN_SWITCHES
 from codex_proxy.core.faults import Fault
 from tests.codex_schemas import NEWEST, ONE_CALL_AT_A_TIME, schema_file, speaks
 from tests.waiting import eventually

@@ -20,6 +20,7 @@ from codex_proxy.agents.codex.shadow_home import (
     plan_shadow_home,
     provider_config,
 )
+from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
 from codex_proxy.agents.codex_app_server import launch
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 
@@ -131,7 +132,7 @@ class TestArgv:
         argv = app_server_argv("/bin/codex", plain=True, catalog_path='/state/a "b".json')
         assert argv[:2] == ("/bin/codex", "app-server")
         seen = switches(argv)
-        table = {switch.key for switch in (*launch.COMMON_SWITCHES, *launch.PLAIN_SWITCHES)}
+        table = {switch.key for switch in (*COMMON_SWITCHES, *PLAIN_SWITCHES)}
         assert seen.keys() == table | {"model_catalog_json"}
         assert seen["model_catalog_json"] == '/state/a "b".json'
         assert (seen["web_search"], seen["features.shell_tool"]) == ("disabled", False)
@@ -172,7 +173,7 @@ class TestArgv:
         assert argv[-2:] == ("-c", 'log_dir="/x"')
 
     def test_no_switch_is_listed_twice_and_each_has_its_reason(self) -> None:
-        table = (*launch.COMMON_SWITCHES, *launch.PLAIN_SWITCHES)
+        table = (*COMMON_SWITCHES, *PLAIN_SWITCHES)
         assert len({switch.key for switch in table}) == len(table)
         assert all(switch.reason for switch in table)
 

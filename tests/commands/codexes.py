@@ -21,7 +21,7 @@ case "$1" in
   sandbox) exit {sandbox} ;;
   proto) echo "Usage: codex proto [OPTIONS]"; exit {proto} ;;
 esac
-{speaks}exec {python} -m fake_proto "$@"
+{exec}{speaks}exec {python} -m fake_proto "$@"
 """
 
 
@@ -32,14 +32,17 @@ def codex(
     *,
     schema: str | None = NEWEST,
     proto: bool = False,
+    exec: bool = False,
 ) -> Path:
     """A Codex of this release, that is the fake agent inside. Its app-server speaks as that of the release `schema`
-    does, and with None it cannot say how; `proto`: it has `codex proto`."""
+    does, and with None it cannot say how; `proto`: it has `codex proto`; `exec`: it has a `codex exec` that can be
+    driven."""
     program = folder / "codex"
     script = CODEX.format(
         version=version,
         sandbox=sandbox,
         proto=0 if proto else 2,
+        exec="" if exec else 'if [ "$1" = exec ]; then exit 2; fi\n',
         speaks="" if schema is None else speaks(schema_file(schema)),
         python=shlex.quote(sys.executable),
     )

@@ -115,6 +115,7 @@ class WordAgent:
     capabilities: frozenset[Capability] = frozenset()
     any_model = True
     members: Mapping[str, Agent] = {}
+    warning = ""
 
     def __init__(self, *, exclusive: bool = False) -> None:
         self.off: Mapping[str, tuple[str, ...]] = {}

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 from codex_proxy import __version__
-from codex_proxy.agents.codex.program import NEWEST_TESTED, find_codex, find_version
+from codex_proxy.agents.codex.program import NEWEST_TESTED, NOT_SIGNED_IN, find_codex, find_version
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.spec import NO_CODEX, Dialect, Protocol, protocol_of, provider_of
-from codex_proxy.agents.codex_app_server.agent import CLIENT_NAME, NOT_SIGNED_IN, START_SECONDS
+from codex_proxy.agents.codex_app_server.agent import CLIENT_NAME, START_SECONDS
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
@@ -76,6 +76,9 @@ def protocol_check(protocol: Protocol) -> Check:
     facts: dict[str, Fact] = {"agent": protocol.agent}
     message = f"{protocol.agent} drives this release."
     check = protocol.check
+    if protocol.warning:
+        advice = "Install another release of Codex, or a newer one of this proxy; docs/agents.md lists those tested."
+        return Check(name="protocol", status="warning", message=protocol.warning, advice=advice, facts=facts)
     if check is None:
         return Check(name="protocol", status="ok", message=message, facts=facts)
     off = [f"{feature} (it has no {', no '.join(names)})" for feature, names in check.contract.off.items()]
@@ -126,7 +129,7 @@ async def deeper_checks(
         provider = provider_of(config)
     except ValueError as error:
         return [Check(name="sign-in", status="failed", message=str(error), advice=f"Mend {config}.")]
-    if dialect == "codex-proto":
+    if dialect != "codex-app-server":
         return [file_sign_in(settings, provider)]
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
         signed_in = await sign_in(program, provider, settings, environ, folder)

@@ -128,6 +128,11 @@ ASK_SECONDS = 20.0
 ANSWER_BYTES = 64 << 20
 """How much of the output is kept. A catalog of models has 0.2 MB."""
 
+NOT_SIGNED_IN = Failure(
+    kind=FaultKind.AGENT_NOT_AUTHENTICATED,
+    message="Codex is not signed in. Run `codex login` on the machine that runs this server, then try again.",
+)
+
 
 async def find_version(program: str, environment: Mapping[str, str]) -> Version:
     """Returns the release that `codex --version` prints. Raises `Fault` where it prints none."""

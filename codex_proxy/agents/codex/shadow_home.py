@@ -60,6 +60,8 @@ class ProviderConfig(msgspec.Struct, frozen=True):
     shell_exclude: tuple[str, ...] = ()
     service_tier: str = "default"
     """The service tier in the user's settings, in OpenAI's spelling."""
+    keyring: bool = False
+    """The sign-in may be in the system's keyring, so that no file tells whether there is one."""
 
 
 class ShadowHome(msgspec.Struct, frozen=True):
@@ -112,6 +114,7 @@ def _provider(config: dict[str, Any]) -> ProviderConfig:
         custom=identity not in BUILT_IN_PROVIDERS and bool(table),
         env_names=_env_names(table, identity),
         service_tier=_service_tier(config),
+        keyring=config.get("cli_auth_credentials_store", "file") != "file",
         shell_exclude=strings_of(policy.get("exclude", []), "shell_environment_policy.exclude"),
     )
 

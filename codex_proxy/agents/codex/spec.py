@@ -1,6 +1,8 @@
 """What the specs of the agents that run Codex share: finding its program, its protocol, and its model provider.
 
 `AUTO` is the spec of the agent `auto`: it looks for Codex and chooses the agent that speaks a protocol of that release.
+The app-server comes first, then `codex proto`. Where a release has neither as this version needs it, `codex exec`
+serves, with less, and the operator is warned of it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from codex_proxy.commands.checkup import Check
 
 
-Dialect = Literal["codex-app-server", "codex-proto"]
+Dialect = Literal["codex-app-server", "codex-proto", "codex-exec"]
 """The agents that run Codex, one for each of its protocols."""
 
 NO_CODEX = (
@@ -35,6 +37,16 @@ NO_CODEX = (
 NO_PROTO = (
     "Codex {version} has no `codex proto`. Leave --agent out, or give --agent codex-app-server; releases up to 0.42 "
     "have it."
+)
+
+NO_EXEC = (
+    "Codex {version} cannot be driven by `codex exec`: its help does not list {missing}. Leave --agent out, or install "
+    "a newer Codex."
+)
+
+EXEC_INSTEAD = (
+    "{reason} So `codex exec` drives it, with less: requests with tools are refused, a conversation goes in as one "
+    "text, and an answer comes whole instead of word by word."
 )
 
 
@@ -67,6 +79,8 @@ class Protocol(msgspec.Struct, frozen=True):
     """What its app-server supports, where that is the protocol."""
     fault: str = ""
     """Why the Codex cannot be driven, and what to do; empty where it can."""
+    warning: str = ""
+    """Why it is driven with less than its app-server would give, where nobody asked for that."""
 
 
 async def protocol_of(
@@ -81,6 +95,9 @@ async def protocol_of(
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)
         return Protocol(agent, fault="" if spoken else NO_PROTO.format(version=version))
+    if agent == "codex-exec":
+        missing = await lacks_for_exec(program, environment)
+        return Protocol(agent, fault=NO_EXEC.format(version=version, missing=missing) if missing else "")
     checked, fault = None, ""
     try:
         checked = await check()
@@ -88,8 +105,11 @@ async def protocol_of(
         fault = f"Codex {version} cannot say what its app-server speaks ({error})."
     if checked is not None:
         fault = f"Codex {version} {checked.contract.refusal}" if checked.contract.refusal else ""
-    if fault and agent == "auto" and await speaks_proto(program, environment):
-        return Protocol("codex-proto")
+    if fault and agent == "auto":
+        if await speaks_proto(program, environment):
+            return Protocol("codex-proto")
+        if not await lacks_for_exec(program, environment):
+            return Protocol("codex-exec", warning=EXEC_INSTEAD.format(reason=fault))
     return Protocol("codex-app-server", checked, fault)
 
 
@@ -101,6 +121,18 @@ async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
         return b"codex proto" in await output_of((program, "proto", "--help"), dict(environment))
     except Fault:
         return False
+
+
+async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
+    """Returns the options that `codex exec` would need and its help does not list; empty where it lists them all."""
+    from codex_proxy.agents.codex.program import output_of
+    from codex_proxy.agents.codex_exec.launch import missing_options
+
+    try:
+        told = await output_of((program, "exec", "--help"), dict(environment))
+    except Fault:
+        told = b""
+    return ", ".join(missing_options(told.decode(errors="replace")))
 
 
 def provider_of(config: Path) -> ProviderConfig:
@@ -115,8 +147,10 @@ def provider_of(config: Path) -> ProviderConfig:
 
 async def _make(context: AgentContext) -> Agent:
     """Makes the agent for the release of Codex that is installed."""
+    from codex_proxy.agents.codex.catalog import CatalogError
     from codex_proxy.agents.codex.program import find_version
     from codex_proxy.agents.codex_app_server.binary_check import check_binary
+    from codex_proxy.agents.codex_exec.spec import make_exec
     from codex_proxy.files.private import make_folder
 
     program, environment = codex_program(context), context.child_environment()
@@ -132,9 +166,16 @@ async def _make(context: AgentContext) -> Agent:
         from codex_proxy.agents.codex_proto.spec import make_proto
 
         return await make_proto(context)
+    if protocol.agent == "codex-exec":
+        return await make_exec(context, protocol.warning)
     from codex_proxy.agents.codex_app_server.spec import make_app_server
 
-    return await make_app_server(context)
+    try:
+        return await make_app_server(context)
+    except Fault as fault:
+        if not isinstance(fault.__cause__, CatalogError) or await lacks_for_exec(program, environment):
+            raise
+        return await make_exec(context, EXEC_INSTEAD.format(reason=f"{fault.failure.message}."))
 
 
 AUTO = AgentSpec(

@@ -13,6 +13,7 @@ from codex_proxy import __version__
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.codex.home_locks import alone_the_first_time
+from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
 from codex_proxy.agents.codex_app_server.plan import PoolLimits
@@ -20,7 +21,7 @@ from codex_proxy.agents.codex_app_server.pool import Pool
 from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
@@ -35,11 +36,6 @@ LIMITS_SECONDS = 5.0
 """How long the agent may take to report the limits of its account, for which it asks its provider."""
 
 CLIENT_NAME = "codex_openai_proxy"
-
-NOT_SIGNED_IN = Failure(
-    kind=FaultKind.AGENT_NOT_AUTHENTICATED,
-    message="Codex is not signed in. Run `codex login` on the machine that runs this server, then try again.",
-)
 
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
@@ -87,6 +83,7 @@ class AppServerAgent:
     """An `Agent`. `start` warms the pool of the default mode; the other pool starts when it is first needed."""
 
     members: Mapping[str, Agent] = {}
+    warning = ""
 
     def __init__(
         self, processes: AppServerProcesses, limits: PoolLimits, clock: Clock, *, warm_plain: bool

@@ -20,8 +20,8 @@ import structlog
 
 from codex_proxy.agents.codex.home_locks import private_home
 from codex_proxy.agents.codex.program import misconfigured, output_of
+from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, Switch
 from codex_proxy.agents.codex_app_server.contract import CONTRACT, ContractCheck, check_contract
-from codex_proxy.agents.codex_app_server.launch import COMMON_SWITCHES, PLAIN_SWITCHES, Switch
 from codex_proxy.agents.codex_app_server.protocol_schema import SchemaError
 from codex_proxy.core.faults import Fault
 from codex_proxy.files.private import make_folder, replacing
@@ -88,7 +88,7 @@ async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -
                 f"{program} app-server wrote a schema that this server cannot read: {error}"
             ) from error
         switches = [*COMMON_SWITCHES, *PLAIN_SWITCHES]
-        return BinaryCheck(contract, await unknown_switches(program, switches, base))
+        return BinaryCheck(contract, await unknown_switches((program, "app-server"), switches, base))
 
 
 async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -> bytes:
@@ -104,9 +104,10 @@ async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -
 
 
 async def unknown_switches(
-    program: str, switches: Sequence[Switch], environment: Mapping[str, str]
+    command: tuple[str, ...], switches: Sequence[Switch], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Returns the keys of the switches that the binary does not know, or that need another type of value.
+    `command` is one that ends by itself when it reads nothing on stdin.
 
     The binary names one key at a time, so it is started until it accepts the rest. A refusal that names none of the
     keys is about something else, and ends the search.
@@ -115,7 +116,7 @@ async def unknown_switches(
     while left:
         pairs = [part for switch in left for part in ("-c", f"{switch.key}={switch.value}")]
         try:
-            await output_of((program, "app-server", "--strict-config", *pairs), dict(environment))
+            await output_of((*command, "--strict-config", *pairs), dict(environment))
         except Fault as fault:
             found = _NAMED.search(fault.failure.message)
             named = found[1] if found else ""

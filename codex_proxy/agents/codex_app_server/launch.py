@@ -7,64 +7,23 @@ There are two kinds of process. A *plain-model* process runs in a shadow home an
 the client is the agent. An *agent* process runs in the user's own home as the user has configured it; its switches
 only turn off what no server wants (side connections, endless retries, idle threads that are kept in memory).
 
-The reason stands beside each switch. All switches are arguments of the process: the `config` of a thread comes too
+All switches (`agents.codex.switches`) are arguments of the process: the `config` of a thread comes too
 late for the network, and 0.163 ignores it for the model catalog. A process ends at once where an argument is invalid.
 Source: experiments with releases 0.133 to 0.169, and the tests with the real binary.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
 from codex_proxy.agents.codex.sandbox_config import Sandbox, toml_string
-from codex_proxy.agents.codex.shadow_home import ProviderConfig, shell_exclude
-
-SAFE_SNAPSHOTS_SINCE: Final = Version(0, 158, 0)
-"""Before this release a command runs in a snapshot of a login shell, which has the variables again that commands must
-not have, the provider's key among them. Seen on 0.133 to 0.157.1; snapshots are turned off for those."""
-
-
-class Switch(NamedTuple):
-    """A switch `-c key=value`, whose value is TOML."""
-
-    key: str
-    value: str
-    reason: str
-
-
-COMMON_SWITCHES: Final = (
-    Switch("analytics.enabled", "false", "no connection but to the model provider"),
-    Switch("features.plugins", "false", "plugins fetch from github.com at start"),
-    Switch("features.apps", "false", "apps ask chatgpt.com at start"),
-    Switch(
-        "features.unbounded_connection_retries", "false", "a dead model server must not hang a turn for ever"
-    ),
-    Switch("thread_unload_delay_secs", "0", "a thread we left is unloaded at once, not after 30 minutes"),
-)
-
-PLAIN_SWITCHES: Final = (
-    Switch("web_search", '"disabled"', "a hosted tool the client did not offer"),
-    Switch("include_permissions_instructions", "false", "a developer message about sandbox and approvals"),
-    Switch("include_environment_context", "false", "a user message about folder and shell"),
-    Switch("include_apps_instructions", "false", "a developer message about apps"),
-    Switch("include_collaboration_mode_instructions", "false", "a developer message about the mode"),
-    Switch("project_doc_max_bytes", "0", "AGENTS.md of the folder would reach the model"),
-    Switch("skills.include_instructions", "false", "a list of the user's skills would reach the model"),
-    Switch("orchestrator.skills.enabled", "false", "two tools that read skills, in releases around 0.144"),
-    Switch("tools.experimental_request_user_input.enabled", "false", "a tool of the agent"),
-    Switch("tools.update_plan.enabled", "false", "a tool of the agent"),
-    Switch("agents.enabled", "false", "tools for sub-agents"),
-    Switch("features.shell_tool", "false", "the shell: a plain model runs nothing"),
-    Switch("features.unified_exec", "false", "the other shell"),
-    Switch("features.goals", "false", "three tools of the agent"),
-    Switch("features.multi_agent", "false", "tools for sub-agents"),
-    Switch("features.multi_agent_v2", "false", "tools for sub-agents, next version"),
-    Switch("features.view_image", "false", "a tool that reads files"),
-    Switch("features.image_generation", "false", "a hosted tool the client did not offer"),
-    Switch("features.remote_plugin", "false", "plugins by another door"),
-    Switch("features.tool_suggest", "false", "a tool that suggests plugins"),
-    Switch("features.skill_search", "false", "a tool that searches skills"),
-    Switch("features.hooks", "false", "commands of the user around each turn"),
+from codex_proxy.agents.codex.shadow_home import ProviderConfig
+from codex_proxy.agents.codex.switches import (
+    COMMON_SWITCHES,
+    PLAIN_SWITCHES,
+    arguments_of,
+    provider_pairs,
+    shell_pairs,
 )
 
 OPT_OUT_NOTIFICATIONS: Final = (
@@ -122,36 +81,10 @@ def app_server_argv(
     if catalog_path is not None:
         pairs.append(("model_catalog_json", toml_string(catalog_path)))
     if provider is not None:
-        pairs += _provider_pairs(provider)
+        pairs += provider_pairs(provider)
     if not plain:
-        pairs += _shell_pairs(provider or ProviderConfig(), hidden)
-        if version < SAFE_SNAPSHOTS_SINCE:
-            pairs.append(("features.shell_snapshot", "false"))
-    argv = [codex, "app-server"]
-    for key, value in (*pairs, *extra):
-        argv += ["-c", f"{key}={value}"]
-    return tuple(argv)
-
-
-def _provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
-    # Codex splits the key at every dot, also inside quotes, and then ends at start for want of a provider of
-    # the first half's name. So an id with a dot keeps its own counts.
-    if not provider.custom or {".", "="} & set(provider.id):
-        return []
-    return [
-        (f"model_providers.{provider.id}.request_max_retries", "0"),
-        (f"model_providers.{provider.id}.stream_max_retries", "0"),
-    ]
-
-
-def _shell_pairs(provider: ProviderConfig, hidden: Iterable[str]) -> list[tuple[str, str]]:
-    """Returns the switch that keeps variables from the agent's shells. It replaces the user's list, so it contains
-    that list."""
-    names = shell_exclude(provider, hidden)
-    if not names:
-        return []
-    listed = ",".join(toml_string(name) for name in names)
-    return [("shell_environment_policy.exclude", f"[{listed}]")]
+        pairs += shell_pairs(provider or ProviderConfig(), hidden, version)
+    return (codex, "app-server", *arguments_of([*pairs, *extra]))
 
 
 def initialize_params(client_name: str, version: str) -> dict[str, Any]:

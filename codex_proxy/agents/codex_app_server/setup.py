@@ -7,10 +7,6 @@ patched catalog. Nothing is written to the user's own home.
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,12 +14,16 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.codex.catalog import (
-    CatalogError,
     CatalogModel,
-    plain_catalog,
-    published_models,
 )
 from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
+from codex_proxy.agents.codex.plain_home import (
+    bundled_catalog,
+    make_empty_folder,
+    make_shadow_home,
+    user_config,
+    write_catalog,
+)
 from codex_proxy.agents.codex.program import Version, find_version, misconfigured, output_of
 from codex_proxy.agents.codex.sandbox_config import (
     Profiles,
@@ -31,15 +31,12 @@ from codex_proxy.agents.codex.sandbox_config import (
     workspace_write_pairs,
 )
 from codex_proxy.agents.codex.shadow_home import (
-    ConfigError,
     ProviderConfig,
-    ShadowHome,
-    plan_shadow_home,
 )
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.core.faults import Fault
-from codex_proxy.files.private import make_folder, replacing
+from codex_proxy.files.private import make_folder
 from codex_proxy.process.child import Command
 from codex_proxy.process.environment import child_environment, credential_names
 
@@ -94,7 +91,7 @@ async def prepare_app_server(
         check = await check_binary(places.program, places.state, base)
         if check.contract.refusal is not None:
             raise misconfigured(f"Codex {version} {check.contract.refusal}")
-        bundled = _kept_catalog(places, version) or await _ask_for_catalog(places, base)
+        bundled = await bundled_catalog(places.program, places.state, version, base)
         return _lay_out(places, environment, child_env, lite, version, check, bundled)
     except OSError as error:
         raise misconfigured(f"the state folder {places.state} cannot be used: {error}") from error
@@ -109,11 +106,10 @@ def _lay_out(
     check: BinaryCheck,
     bundled: bytes,
 ) -> CodexSetup:
-    text, shadow = _user_config(places)
-    home = _shadow_home(places, shadow)
-    catalog, models = _catalog(places, version, lite, text, bundled)
-    empty, sqlite = Path(places.state) / "empty", Path(places.state) / "codex"
-    make_folder(empty)
+    text, shadow = user_config(places.codex_home)
+    home = make_shadow_home(places.state, places.codex_home, shadow)
+    catalog, models = write_catalog(places.state, version, lite, text, bundled)
+    empty, sqlite = make_empty_folder(places.state), Path(places.state) / "codex"
     make_folder(sqlite)
     env = child_environment(
         environment, extra=child_env, env_keys=shadow.provider.env_names, credentials=True
@@ -153,28 +149,6 @@ def _lay_out(
     )
 
 
-def _user_config(places: CodexPlaces) -> tuple[str, ShadowHome]:
-    """Returns the text of the user's config.toml, empty where there is none, and the shadow home that is planned from
-    it."""
-    config = Path(places.codex_home) / "config.toml"
-    try:
-        text = config.read_text("utf-8") if config.exists() else ""
-        return text, plan_shadow_home(text)
-    except (ConfigError, OSError, UnicodeDecodeError) as error:
-        raise misconfigured(f"{config} cannot be used: {error}") from error
-
-
-def _shadow_home(places: CodexPlaces, shadow: ShadowHome) -> Path:
-    """Makes the home of plain-model turns and returns its path."""
-    name = hashlib.sha256(os.fsencode(os.path.realpath(places.codex_home))).hexdigest()[:16]
-    home = Path(places.state) / "homes" / name
-    make_folder(home)
-    _write(home / "config.toml", shadow.config_toml.encode())
-    for link in shadow.links:
-        _link(Path(places.codex_home) / link, home / link)
-    return home
-
-
 async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
     """Whether Codex can keep commands from reading files here. That takes bubblewrap and user namespaces, or macOS."""
     name = str(profiles.of("read-only"))
@@ -187,63 +161,3 @@ async def can_confine(program: str, profiles: Profiles, environment: Mapping[str
         log.warning("agent_reads_not_confined", reason=str(fault))
         return False
     return True
-
-
-def _bundled_file(places: CodexPlaces, version: Version) -> Path:
-    return Path(places.state) / "catalogs" / f"bundled-{version}.json"
-
-
-def _kept_catalog(places: CodexPlaces, version: Version) -> bytes:
-    """Returns the catalog that this release printed before; empty where it has not been asked yet."""
-    make_folder(Path(places.state) / "catalogs")
-    file = _bundled_file(places, version)
-    try:
-        kept = file.read_bytes()
-        published_models(kept)
-    except (FileNotFoundError, CatalogError):
-        return b""
-    return kept
-
-
-async def _ask_for_catalog(places: CodexPlaces, base: Mapping[str, str]) -> bytes:
-    with private_home(places.state) as private:
-        command = (places.program, "debug", "models", "--bundled")
-        return await output_of(command, {**base, "CODEX_HOME": private})
-
-
-def _catalog(
-    places: CodexPlaces, version: Version, lite: bool | None, config: str, bundled: bytes
-) -> tuple[Path, tuple[CatalogModel, ...]]:
-    """Writes the patched catalog. Returns its file, and the models of the bundled catalog."""
-    bundled_file = _bundled_file(places, version)
-    try:
-        models = published_models(bundled)
-        own = tomllib.loads(config).get("model")
-        extra = (own,) if isinstance(own, str) and own not in {model.slug for model in models} else ()
-        patched = plain_catalog(bundled, extra_slugs=extra, lite=lite)
-    except CatalogError as error:
-        bundled_file.unlink(missing_ok=True)
-        raise misconfigured(f"the model catalog of Codex {version} cannot be used: {error}") from error
-    _write(bundled_file, bundled)
-    digest = hashlib.sha256(patched).hexdigest()[:12]
-    patched_file = bundled_file.parent / f"plain-{version}-{digest}.json"
-    _write(patched_file, patched)
-    return patched_file, models
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Replaces a file in one step, and only where its content differs, because another server may be reading it."""
-    if file.exists() and file.read_bytes() == content:
-        return
-    with replacing(file) as new:
-        new.write(content)
-
-
-def _link(target: Path, link: Path) -> None:
-    """Makes or replaces a symbolic link in one step. It may lead to a file that does not exist yet."""
-    if link.is_symlink() and Path(os.readlink(link)) == target.absolute():
-        return
-    with tempfile.TemporaryDirectory(dir=link.parent, prefix=".new-") as folder:
-        new = Path(folder, link.name)
-        new.symlink_to(target.absolute())
-        new.replace(link)

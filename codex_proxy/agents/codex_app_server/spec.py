@@ -51,7 +51,7 @@ async def make_app_server(context: AgentContext) -> Agent:
         plain=msgspec.structs.replace(setup.plain, limits=limits),
         agent=msgspec.structs.replace(setup.agent, limits=limits),
         empty_folder=setup.empty_folder,
-        models=tuple(_model(model, setup.provider.service_tier) for model in setup.models),
+        models=tuple(agent_model(model, setup.provider.service_tier) for model in setup.models),
         any_model=setup.provider.custom,
         sign_in_file=str(settings.codex_home / "auth.json"),
         start_mark=setup.start_mark,
@@ -100,7 +100,7 @@ def _places(context: AgentContext) -> CodexPlaces:
     )
 
 
-def _model(model: CatalogModel, tier: str) -> AgentModel:
+def agent_model(model: CatalogModel, tier: str) -> AgentModel:
     """Returns the model as we publish it. `tier` is the service tier in the user's settings."""
     from codex_proxy.core.account import AgentModel
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
+from codex_proxy.agents.codex.transcript import flattened
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
     HistoryMessage,
     HistoryOutput,
-    ImagePart,
     Part,
     RawHistoryItem,
     TextPart,
@@ -39,10 +39,6 @@ not know.
 """
 
 SUMMARIES = frozenset({"auto", "concise", "detailed", "none"})
-
-PREAMBLE = "This is the conversation so far, oldest message first. Answer its last message."
-
-_ROLES = {"developer": "system", "user": "user", "assistant": "assistant"}
 
 
 def submission_line(submission_id: str, op: dict[str, Any]) -> bytes:
@@ -111,32 +107,8 @@ def _inputs(parts: Iterable[Part]) -> list[dict[str, Any]]:
 
 def transcript(history: Sequence[HistoryItem]) -> list[dict[str, Any]]:
     """Returns the history as one text with numbers in place of images, followed by the images in that order."""
-    images: list[ImagePart] = []
-    blocks = [PREAMBLE]
-    # Raw items (encrypted reasoning) have no text and cannot be part of a transcript.
-    blocks += [_transcript_block(item, images) for item in history if not isinstance(item, RawHistoryItem)]
-    return _inputs([TextPart("\n\n".join(blocks)), *images])
-
-
-def _transcript_block(item: HistoryMessage | HistoryCall | HistoryOutput, images: list[ImagePart]) -> str:
-    """Returns one item of the history as labelled text; appends its images to `images`."""
-    if isinstance(item, HistoryMessage):
-        return f"[{_ROLES[item.role]}]\n{_text_with_image_numbers(item.parts, images)}"
-    if isinstance(item, HistoryCall):
-        return f"[assistant calls tool {item.name}, {item.call_id}]\n{item.arguments}"
-    return f"[tool output, {item.call_id}]\n{_text_with_image_numbers(item.parts, images)}"
-
-
-def _text_with_image_numbers(parts: Iterable[Part], images: list[ImagePart]) -> str:
-    """Returns the text of the parts, with `[image N]` for each image, which is appended to `images`."""
-    words = []
-    for part in parts:
-        if isinstance(part, TextPart):
-            words.append(part.text)
-        else:
-            images.append(part)
-            words.append(f"[image {len(images)}]")
-    return "\n".join(words)
+    text, images = flattened(history)
+    return _inputs([TextPart(text), *images])
 
 
 def _extended_fields(turn: Turn) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class OpenAIChatAgent:
     capabilities = CAPABILITIES
     off: Mapping[str, tuple[str, ...]] = {}
     members: Mapping[str, Agent] = {}
+    warning = ""
 
     def __init__(self, upstream: Upstream, clock: Clock) -> None:
         self.limits = NewestLimits()

@@ -1,0 +1,115 @@
+"""What plain-model processes run with, laid out in our state folder: a home, a patched catalog, an empty folder.
+
+The home has the user's sign-in and provider and nothing else of theirs (`shadow_home` plans it). The catalog is that of
+the binary, asked once for each release and patched (`catalog`). Nothing is written to the user's own home.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from codex_proxy.agents.codex.catalog import CatalogError, CatalogModel, plain_catalog, published_models
+from codex_proxy.agents.codex.home_locks import private_home
+from codex_proxy.agents.codex.program import Version, misconfigured, output_of
+from codex_proxy.agents.codex.shadow_home import ConfigError, ShadowHome, plan_shadow_home
+from codex_proxy.files.private import make_folder, replacing
+
+
+def make_empty_folder(state: str) -> Path:
+    """The working folder of plain-model turns: nothing is in it that could reach the model."""
+    empty = Path(state) / "empty"
+    make_folder(empty)
+    return empty
+
+
+def user_config(codex_home: str) -> tuple[str, ShadowHome]:
+    """Returns the text of the user's config.toml, empty where there is none, and the shadow home that is planned from
+    it. Raises `Fault`."""
+    config = Path(codex_home) / "config.toml"
+    try:
+        text = config.read_text("utf-8") if config.exists() else ""
+        return text, plan_shadow_home(text)
+    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        raise misconfigured(f"{config} cannot be used: {error}") from error
+
+
+def make_shadow_home(state: str, codex_home: str, shadow: ShadowHome) -> Path:
+    """Makes the home of plain-model turns and returns its path."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(codex_home))).hexdigest()[:16]
+    home = Path(state) / "homes" / name
+    make_folder(home)
+    _write(home / "config.toml", shadow.config_toml.encode())
+    for link in shadow.links:
+        _link(Path(codex_home) / link, home / link)
+    return home
+
+
+def _bundled_file(state: str, version: Version) -> Path:
+    return Path(state) / "catalogs" / f"bundled-{version}.json"
+
+
+async def bundled_catalog(program: str, state: str, version: Version, base: Mapping[str, str]) -> bytes:
+    """Returns the catalog of the binary: the one that it printed before, else the binary is asked. Raises `Fault`."""
+    return _kept_catalog(state, version) or await _ask_for_catalog(program, state, base)
+
+
+def _kept_catalog(state: str, version: Version) -> bytes:
+    """Returns the catalog that this release printed before; empty where it has not been asked yet."""
+    make_folder(Path(state) / "catalogs")
+    file = _bundled_file(state, version)
+    try:
+        kept = file.read_bytes()
+        published_models(kept)
+    except (FileNotFoundError, CatalogError):
+        return b""
+    return kept
+
+
+async def _ask_for_catalog(program: str, state: str, base: Mapping[str, str]) -> bytes:
+    with private_home(state) as private:
+        command = (program, "debug", "models", "--bundled")
+        return await output_of(command, {**base, "CODEX_HOME": private})
+
+
+def write_catalog(
+    state: str, version: Version, lite: bool | None, config: str, bundled: bytes
+) -> tuple[Path, tuple[CatalogModel, ...]]:
+    """Writes the patched catalog. Returns its file, and the models of the bundled catalog. Raises `Fault`, from a
+    `CatalogError`, for a catalog that cannot be used."""
+    bundled_file = _bundled_file(state, version)
+    try:
+        models = published_models(bundled)
+        own = tomllib.loads(config).get("model")
+        extra = (own,) if isinstance(own, str) and own not in {model.slug for model in models} else ()
+        patched = plain_catalog(bundled, extra_slugs=extra, lite=lite)
+    except CatalogError as error:
+        bundled_file.unlink(missing_ok=True)
+        raise misconfigured(f"the model catalog of Codex {version} cannot be used: {error}") from error
+    _write(bundled_file, bundled)
+    digest = hashlib.sha256(patched).hexdigest()[:12]
+    patched_file = bundled_file.parent / f"plain-{version}-{digest}.json"
+    _write(patched_file, patched)
+    return patched_file, models
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Replaces a file in one step, and only where its content differs, because another server may be reading it."""
+    if file.exists() and file.read_bytes() == content:
+        return
+    with replacing(file) as new:
+        new.write(content)
+
+
+def _link(target: Path, link: Path) -> None:
+    """Makes or replaces a symbolic link in one step. It may lead to a file that does not exist yet."""
+    if link.is_symlink() and Path(os.readlink(link)) == target.absolute():
+        return
+    with tempfile.TemporaryDirectory(dir=link.parent, prefix=".new-") as folder:
+        new = Path(folder, link.name)
+        new.symlink_to(target.absolute())
+        new.replace(link)

@@ -1,0 +1,91 @@
+"""The ``-c`` switches with which every Codex process is started, each with its reason. Pure.
+
+Two sets: what no server wants of Codex (side connections, endless retries), and what a plain-model turn switches off
+besides. And what depends on the user's provider: its retries, and the variables that the agent's shells do not see.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from codex_proxy.agents.codex.program import Version
+from codex_proxy.agents.codex.sandbox_config import toml_string
+from codex_proxy.agents.codex.shadow_home import ProviderConfig, shell_exclude
+
+SAFE_SNAPSHOTS_SINCE: Final = Version(0, 158, 0)
+"""Before this release a command runs in a snapshot of a login shell, which has the variables again that commands must
+not have, the provider's key among them. Seen on 0.133 to 0.157.1; snapshots are turned off for those."""
+
+
+class Switch(NamedTuple):
+    """A switch `-c key=value`, whose value is TOML."""
+
+    key: str
+    value: str
+    reason: str
+
+
+COMMON_SWITCHES: Final = (
+    Switch("analytics.enabled", "false", "no connection but to the model provider"),
+    Switch("features.plugins", "false", "plugins fetch from github.com at start"),
+    Switch("features.apps", "false", "apps ask chatgpt.com at start"),
+    Switch(
+        "features.unbounded_connection_retries", "false", "a dead model server must not hang a turn for ever"
+    ),
+    Switch("thread_unload_delay_secs", "0", "a thread we left is unloaded at once, not after 30 minutes"),
+)
+
+PLAIN_SWITCHES: Final = (
+    Switch("web_search", '"disabled"', "a hosted tool the client did not offer"),
+    Switch("include_permissions_instructions", "false", "a developer message about sandbox and approvals"),
+    Switch("include_environment_context", "false", "a user message about folder and shell"),
+    Switch("include_apps_instructions", "false", "a developer message about apps"),
+    Switch("include_collaboration_mode_instructions", "false", "a developer message about the mode"),
+    Switch("project_doc_max_bytes", "0", "AGENTS.md of the folder would reach the model"),
+    Switch("skills.include_instructions", "false", "a list of the user's skills would reach the model"),
+    Switch("orchestrator.skills.enabled", "false", "two tools that read skills, in releases around 0.144"),
+    Switch("tools.experimental_request_user_input.enabled", "false", "a tool of the agent"),
+    Switch("tools.update_plan.enabled", "false", "a tool of the agent"),
+    Switch("agents.enabled", "false", "tools for sub-agents"),
+    Switch("features.shell_tool", "false", "the shell: a plain model runs nothing"),
+    Switch("features.unified_exec", "false", "the other shell"),
+    Switch("features.goals", "false", "three tools of the agent"),
+    Switch("features.multi_agent", "false", "tools for sub-agents"),
+    Switch("features.multi_agent_v2", "false", "tools for sub-agents, next version"),
+    Switch("features.view_image", "false", "a tool that reads files"),
+    Switch("features.image_generation", "false", "a hosted tool the client did not offer"),
+    Switch("features.remote_plugin", "false", "plugins by another door"),
+    Switch("features.tool_suggest", "false", "a tool that suggests plugins"),
+    Switch("features.skill_search", "false", "a tool that searches skills"),
+    Switch("features.hooks", "false", "commands of the user around each turn"),
+)
+
+
+def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
+    """Returns the switches that turn off the retries of a provider that the user defined: a retry streams text again
+    that the client has."""
+    # Codex splits the key at every dot, also inside quotes, and then ends at start for want of a provider of
+    # the first half's name. So an id with a dot keeps its own counts.
+    if not provider.custom or {".", "="} & set(provider.id):
+        return []
+    return [
+        (f"model_providers.{provider.id}.request_max_retries", "0"),
+        (f"model_providers.{provider.id}.stream_max_retries", "0"),
+    ]
+
+
+def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Version) -> list[tuple[str, str]]:
+    """Returns the switches that keep variables from the agent's shells. The list replaces the user's, so it contains
+    that list."""
+    pairs = []
+    names = shell_exclude(provider, hidden)
+    if names:
+        listed = ",".join(toml_string(name) for name in names)
+        pairs.append(("shell_environment_policy.exclude", f"[{listed}]"))
+    if version < SAFE_SNAPSHOTS_SINCE:
+        pairs.append(("features.shell_snapshot", "false"))
+    return pairs
+
+
+def arguments_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Returns the arguments for pairs of a key and its TOML value. Of a key that comes twice, the last value wins."""
+    return tuple(part for key, value in pairs for part in ("-c", f"{key}={value}"))

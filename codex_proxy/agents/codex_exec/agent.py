@@ -1,0 +1,112 @@
+"""The agent `codex-exec`: a child for each turn, and the files that its arguments name.
+
+Images and a schema reach `codex exec` as files. Those of a turn are in a folder of its own in the state folder, which
+is gone with the turn; what a killed server has left is removed by the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.agents.codex.home_locks import private_home
+from codex_proxy.agents.codex.transcript import prompt_of
+from codex_proxy.agents.codex_exec.launch import MAX_PROMPT
+from codex_proxy.agents.session import AgentSession
+from codex_proxy.core.base64_text import decode
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import ImagePart
+from codex_proxy.core.turn import Turn
+from codex_proxy.process.child import Command
+
+ENDINGS: Mapping[str, str] = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+}
+
+TOO_LONG = Failure(
+    kind=FaultKind.CONTEXT_LENGTH_EXCEEDED,
+    message=f"The conversation is longer than {MAX_PROMPT} characters, which is the most that `codex exec` takes. "
+    "Shorten it, or serve a Codex whose app-server can be driven.",
+)
+
+
+class TurnFiles(msgspec.Struct, frozen=True):
+    """The paths of what a turn needs as files."""
+
+    images: tuple[str, ...] = ()
+    schema: str | None = None
+
+
+class CodexExecAgent(ChildPerTurnAgent):
+    """An `Agent` that writes the files of each turn before it starts the child, and removes them afterwards."""
+
+    def __init__(
+        self,
+        spec: ChildSpec,
+        command: Callable[[Turn, TurnFiles], Command],
+        state: str,
+        not_signed_in: Callable[[], Failure | None],
+    ) -> None:
+        """`command` starts a turn with its files; `spec.command` without any. `not_signed_in` says that no turn can
+        work for want of a sign-in."""
+        super().__init__(spec)
+        self._command = command
+        self._state = state
+        self._not_signed_in = not_signed_in
+        self._folders: dict[AgentSession, ExitStack] = {}
+
+    async def open(self, turn: Turn) -> AgentSession:
+        failure = self._not_signed_in()
+        if failure is not None:
+            raise Fault(failure)
+        prompt, images = prompt_of(turn.history)
+        if len(prompt) > MAX_PROMPT:
+            raise Fault(TOO_LONG)
+        with ExitStack() as folder:
+            files = TurnFiles()
+            if images or turn.output_schema is not None:
+                path = Path(folder.enter_context(private_home(self._state)))
+                files = await asyncio.to_thread(_write_files, path, images, turn)
+            session = await self.start_child(turn, self._command(turn, files))
+            self._folders[session] = folder.pop_all()
+        return session
+
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        try:
+            await super().release(session, finished=finished)
+        finally:
+            folder = self._folders.pop(session, None)
+            if folder is not None:
+                folder.close()
+
+    async def close(self) -> None:
+        await super().close()
+        while self._folders:
+            self._folders.popitem()[1].close()
+
+    def trouble(self) -> Failure | None:
+        return super().trouble() or self._not_signed_in()
+
+
+def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles:
+    """Writes the images and the schema of a turn. Admission has made data URLs of all images."""
+    paths = []
+    for number, image in enumerate(images, 1):
+        head, _, data = image.url.partition(",")
+        media_type = head.removeprefix("data:").partition(";")[0]
+        path = folder / f"image-{number}{ENDINGS.get(media_type, '')}"
+        path.write_bytes(decode(data))
+        paths.append(str(path))
+    if turn.output_schema is None:
+        return TurnFiles(tuple(paths))
+    schema = folder / "schema.json"
+    schema.write_bytes(bytes(turn.output_schema))
+    return TurnFiles(tuple(paths), str(schema))

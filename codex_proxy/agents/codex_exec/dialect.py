@@ -1,0 +1,304 @@
+"""The dialect of `codex exec --json`: converts one turn's lines to events, and the turn to the prompt on stdin.
+
+Each line tells of a whole item: there are no pieces of a text, no questions, and nothing is written behind the prompt.
+A table maps each type of line, and each type of item, to its handler; unknown ones are ignored, since later releases
+have more. Source: recordings of releases 0.163 and 0.169 (`tests/golden/recordings/exec`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from codex_proxy.agents.base import NOTHING, Ended, Reply, Step
+from codex_proxy.agents.codex.transcript import prompt_of
+from codex_proxy.agents.codex_exec.wire import Item, Line, decode
+from codex_proxy.agents.failures import (
+    cleaned,
+    failure_from_exit,
+    failure_from_text,
+    status_in,
+    stop_from_text,
+)
+from codex_proxy.core.events import (
+    Event,
+    FullReasoning,
+    FullText,
+    ItemEnded,
+    ItemStarted,
+    Notice,
+    OutputDelta,
+    Retrying,
+    StepCompleted,
+    Stop,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
+from codex_proxy.core.items import Activity, HistoryItem, Message, Reasoning
+from codex_proxy.core.turn import Turn
+
+ActivityKind = Literal["command", "file_change", "web_search", "mcp_call"]
+
+MAX_CHARS: Final = 300
+"""The longest description of an activity, in characters: a command can be a whole script."""
+
+TURN_END_EVENTS: Final = frozenset({"turn.completed", "turn.failed"})
+"""Lines that are handled even if a field is damaged: otherwise a turn that was reported would be told as a crash."""
+
+RECONNECTING: Final = "Reconnecting..."
+"""How a note begins about a model call that is tried again."""
+
+READING_PROMPT: Final = "Reading "
+"""How the lines on stderr begin that only say that stdin is read."""
+
+
+class CodexExec:
+    """One turn of a `codex exec` process."""
+
+    def __init__(self) -> None:
+        self._model = ""
+        self._started = False
+        self._ended = False
+        self._interrupted = False
+        self._error_text: str | None = None
+        self._count = 0
+        self._open: dict[str, str] = {}
+        """The activities that run: our ids by the child's."""
+        self._done: set[str] = set()
+        """The child's ids of items that have ended."""
+        self._plan = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the turn has ended: the child has nothing more to do and may be ended."""
+        return self._ended
+
+    @property
+    def can_resume(self) -> bool:
+        """Always False: the child serves one turn."""
+        return False
+
+    def begin(self, turn: Turn) -> Step:
+        """Writes the prompt and closes stdin, by which the child knows that it is whole."""
+        self._model = turn.model
+        prompt, _ = prompt_of(turn.history)
+        return Step([], prompt.encode(errors="replace"), close_stdin=True)
+
+    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
+        """Does nothing: the child serves one turn."""
+        return NOTHING
+
+    def receive(self, lines: Sequence[bytes]) -> Step:
+        """Returns the events of these lines. A line that is not an event becomes a `Notice`."""
+        out: list[Event] = []
+        for raw in lines:
+            if self._ended:
+                break
+            line, damaged = decode(raw)
+            if line is None:
+                if raw.strip():
+                    out.append(Notice("bad_line", f"{len(raw)} bytes that are not an event"))
+                continue
+            if damaged:
+                out.append(Notice("bad_event", line.type if line.type in LINES else ""))
+                if line.type not in TURN_END_EVENTS:
+                    continue
+            handler = LINES.get(line.type)
+            if handler is not None:
+                handler(self, line, out)
+        return Step(out) if out else NOTHING
+
+    def answer(self, ask_id: str, reply: Reply) -> Step:
+        """Does nothing: the child asks nothing."""
+        return NOTHING
+
+    def interrupt(self) -> Step:
+        """Notes that the turn is to stop. Nothing can be written to the child, which is ended with its group."""
+        self._interrupted = True
+        return NOTHING
+
+    def eof(self, ended: Ended) -> Step:
+        """Ends the turn if it has not ended: as interrupted if that was asked for, otherwise as failed."""
+        if self._ended:
+            return NOTHING
+        if self._interrupted:
+            return Step([self._end(TurnEnded(Stop.INTERRUPTED, "eof"))])
+        if self._error_text is not None:
+            return Step([self._end_by_error(self._error_text)])
+        return Step([self._end(TurnEnded(Stop.FAILED, "eof", failure_from_exit(_telling(ended))))])
+
+    # --- lines --------------------------------------------------------------------------------------
+
+    def _thread_started(self, line: Line, out: list[Event]) -> None:
+        self._start(line.thread_id, out)
+
+    def _turn_started(self, line: Line, out: list[Event]) -> None:
+        self._start("", out)
+
+    def _start(self, thread: str, out: list[Event]) -> None:
+        if not self._started:
+            self._started = True
+            out.append(TurnStarted(thread, self._model))
+
+    def _item_started(self, line: Line, out: list[Event]) -> None:
+        """An activity begins; other items are told when they are whole."""
+        item = line.item
+        if item is None or item.id in self._done or item.id in self._open:
+            return
+        kind = ACTIVITIES.get(item.type)
+        if kind is not None and item.type != "web_search":  # whose query comes with its end
+            self._open[item.id] = self._begin_activity(*kind, item, out)
+        elif item.type == "todo_list":
+            self._add_plan(item, out)
+
+    def _item_updated(self, line: Line, out: list[Event]) -> None:
+        if line.item is not None and line.item.type == "todo_list":
+            self._add_plan(line.item, out)
+
+    def _item_completed(self, line: Line, out: list[Event]) -> None:
+        """An item is whole. One that comes again is ignored."""
+        item = line.item
+        if item is None or item.id in self._done:
+            return
+        handler = ITEMS.get(item.type)
+        if handler is None:
+            return
+        if item.id:
+            self._done.add(item.id)
+        handler(self, item, out)
+
+    def _error(self, line: Line, out: list[Event]) -> None:
+        """A note about a retry, or the error that will fail the turn: the first one is the cause."""
+        text = line.message or ""
+        if text.startswith(RECONNECTING):
+            out.append(Retrying(failure_from_text(text).message, status_in(text)))
+        elif self._error_text is None:
+            self._error_text = text
+
+    def _turn_completed(self, line: Line, out: list[Event]) -> None:
+        used = line.usage
+        usage = None
+        if used is not None and (used.input_tokens or used.output_tokens):
+            usage = Usage(
+                used.input_tokens, used.cached_input_tokens, used.output_tokens, used.reasoning_output_tokens
+            )
+        out.append(StepCompleted(usage))
+        if usage is not None:
+            out.append(UsageReported(usage))
+        out.append(self._end(TurnEnded(Stop.STOP)))
+
+    def _turn_failed(self, line: Line, out: list[Event]) -> None:
+        text = line.error.message if line.error is not None else ""
+        out.append(self._end_by_error(text or self._error_text or ""))
+
+    # --- items --------------------------------------------------------------------------------------
+
+    def _message(self, item: Item, out: list[Event]) -> None:
+        own = self._next_id("m")
+        out += (ItemStarted(Message(own)), FullText(own, item.text or ""), ItemEnded(own))
+
+    def _reasoning(self, item: Item, out: list[Event]) -> None:
+        if item.text:
+            own = self._next_id("r")
+            out += (ItemStarted(Reasoning(own)), FullReasoning(own, item.text), ItemEnded(own))
+
+    def _activity(self, item: Item, out: list[Event]) -> None:
+        own = self._open.pop(item.id, None) or self._begin_activity(*ACTIVITIES[item.type], item, out)
+        if item.aggregated_output:
+            out.append(OutputDelta(own, item.aggregated_output))
+        out.append(ItemEnded(own, "completed" if item.status in (None, "completed") else "failed"))
+
+    def _todo_list(self, item: Item, out: list[Event]) -> None:
+        self._add_plan(item, out)
+
+    def _warning(self, item: Item, out: list[Event]) -> None:
+        out.append(Notice("agent_warning", cleaned(item.message or "")))
+
+    # --- helpers ------------------------------------------------------------------------------------
+
+    def _add_plan(self, item: Item, out: list[Event]) -> None:
+        """Tells the plan, where it is another one than before."""
+        steps = (f"{step.text} ({'completed' if step.completed else 'pending'})" for step in item.items or ())
+        text = _one_line(", ".join(steps))
+        if text and text != self._plan:
+            self._plan = text
+            own = self._next_id("a")
+            out += (ItemStarted(Activity(own, "plan", text)), ItemEnded(own))
+
+    def _begin_activity(
+        self, kind: ActivityKind, described: Callable[[Item], str], item: Item, out: list[Event]
+    ) -> str:
+        """Starts an activity and returns its id."""
+        own = self._next_id("a")
+        out.append(ItemStarted(Activity(own, kind, _one_line(described(item)))))
+        return own
+
+    def _next_id(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count - 1}"
+
+    def _end_by_error(self, text: str) -> TurnEnded:
+        """Ends the turn by an error. One that says that the answer was cut there is not a failure."""
+        stop = stop_from_text(text)
+        if stop is not None:
+            return self._end(TurnEnded(stop, "error"))
+        # The body of a provider's 400 comes as it is, without its status: that is Codex's `other`.
+        failure = failure_from_text(text, kind="other" if text else None)
+        return self._end(TurnEnded(Stop.FAILED, "error", failure))
+
+    def _end(self, ended: TurnEnded) -> TurnEnded:
+        self._ended = True
+        return ended
+
+
+def _files(item: Item) -> str:
+    return ", ".join(f"{change.kind or 'change'} {change.path}" for change in item.changes or ())
+
+
+def _one_line(text: str) -> str:
+    """All words of the text, joined by single spaces, up to `MAX_CHARS`."""
+    text = " ".join(text[: MAX_CHARS * 4].split())
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+
+
+def _telling(ended: Ended) -> Ended:
+    """The end without the lines on stderr that only say that stdin is read."""
+    lines = [line for line in ended.stderr_tail.splitlines() if not line.startswith(READING_PROMPT)]
+    return msgspec.structs.replace(ended, stderr_tail="\n".join(lines))
+
+
+LineHandler: TypeAlias = Callable[[CodexExec, Line, list[Event]], None]
+ItemHandler: TypeAlias = Callable[[CodexExec, Item, list[Event]], None]
+
+ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[Item], str]]]] = {
+    "command_execution": ("command", lambda item: item.command or ""),
+    "file_change": ("file_change", _files),
+    "mcp_tool_call": ("mcp_call", lambda item: f"{item.server or ''}.{item.tool or ''}"),
+    "web_search": ("web_search", lambda item: item.query or ""),
+}
+"""Items of the agent's own doing: the kind of activity, and what describes it."""
+
+ITEMS: Final[Mapping[str, ItemHandler]] = {
+    "agent_message": CodexExec._message,
+    "reasoning": CodexExec._reasoning,
+    "todo_list": CodexExec._todo_list,
+    "error": CodexExec._warning,
+    **dict.fromkeys(ACTIVITIES, CodexExec._activity),
+}
+"""What to do with each type of item when it is whole."""
+
+LINES: Final[Mapping[str, LineHandler]] = {
+    "thread.started": CodexExec._thread_started,
+    "turn.started": CodexExec._turn_started,
+    "item.started": CodexExec._item_started,
+    "item.updated": CodexExec._item_updated,
+    "item.completed": CodexExec._item_completed,
+    "error": CodexExec._error,
+    "turn.completed": CodexExec._turn_completed,
+    "turn.failed": CodexExec._turn_failed,
+}
+"""What to do with each type of line."""

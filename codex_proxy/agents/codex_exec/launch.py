@@ -1,0 +1,75 @@
+"""How a `codex exec` process is started, as values: what its help must list, and the arguments of a turn.
+
+In: the text of ``codex exec --help``, a turn, the paths of its files. Out: what is missing, the argument vector. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from codex_proxy.agents.codex.sandbox_config import toml_string
+from codex_proxy.agents.codex.switches import arguments_of
+from codex_proxy.core.turn import Turn
+
+NEEDED_OPTIONS: Final = (
+    "--json",
+    "--ephemeral",  # else every conversation of a client is written to the user's home
+    "--skip-git-repo-check",
+    "--sandbox",
+    "--model",
+    "--image",
+    "--output-schema",
+)
+"""Without one of these a release is not driven by `codex exec`. 0.42 has no `--ephemeral`, and its `--json` prints
+other lines."""
+
+MAX_PROMPT: Final = 1_048_576
+"""The most characters of a prompt; the binary refuses more."""
+
+_OPTION: Final = re.compile(r"^\s+(?:-\w, )?(--[a-z-]+)", re.MULTILINE)
+
+
+def missing_options(help_text: str) -> tuple[str, ...]:
+    """What a release's ``codex exec --help`` does not list of what is needed."""
+    listed = set(_OPTION.findall(help_text))
+    return tuple(name for name in NEEDED_OPTIONS if name not in listed)
+
+
+def exec_argv(
+    program: str,
+    turn: Turn,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    images: Sequence[str] = (),
+    schema: str | None = None,
+) -> tuple[str, ...]:
+    """The argument vector of a turn. `pairs` are keys and TOML values of ``-c``; `images` and `schema` are paths.
+
+    A turn of a plain model may not write, also where it has to be run as one of the agent.
+    """
+    argv = [program, "exec"]
+    for path in images:
+        argv += ["--image", path]
+    # An option of several values ends at the next option, so that none of these is taken for an image.
+    argv += ["--json", "--ephemeral", "--skip-git-repo-check"]
+    argv += ["--sandbox", "read-only" if turn.mode == "model" else turn.sandbox]
+    argv += arguments_of([*pairs, *_wishes(turn)])
+    if turn.model:
+        argv += ["--model", turn.model]
+    if schema is not None:
+        argv += ["--output-schema", schema]
+    return (*argv, "-")
+
+
+def _wishes(turn: Turn) -> list[tuple[str, str]]:
+    """The settings of a request as those of a config.toml, which win over the user's own."""
+    values = {
+        "model_reasoning_effort": turn.effort,
+        "model_reasoning_summary": turn.summary,
+        "model_verbosity": turn.verbosity,
+        "service_tier": turn.service_tier,
+        "web_search": "live" if turn.web_search else None,
+    }
+    return [(key, toml_string(value)) for key, value in values.items() if value is not None]

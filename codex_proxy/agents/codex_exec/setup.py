@@ -1,0 +1,135 @@
+"""What `codex exec` processes are started with, in the user's home and in the one of plain-model turns.
+
+Reads the user's config.toml, asks the binary for its models, and lays out what plain-model turns need in our state
+folder. It writes nothing to the user's own home.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from codex_proxy.agents.codex.catalog import CatalogError, CatalogModel
+from codex_proxy.agents.codex.plain_home import (
+    bundled_catalog,
+    make_empty_folder,
+    make_shadow_home,
+    user_config,
+    write_catalog,
+)
+from codex_proxy.agents.codex.program import Version
+from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite, toml_string, workspace_write_pairs
+from codex_proxy.agents.codex.shadow_home import ProviderConfig, ShadowHome
+from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, provider_pairs, shell_pairs
+from codex_proxy.core.faults import Fault
+from codex_proxy.process.environment import child_environment, credential_names
+
+log = structlog.get_logger(__name__)
+
+NO_BASE_PROMPT = ("instructions", '""')
+"""Takes Codex's own prompt away: of an app-server a field of `thread/start` does so."""
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """What a kind of turn is started with: keys and TOML values of ``-c``, the environment, and the folder; None: the
+    one that the turn names."""
+
+    pairs: tuple[tuple[str, str], ...]
+    env: dict[str, str]
+    folder: str | None = None
+
+
+class ExecSetup(msgspec.Struct, frozen=True):
+    """How the turns of both modes are started."""
+
+    provider: ProviderConfig
+    agent: Launch
+    plain: Launch | None
+    """None: the binary's model catalog cannot be patched, so that there are no plain-model turns."""
+    models: tuple[CatalogModel, ...] = ()
+
+
+class ExecPlaces(msgspec.Struct, frozen=True):
+    """The binary, its release, the user's home of it, our state folder, and what its sandbox may write."""
+
+    program: str
+    version: Version
+    codex_home: str
+    state: str
+    policy: WorkspaceWrite = WorkspaceWrite()
+
+
+async def prepare_exec(
+    places: ExecPlaces,
+    environment: Mapping[str, str],
+    child_env: tuple[str, ...],
+    lite: bool | None,
+    unknown: Collection[str],
+) -> ExecSetup:
+    """Looks at the user's home, and lays out the state folder. Raises `Fault` or `OSError`.
+
+    `environment` is that of the server, of which children see what they may and `child_env`. `lite` is as in
+    `plain_catalog`; `unknown` are keys of switches that the binary does not know.
+    """
+    text, shadow = user_config(places.codex_home)
+    env = child_environment(
+        environment, extra=child_env, env_keys=shadow.provider.env_names, credentials=True
+    )
+    switches = [(switch.key, switch.value) for switch in COMMON_SWITCHES if switch.key not in unknown]
+    common = [*switches, *provider_pairs(shadow.provider)]
+    agent = Launch(
+        (
+            *common,
+            *shell_pairs(shadow.provider, credential_names(env, extra=child_env), places.version),
+            *workspace_write_pairs(places.policy),
+        ),
+        _in_own_home(env, places.codex_home),
+    )
+    try:
+        catalog, models = await _catalog(places, environment, child_env, lite, text)
+    except Fault as fault:
+        if not isinstance(fault.__cause__, CatalogError):
+            raise
+        log.warning("no_plain_model", reason=str(fault))
+        return ExecSetup(shadow.provider, agent, None)
+    return ExecSetup(shadow.provider, agent, _plain(places, shadow, common, unknown, catalog, env), models)
+
+
+def _in_own_home(env: Mapping[str, str], codex_home: str) -> dict[str, str]:
+    """The environment with the user's home. One that is missing is not named: then Codex makes its default one."""
+    return {**env, "CODEX_HOME": codex_home} if os.path.isdir(codex_home) else dict(env)
+
+
+async def _catalog(
+    places: ExecPlaces,
+    environment: Mapping[str, str],
+    child_env: tuple[str, ...],
+    lite: bool | None,
+    config: str,
+) -> tuple[Path, tuple[CatalogModel, ...]]:
+    base = child_environment(environment, extra=child_env)
+    bundled = await bundled_catalog(places.program, places.state, places.version, base)
+    return write_catalog(places.state, places.version, lite, config, bundled)
+
+
+def _plain(
+    places: ExecPlaces,
+    shadow: ShadowHome,
+    common: list[tuple[str, str]],
+    unknown: Collection[str],
+    catalog: Path,
+    env: Mapping[str, str],
+) -> Launch:
+    """How a plain-model turn is started: no prompt, tools and files but the client's."""
+    home = make_shadow_home(places.state, places.codex_home, shadow)
+    pairs = [
+        *common,
+        *((switch.key, switch.value) for switch in PLAIN_SWITCHES if switch.key not in unknown),
+        ("model_catalog_json", toml_string(str(catalog))),
+        NO_BASE_PROMPT,
+    ]
+    return Launch(tuple(pairs), {**env, "CODEX_HOME": str(home)}, str(make_empty_folder(places.state)))

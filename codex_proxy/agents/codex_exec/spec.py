@@ -1,0 +1,126 @@
+"""The agent `codex-exec`: Codex, with one `codex exec --json` process for each turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from codex_proxy.agents.codex.spec import NO_EXEC, check_with, codex_program, lacks_for_exec
+from codex_proxy.agents.spec import AgentContext, AgentSpec
+
+if TYPE_CHECKING:
+    from codex_proxy.agents.agent import Agent
+    from codex_proxy.agents.base import Capability
+    from codex_proxy.agents.codex.program import Version
+    from codex_proxy.agents.codex.shadow_home import ProviderConfig
+    from codex_proxy.agents.codex_exec.setup import ExecSetup
+    from codex_proxy.config import Settings
+    from codex_proxy.core.faults import Failure
+
+CAPABILITIES: Final[frozenset[Capability]] = frozenset(
+    {"images", "structured_output", "plain_model", "web_search", "verbosity", "service_tier"}
+)
+
+SIGN_IN_VARIABLES: Final = ("CODEX_API_KEY", "CODEX_ACCESS_TOKEN")
+"""With one of these set Codex needs no other sign-in."""
+
+
+async def make_exec(context: AgentContext, warning: str = "") -> Agent:
+    """Makes the agent, after asking the program for its version, options and models and reading the user's config.toml.
+
+    `warning`: what the operator must know, where another agent was expected to serve. Raises `NoAgentError` if there is
+    no Codex, and `Fault` if it cannot be used.
+    """
+    from codex_proxy.agents.child_per_turn import ChildSpec
+    from codex_proxy.agents.codex_app_server.spec import agent_model
+    from codex_proxy.agents.codex_exec.agent import CodexExecAgent, TurnFiles
+    from codex_proxy.agents.codex_exec.dialect import CodexExec
+    from codex_proxy.agents.codex_exec.launch import exec_argv
+    from codex_proxy.core.turn import Turn
+    from codex_proxy.process.child import Command
+
+    program, settings = codex_program(context), context.settings
+    version, setup = await _prepared(context, program)
+    limits = context.child_limits
+
+    def command(turn: Turn, files: TurnFiles) -> Command:
+        launch = setup.plain if turn.mode == "model" and setup.plain is not None else setup.agent
+        argv = exec_argv(program, turn, launch.pairs, images=files.images, schema=files.schema)
+        folder = launch.folder or turn.workdir or str(settings.workdir)
+        return Command(argv, launch.env, folder, limits=limits)
+
+    spec = ChildSpec(
+        name="codex-exec",
+        version=str(version),
+        command=lambda turn: command(turn, TurnFiles()),
+        dialect=CodexExec,
+        capabilities=CAPABILITIES if setup.plain is not None else CAPABILITIES - {"plain_model"},
+        models=tuple(agent_model(model, setup.provider.service_tier) for model in setup.models),
+        any_model=True,
+        warning=warning,
+    )
+    state, agent_env = str(settings.state_dir), setup.agent.env
+    return CodexExecAgent(spec, command, state, lambda: missing_sign_in(settings, setup.provider, agent_env))
+
+
+async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecSetup]:
+    """The release, and what its processes are started with. Raises `Fault`."""
+    from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
+    from codex_proxy.agents.codex.program import find_version, misconfigured
+    from codex_proxy.agents.codex.shadow_home import ConfigError
+    from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
+    from codex_proxy.agents.codex_app_server.binary_check import unknown_switches
+    from codex_proxy.agents.codex_exec.setup import ExecPlaces, prepare_exec
+    from codex_proxy.config import split_list
+    from codex_proxy.files.private import make_folder
+    from codex_proxy.protected_paths import workspace_write_policy
+
+    settings, base = context.settings, context.child_environment()
+    version, missing = await find_version(program, base), await lacks_for_exec(program, base)
+    if missing:
+        raise misconfigured(NO_EXEC.format(version=version, missing=missing))
+    state = str(settings.state_dir)
+    try:
+        policy = workspace_write_policy(settings, context.environ)
+        make_folder(settings.state_dir)
+        remove_left_homes(state)
+        with private_home(state) as home:
+            command = (program, "exec", "--skip-git-repo-check")
+            switches = [*COMMON_SWITCHES, *PLAIN_SWITCHES]
+            unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": home})
+        places = ExecPlaces(program, version, str(settings.codex_home), state, policy)
+        child_env = split_list(settings.child_env)
+        return version, await prepare_exec(places, context.environ, child_env, settings.codex_lite, unknown)
+    except ConfigError as error:
+        raise misconfigured(f"{settings.codex_home / 'config.toml'} cannot be used: {error}") from error
+    except OSError as error:
+        raise misconfigured(f"the state folder {state} cannot be used: {error}") from error
+
+
+def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[str, str]) -> Failure | None:
+    """The failure of every turn where nobody is signed in, as far as files tell: Codex itself would try for 13 s.
+
+    A provider of the user's own has its keys in the environment, and a keyring cannot be looked into.
+    """
+    from codex_proxy.agents.codex.program import NOT_SIGNED_IN
+    from codex_proxy.agents.codex.shadow_home import DEFAULT_PROVIDER
+
+    if (
+        provider.id != DEFAULT_PROVIDER
+        or provider.keyring
+        or any(env.get(name) for name in SIGN_IN_VARIABLES)
+    ):
+        return None
+    return None if (settings.codex_home / "auth.json").exists() else NOT_SIGNED_IN
+
+
+SPEC = AgentSpec(
+    name="codex-exec",
+    summary="Codex, by `codex exec --json`, which OpenAI documents for scripts: where the others cannot be had",
+    processes="one for each turn",
+    make=make_exec,
+    check=check_with("codex-exec"),
+    capabilities=CAPABILITIES,
+    confined=True,
+    uses_codex=True,
+)

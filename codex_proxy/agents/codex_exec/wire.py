@@ -1,0 +1,96 @@
+"""Decodes one line of `codex exec --json` into a `Line` with the fields that the dialect reads.
+
+Source: recordings of releases 0.163 and 0.169 (`tests/golden/recordings/exec`). Fields and types that are not listed
+here are ignored, since later releases have more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class TokenUsage(msgspec.Struct, gc=False):
+    """What the turn has cost; all zeros where the provider told nothing."""
+
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_output_tokens: int = 0
+
+
+class FileUpdate(msgspec.Struct, gc=False):
+    """A file that a patch changes; `kind` is `add`, `update` or `delete`."""
+
+    path: str = ""
+    kind: str = ""
+
+
+class Todo(msgspec.Struct, gc=False):
+    """A step of the agent's plan."""
+
+    text: str = ""
+    completed: bool = False
+
+
+class Item(msgspec.Struct, gc=False):
+    """Something that the model or the agent did: all fields that are read of any type of item."""
+
+    id: str = ""
+    type: str = ""
+    text: str | None = None
+    """Of `agent_message` and `reasoning`: the whole text."""
+    message: str | None = None
+    """Of `error`, which is a warning."""
+    command: str | None = None
+    aggregated_output: str | None = None
+    """Everything that a command has printed so far."""
+    status: str | None = None
+    changes: list[FileUpdate] | None = None
+    server: str | None = None
+    tool: str | None = None
+    query: str | None = None
+    items: list[Todo] | None = None
+
+
+class ErrorText(msgspec.Struct, gc=False):
+    message: str = ""
+
+
+class Line(msgspec.Struct, gc=False):
+    """A decoded line: `type` is `thread.started`, `item.completed`, `turn.failed` and the like."""
+
+    type: str = ""
+    thread_id: str = ""
+    item: Item | None = None
+    usage: TokenUsage | None = None
+    error: ErrorText | None = None
+    message: str | None = None
+    """Of the type `error`: a note about a retry, or what will fail the turn."""
+
+
+class _Head(msgspec.Struct, gc=False):
+    """The type alone, of lines whose other fields cannot be decoded."""
+
+    type: str = ""
+
+
+_LINE: Final = msgspec.json.Decoder(Line)
+_HEAD: Final = msgspec.json.Decoder(_Head)
+# What the decoders raise for invalid lines; RecursionError for a line of brackets.
+_UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
+
+
+def decode(line: bytes) -> tuple[Line | None, bool]:
+    """The line, and whether a field of it has an unexpected type: then it has its type only. None: it is no event."""
+    try:
+        return _LINE.decode(line), False
+    except msgspec.ValidationError:
+        pass
+    except _UNREADABLE:
+        return None, False
+    try:
+        return Line(_HEAD.decode(line).type), True
+    except _UNREADABLE:
+        return None, False

@@ -1,0 +1,53 @@
+"""A `codex exec --json` child played to the dialect: its recordings, hand-written lines, and the resulting events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from codex_proxy.agents.base import Ended
+from codex_proxy.agents.codex_exec.dialect import CodexExec
+from codex_proxy.core import events as ev
+from codex_proxy.core.turn import Turn
+from tests.agents.proto_child import PROMPT
+
+ROOT = Path(__file__).parents[2]
+RECORDINGS = sorted((ROOT / "tests/golden/recordings/exec").glob("*.jsonl"))
+
+
+def recorded(path: Path) -> tuple[list[bytes], Ended]:
+    """Returns what the recorded child printed, and how it ended."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    code = json.loads(next(row["line"] for row in rows if row["dir"] == "exit"))["rc"]
+    stderr = "\n".join(row["line"] for row in rows if row["dir"] == "err")
+    ended = Ended(signal=-code, stderr_tail=stderr) if code < 0 else Ended(code=code, stderr_tail=stderr)
+    return [row["line"].encode() for row in rows if row["dir"] == "out"], ended
+
+
+ALL = {path.stem: recorded(path) for path in RECORDINGS}
+
+
+def begun(turn: Turn | None = None) -> CodexExec:
+    dialect = CodexExec()
+    dialect.begin(turn or Turn(model="m", history=(PROMPT,)))
+    return dialect
+
+
+def events_of(lines: Iterable[bytes], ended: Ended | None = None) -> list[ev.Event]:
+    """Returns all events of one child, read line by line, its end included."""
+    dialect = begun()
+    events = [event for line in lines for event in dialect.receive([line]).events]
+    return events + dialect.eof(ended or Ended(code=0)).events
+
+
+def line(kind: str, **fields: Any) -> bytes:
+    return json.dumps({"type": kind, **fields}).encode()
+
+
+def item(kind: str, id: str = "item_1", *, at: str = "completed", **fields: Any) -> bytes:
+    return line(f"item.{at}", item={"id": id, "type": kind, **fields})
+
+
+DONE = line("turn.completed", usage={"input_tokens": 10, "output_tokens": 2})

@@ -1,0 +1,293 @@
+"""The dialect of `codex exec --json`, tested with recordings of the real 0.163 and 0.169.
+
+The table holds the expected outcome of each recording. It was read off the recording and off what caused it (the prompt
+names the model server's scenario).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from codex_proxy.agents.base import NOTHING, Ended
+from codex_proxy.core import events as ev
+from codex_proxy.core.faults import FaultKind as K
+from codex_proxy.core.items import Activity, HistoryMessage, ImagePart, TextPart
+from codex_proxy.core.turn import Turn
+from tests.agents.exec_child import ALL, DONE, begun, events_of, item, line
+from tests.agents.proto_child import HISTORY, PROMPT, assert_well_formed, end_of, messages
+
+HELLO = "Hello from the mock model."
+SCRIPTED = "Hello from the scripted model."
+
+Outcome = tuple[str, K | None, list[str]]
+
+
+def both(name: str, outcome: Outcome) -> dict[str, Outcome]:
+    """The outcome of a scenario that both releases were recorded with."""
+    return {f"{name}_{release}": outcome for release in ("0.163.0", "0.169.0")}
+
+
+# Recording -> the stop reason, the fault, and the messages in order (a retry repeats its text).
+OUTCOMES: dict[str, Outcome] = {
+    "approval_never_esc": ("stop", None, ["The command is done."]),
+    "approval_on_request_esc": ("stop", None, ["The command is done."]),
+    "approval_untrusted": ("failed", K.AGENT_CRASHED, []),
+    "ask": ("stop", None, ["Asked."]),
+    "bad_config": ("failed", K.AGENT_MISCONFIGURED, []),
+    **both("drop", ("failed", K.UPSTREAM_DISCONNECTED, [])),
+    "elicit": ("stop", None, ["Tools are done."]),
+    "empty": ("stop", None, [""]),
+    **both("empty_prompt", ("failed", K.AGENT_CRASHED, [])),
+    "env_key_missing": ("failed", K.AGENT_MISCONFIGURED, []),
+    "err_drop_always": ("failed", K.UPSTREAM_DISCONNECTED, []),
+    "err_drop_at_end_once": ("stop", None, [HELLO] * 2),
+    "err_drop_once": ("stop", None, ["word0 word1 word2 word3 word4 word5 "]),
+    "err_error_event": ("failed", K.UPSTREAM_DISCONNECTED, []),
+    "err_failed_context": ("failed", K.CONTEXT_LENGTH_EXCEEDED, []),
+    "err_failed_cyber": ("failed", K.UPSTREAM_DISCONNECTED, []),
+    "err_failed_invalid_prompt": ("failed", K.REJECTED_BY_PROVIDER, []),
+    "err_failed_overloaded": ("failed", K.UNAVAILABLE, []),
+    "err_failed_quota": ("failed", K.INSUFFICIENT_QUOTA, []),
+    "err_failed_rate_limit": ("stop", None, [HELLO]),
+    "err_failed_server_error_after_text": ("failed", K.UPSTREAM_DISCONNECTED, []),
+    "err_failed_unknown": ("failed", K.UPSTREAM_DISCONNECTED, []),
+    "err_garbage_line": ("stop", None, [HELLO]),
+    "err_http_400": ("failed", K.REJECTED_BY_PROVIDER, []),
+    "err_http_400_context": ("failed", K.CONTEXT_LENGTH_EXCEEDED, []),
+    "err_http_400_model": ("failed", K.MODEL_NOT_FOUND, []),
+    "err_http_400_raw_html": ("failed", K.REJECTED_BY_PROVIDER, []),
+    "err_http_401": ("failed", K.UPSTREAM_UNAUTHORIZED, []),
+    "err_http_403": ("failed", K.UPSTREAM_UNAUTHORIZED, []),
+    "err_http_404_model": ("failed", K.MODEL_NOT_FOUND, []),
+    "err_http_413": ("failed", K.REQUEST_TOO_LARGE, []),
+    "err_http_429_insufficient_quota": ("failed", K.INSUFFICIENT_QUOTA, []),
+    "err_http_429_once": ("stop", None, [HELLO]),
+    "err_http_429_retry_after": ("failed", K.AGENT_RATE_LIMITED, []),
+    "err_http_429_usage_limit": ("failed", K.USAGE_LIMIT_REACHED, []),
+    "err_http_500": ("failed", K.UPSTREAM_ERROR, []),
+    "err_http_500_once": ("stop", None, [HELLO]),
+    "err_http_503_overloaded": ("failed", K.UNAVAILABLE, []),
+    "err_idle_timeout": ("failed", K.UPSTREAM_TIMEOUT, []),
+    "err_incomplete_content_filter": ("content_filter", None, [HELLO] * 3),
+    "err_incomplete_max_tokens": ("length", None, [HELLO]),
+    "err_incomplete_max_tokens_item_not_done": ("length", None, []),
+    **both("failed_context", ("failed", K.CONTEXT_LENGTH_EXCEEDED, [])),
+    **both("http_401", ("failed", K.AGENT_NOT_AUTHENTICATED, [])),
+    **both("http_404_model", ("failed", K.MODEL_NOT_FOUND, [])),
+    **both("http_429", ("failed", K.AGENT_RATE_LIMITED, [])),
+    **both("http_429_usage_limit", ("failed", K.USAGE_LIMIT_REACHED, [])),
+    **both("http_500", ("failed", K.UPSTREAM_ERROR, [])),
+    "image_gen": ("stop", None, ["Painted."]),
+    **both("incomplete_filter", ("content_filter", None, [SCRIPTED])),
+    **both("incomplete_max_tokens", ("length", None, [SCRIPTED])),
+    "interrupt_mid_text": ("failed", K.AGENT_CRASHED, []),
+    "killed_sig15": ("failed", K.AGENT_CRASHED, []),
+    "killed_sig2": ("failed", K.AGENT_CRASHED, []),
+    "mcp_dead": ("stop", None, [HELLO]),
+    "mcp_http_add": ("stop", None, ["Tools are done."]),
+    "mcp_http_boom": ("stop", None, ["Tools are done."]),
+    "mcp_readonly_approve": ("stop", None, ["Tools are done."]),
+    "mcp_stdio_add": ("stop", None, ["Tools are done."]),
+    "mcp_stdio_boom": ("stop", None, ["Tools are done."]),
+    **both("multi", ("stop", None, ["Message number 0.", "Message number 1."])),
+    "no_auth": ("failed", K.AGENT_NOT_AUTHENTICATED, []),
+    "no_deltas": ("stop", None, ["All at once."]),
+    "output_schema": ("stop", None, ['{"answer":"42","ok":true}']),
+    "patch": ("stop", None, ["The patch is done."]),
+    "plan": ("stop", None, ["The plan is done."]),
+    "rate_limits": ("stop", None, [HELLO]),
+    "reasoning": ("stop", None, ["The answer is 42."]),
+    **both("reasoning", ("stop", None, ["The answer is 42."])),
+    "reasoning_hidden": ("stop", None, ["The answer is 42."]),
+    "reasoning_raw": ("stop", None, ["The answer is 42."]),
+    "refusal": ("stop", None, []),
+    **both("refusal", ("stop", None, [])),
+    "resume_1": ("stop", None, ["first"]),
+    "resume_2": ("stop", None, ["second"]),
+    **both("schema", ("stop", None, ['{"answer": "42"}'])),
+    "search": ("stop", None, ["Found it."]),
+    "shell": ("stop", None, ["The command is done."]),
+    **both("shell", ("stop", None, ["Shell is done."])),
+    "shell_readonly_denied": ("stop", None, ["The command is done."]),
+    "shell_yield": ("stop", None, ["The command is done."]),
+    "text": ("stop", None, [HELLO]),
+    **both("text", ("stop", None, ["Hello there, you."])),
+    "two_messages": ("stop", None, ["Message 0 here.", "Message 1 here."]),
+    "two_messages_phase": ("stop", None, ["Message 0 here.", "Message 1 here."]),
+    "usage_missing": ("stop", None, [HELLO]),
+    "usage_multistep": ("stop", None, ["The command is done."]),
+}
+
+
+def test_every_recording_has_an_expected_outcome() -> None:
+    assert set(ALL) == set(OUTCOMES)
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_a_recording_means_what_it_says(name: str) -> None:
+    events = events_of(*ALL[name])
+    assert_well_formed(events)
+    end = end_of(events)
+    stop, fault, texts = OUTCOMES[name]
+    assert (end.stop, end.failure and end.failure.kind, messages(events)) == (stop, fault, texts)
+
+
+def activities(events: list[ev.Event]) -> list[tuple[str, str]]:
+    return [
+        (event.item.kind, event.item.text)
+        for event in events
+        if isinstance(event, ev.ItemStarted) and isinstance(event.item, Activity)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("shell_0.169.0", [("command", "/bin/bash -lc 'echo one; exit 3'")]),
+        ("patch", [("file_change", "add <CWD>/new.txt")]),
+        ("mcp_http_add", [("mcp_call", "labh.add")]),
+        ("search", [("web_search", "mock query")]),
+        (
+            "plan",
+            [
+                ("plan", "one (completed), two (pending), three (pending)"),
+                ("plan", "one (completed), two (completed), three (completed)"),
+            ],
+        ),
+    ],
+)
+def test_what_the_agent_does_is_told_in_one_line_each(name: str, found: list[tuple[str, str]]) -> None:
+    assert activities(events_of(*ALL[name])) == found
+
+
+@pytest.mark.parametrize("release", ["0.163.0", "0.169.0"])
+def test_a_command_is_told_with_its_output_and_whether_it_failed(release: str) -> None:
+    events = events_of(*ALL[f"shell_{release}"])
+    [output] = [event for event in events if isinstance(event, ev.OutputDelta)]
+    assert output.text == "one\n"
+    assert ev.ItemEnded(output.id, "failed") in events
+
+
+def test_a_command_that_outlives_its_turn_stays_open_for_the_repair() -> None:
+    events = events_of(*ALL["shell_yield"])
+    [started] = [e for e in events if isinstance(e, ev.ItemStarted) and isinstance(e.item, Activity)]
+    assert not any(isinstance(event, ev.ItemEnded) and event.id == started.item.id for event in events)
+
+
+def test_the_reasoning_is_one_text() -> None:
+    [told] = [e for e in events_of(*ALL["reasoning_0.169.0"]) if isinstance(e, ev.FullReasoning)]
+    assert told.text.startswith("**Head0**\n\nthink0.0")
+    assert "think1.3" in told.text
+
+
+def test_the_usage_is_that_of_the_turn() -> None:
+    events = events_of(*ALL["usage_multistep"])
+    assert ev.UsageReported(ev.Usage(3000, 900, 150, 15)) in events
+
+
+def test_a_provider_that_tells_no_usage_leaves_it_to_the_estimate() -> None:
+    events = events_of(*ALL["usage_missing"])
+    assert ev.StepCompleted(None) in events
+    assert not any(isinstance(event, ev.UsageReported) for event in events)
+
+
+def test_a_warning_is_no_failure() -> None:
+    events = events_of(*ALL["text_0.169.0"])
+    assert any(isinstance(event, ev.Notice) and event.code == "agent_warning" for event in events)
+    assert end_of(events).stop == "stop"
+
+
+def test_a_retry_is_told_as_one() -> None:
+    retries = [event for event in events_of(*ALL["err_drop_once"]) if isinstance(event, ev.Retrying)]
+    assert len(retries) == 1
+
+
+# --- the prompt -------------------------------------------------------------------------------------
+
+
+def test_a_single_message_is_the_prompt_and_stdin_ends_behind_it() -> None:
+    step = begun().begin(Turn(model="m", history=(PROMPT,)))
+    assert (step.writes, step.close_stdin) == (b"go", True)
+
+
+def test_a_conversation_is_one_labelled_text_with_its_images_numbered() -> None:
+    text = begun().begin(Turn(model="m", history=HISTORY)).writes.decode()
+    assert text.startswith("This is the conversation so far")
+    labels = [row for row in text.splitlines() if row.startswith("[")]
+    assert labels == [
+        "[system]",
+        "[user]",
+        "[image 1]",
+        "[assistant calls tool look, call_1]",
+        "[tool output, call_1]",
+        "[image 2]",
+        "[assistant]",
+        "[user]",
+    ]
+
+
+def test_a_message_that_is_only_an_image_is_no_empty_prompt() -> None:
+    step = begun().begin(Turn(model="m", history=(HistoryMessage("user", (ImagePart("data:a"),)),)))
+    assert b"[image 1]" in step.writes
+
+
+def test_half_a_surrogate_does_not_break_the_prompt() -> None:
+    step = begun().begin(Turn(model="m", history=(HistoryMessage("user", (TextPart("a\ud83d"),)),)))
+    assert step.writes == b"a?"
+
+
+# --- ends -------------------------------------------------------------------------------------------
+
+
+def test_nothing_comes_after_the_end() -> None:
+    dialect = begun()
+    assert not dialect.finished
+    step = dialect.receive([DONE, item("agent_message", text="late")])
+    assert [type(event) for event in step.events] == [ev.StepCompleted, ev.UsageReported, ev.TurnEnded]
+    assert dialect.finished
+    assert dialect.receive([DONE, b"garbage"]) == dialect.eof(Ended(code=1)) == NOTHING
+
+
+@pytest.mark.parametrize("code", [0, 1, 101])
+def test_a_child_that_goes_away_before_it_says_so_has_failed_whatever_its_exit_code(code: int) -> None:
+    stderr = "Reading prompt from stdin...\nError: it broke\n"
+    end = end_of(events_of([item("agent_message", text="Half")], Ended(code=code, stderr_tail=stderr)))
+    assert end.failure is not None
+    assert end.failure.kind is K.AGENT_CRASHED
+    assert f"(exit code {code}): Error: it broke" in end.failure.message
+
+
+def test_a_note_that_stdin_is_read_is_no_reason() -> None:
+    end = end_of(events_of([], Ended(signal=9, stderr_tail="Reading additional input from stdin...")))
+    assert end.failure is not None
+    assert end.failure.message.endswith("(signal 9).")
+
+
+def test_a_child_that_is_stopped_on_request_was_interrupted() -> None:
+    dialect = begun()
+    assert dialect.interrupt() == NOTHING
+    assert end_of(dialect.eof(Ended(signal=15)).events).stop == "interrupted"
+
+
+def test_a_crash_behind_an_error_ends_with_the_error() -> None:
+    told = line("error", message="You've hit your usage limit.")
+    failure = end_of(events_of([told], Ended(signal=9))).failure
+    assert failure is not None
+    assert failure.kind is K.USAGE_LIMIT_REACHED
+
+
+def test_the_end_counts_although_a_field_of_it_is_damaged() -> None:
+    assert end_of(events_of([line("turn.completed", usage="much")])).stop == "stop"
+    assert end_of(events_of([line("turn.failed", error=7)])).stop == "failed"
+
+
+def test_an_item_that_comes_twice_is_told_once() -> None:
+    twice = [item("agent_message", text="a"), item("agent_message", text="a"), DONE]
+    assert messages(events_of(twice)) == ["a"]
+
+
+def test_lines_and_items_of_later_releases_are_ignored() -> None:
+    later = [line("turn.moved", x=1), item("hologram", x=1), item("hologram", at="started"), b'"x"', DONE]
+    events = events_of(later)
+    assert messages(events) == []
+    assert end_of(events).stop == "stop"
