@@ -49,6 +49,25 @@ SETTING_OPTIONS = (
         help="The agent of a package of your own, which is imported here.",
     ),
     click.option(
+        "--agent-command",
+        metavar="COMMAND",
+        help='The program of --agent acp with its arguments: "gemini --acp".',
+    ),
+    click.option(
+        "--agent-env", metavar="NAMES", help="Variables for an agent that speaks ACP: names, or NAME=value."
+    ),
+    click.option(
+        "--agent-usage",
+        type=click.Choice(["turn", "last", "session", "chunks"]),
+        help="What the token counts of an agent that speaks ACP cover.",
+    ),
+    click.option(
+        "--agent-unconfined",
+        is_flag=True,
+        default=None,
+        help="Serve an agent that speaks ACP also where it asks nobody before it acts.",
+    ),
+    click.option(
         "--upstream-url",
         metavar="URL",
         help="The server whose models are served, for an agent that has one: http://127.0.0.1:11434/v1.",

@@ -99,6 +99,20 @@ class Settings(BaseSettings):
         description="which agent serves; auto takes that of the plugin, or else the Codex that is found",
         examples=[*registry.names()],
     )
+    agent_command: str | None = Field(
+        None,
+        description="program of the agent `acp` with its arguments, or another one for an agent that speaks ACP",
+    )
+    agent_env: str = Field(
+        "",
+        description="variables for an agent that speaks ACP, separated by commas: names, or `NAME=value`",
+    )
+    agent_usage: Literal["turn", "last", "session", "chunks"] | None = Field(
+        None, description="what the token counts of an agent that speaks ACP cover (docs/agents.md)"
+    )
+    agent_unconfined: bool = Field(
+        False, description="serve an agent that speaks ACP also where it asks nobody before it acts"
+    )
     codex_bin: str | None = _named(
         "codex_bin", "CODEX_BIN", default=None, description="path of the Codex binary"
     )

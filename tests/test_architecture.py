@@ -68,6 +68,10 @@ DRIVES_CHILDREN = frozenset(
         "agents.openai_chat.client",
         "agents.openai_chat.transport",
         "agents.openai_chat.upstream",
+        "agents.acp.agent",
+        "agents.acp.process",
+        "agents.acp.tool_server",
+        "agents.acp.forwarder",
     }
 )
 """The modules of sans-IO layers that do IO: whatever of an agent starts, drives or asks its processes."""
@@ -107,9 +111,12 @@ IO_CALLS = frozenset({"open", "input", "print", "breakpoint"})
 CLOCKS = frozenset({"now", "utcnow", "today"})
 
 READS_THE_WORLD = frozenset(
-    {"codex_proxy.cli", "codex_proxy.app", "codex_proxy.config", "fake_proto.__main__"}
+    {
+        *("codex_proxy.cli", "codex_proxy.app", "codex_proxy.config", "fake_proto.__main__"),
+        "codex_proxy.agents.acp.forwarder",  # a program of its own, which is given a secret so
+    }
 )
-PROGRAMS = frozenset({"codex_proxy.process.warden"})
+PROGRAMS = frozenset({"codex_proxy.process.warden", "codex_proxy.agents.acp.forwarder"})
 """Started by their path, as programs of their own: they may read their arguments, and nothing else."""
 
 NAMES_AGENTS = "codex_proxy.agents."

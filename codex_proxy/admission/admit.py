@@ -105,6 +105,7 @@ class Admission:
         if not (client.allows_some_effort(turn.model) if any_effort else client.allows(turn)):
             raise model_not_allowed(model)
         self._check_mcp(mcp, turn, client)
+        turn = self._as_served(turn, client)
         self._check_capabilities(turn, fields)
         await check_schemas(self._checks, turn, answer=fields.output_schema, tool=fields.tool_schema)
         turn = in_workspace(turn, workdir_field, client.workspace)
@@ -132,7 +133,7 @@ class Admission:
         )
         choice = choice_with(turn.tool_choice, request.choices, found.tools)
         turn = with_server_tools(turn, found, steps=self._tools.steps, calls=request.max_calls)
-        turn = msgspec.structs.replace(turn, tool_choice=choice)
+        turn = self._as_served(msgspec.structs.replace(turn, tool_choice=choice), client)
         self._check_capabilities(turn, fields)
         offered = {tool.name for tool in turn.tools}
         for call, _ in approved_calls(turn):
@@ -151,6 +152,16 @@ class Admission:
             raise self._cannot(agent, "tool_replies", "work with MCP servers of a request", offers[0].param)
         if not client.mcp:
             raise mcp_not_allowed(offers[0].param)
+
+    def _as_served(self, turn: Turn, client: Client) -> Turn:
+        """The turn as an agent without a plain model can serve it: one with tools of the client becomes an agent turn
+        that writes nothing. Unless agent turns are not wanted here, or not allowed for the client's key."""
+        able = serving(self._agent, turn.model).capabilities
+        if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
+            return turn
+        if client.chat.builtin_tools == "never":
+            return turn
+        return msgspec.structs.replace(turn, mode="agent", sandbox="read-only")
 
     def _check_capabilities(self, turn: Turn, fields: FieldNames) -> None:
         agent = serving(self._agent, turn.model)

@@ -25,6 +25,13 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "codex-proto": "codex_proxy.agents.codex_proto.spec:SPEC",
     "codex-exec": "codex_proxy.agents.codex_exec.spec:SPEC",
     "openai-chat": "codex_proxy.agents.openai_chat.spec:SPEC",
+    "gemini": "codex_proxy.agents.acp.spec:GEMINI_SPEC",
+    "qwen": "codex_proxy.agents.acp.spec:QWEN_SPEC",
+    "opencode": "codex_proxy.agents.acp.spec:OPENCODE_SPEC",
+    "copilot": "codex_proxy.agents.acp.spec:COPILOT_SPEC",
+    "claude-acp": "codex_proxy.agents.acp.spec:CLAUDE_ACP_SPEC",
+    "codex-acp": "codex_proxy.agents.acp.spec:CODEX_ACP_SPEC",
+    "acp": "codex_proxy.agents.acp.spec:ACP_SPEC",
     "fake": "codex_proxy.agents.fake:SPEC",
 }
 

@@ -65,6 +65,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Where a setting changes what it can do: the capabilities of each case, by its name, for the tables."""
     settings: frozenset[str] = frozenset()
     """The settings of the server that its table of the settings file (`[agents.NAME]`) may have for itself."""
+    family: str = ""
+    """What agents that are driven in the same way and can do the same are called together: they share a column in
+    tables."""
     made_up: bool = False
     """Its answers come from no model. The server warns of that when it starts."""
     confined: bool = False

@@ -79,4 +79,6 @@ def agent_headers(
         headers["x-codex-ignored-params"] = ", ".join(named)
     if "history" not in able and len(turn.history) > 1:
         headers["x-codex-history"] = "flattened"
+    if turn.tools and "client_tools" in able and "plain_model" not in able:
+        headers["x-codex-mode"] = "agent"
     return headers

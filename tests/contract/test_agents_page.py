@@ -9,6 +9,7 @@ from typing import get_args
 from codex_proxy.agents.base import Capability
 from codex_proxy.agents.codex_app_server.contract import Feature
 from codex_proxy.agents.registry import specs
+from codex_proxy.agents.spec import AgentSpec
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "agents.md").read_text("utf-8")
@@ -33,6 +34,16 @@ def rows(title: str, page: str = PAGE, *, head: bool = False) -> list[list[str]]
     return [cells[0], *cells[2:]] if head else cells[2:]
 
 
+def column(spec: AgentSpec) -> str:
+    """The head of the agent's column."""
+    return spec.family or f"`{spec.name}`"
+
+
+def test_agents_of_one_family_can_do_the_same() -> None:
+    for family in {spec.family for spec in SPECS} - {""}:
+        assert len({spec.capabilities for spec in SPECS if spec.family == family}) == 1
+
+
 def test_the_table_of_agents_is_what_they_say_of_themselves() -> None:
     assert rows("# Agents and what they can do") == [
         [f"`{spec.name}`", spec.summary, spec.processes] for spec in SPECS
@@ -41,7 +52,7 @@ def test_the_table_of_agents_is_what_they_say_of_themselves() -> None:
 
 def test_the_table_of_capabilities_is_what_agents_declare() -> None:
     declared = {
-        f"`{spec.name}`" + (f" ({variant})" if variant else ""): able
+        column(spec) + (f" ({variant})" if variant else ""): able
         for spec in SPECS
         for variant, able in (spec.variants or {"": spec.capabilities}).items()
     }
@@ -54,13 +65,12 @@ def test_the_table_of_capabilities_is_what_agents_declare() -> None:
 
 def test_the_table_of_the_readme_has_every_agent_and_what_it_declares() -> None:
     head, *found = rows("## What works with which agent", README, head=True)
-    assert head[1:] == [f"`{spec.name}`" for spec in SPECS]
+    columns = {column(spec): spec.capabilities for spec in SPECS}
+    assert head[1:] == list(columns)
     cells = {row[0]: row[1:] for row in found}
     for row, capability in IN_README.items():
-        for spec, cell in zip(SPECS, cells[row], strict=True):
-            assert cell.startswith("no") == (capability not in spec.capabilities) or cell.startswith(
-                "only"
-            ), row
+        for able, cell in zip(columns.values(), cells[row], strict=True):
+            assert cell.startswith("no") == (capability not in able) or cell.startswith("only"), row
 
 
 def test_every_feature_that_can_be_off_is_on_the_page() -> None:

@@ -15,9 +15,9 @@ import msgspec
 
 from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.codex.home_locks import private_home
-from codex_proxy.agents.codex.transcript import prompt_of
 from codex_proxy.agents.codex_exec.launch import MAX_PROMPT
 from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.transcript import prompt_of
 from codex_proxy.core.base64_text import decode
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import ImagePart

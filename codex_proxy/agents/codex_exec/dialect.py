@@ -13,7 +13,6 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.agents.base import NOTHING, Ended, Reply, Step
-from codex_proxy.agents.codex.transcript import prompt_of
 from codex_proxy.agents.codex_exec.wire import Item, Line, decode
 from codex_proxy.agents.failures import (
     cleaned,
@@ -22,6 +21,7 @@ from codex_proxy.agents.failures import (
     status_in,
     stop_from_text,
 )
+from codex_proxy.agents.transcript import prompt_of
 from codex_proxy.core.events import (
     Event,
     FullReasoning,

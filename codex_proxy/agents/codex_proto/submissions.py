@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.codex.transcript import flattened
+from codex_proxy.agents.transcript import flattened
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,

@@ -1,4 +1,4 @@
-"""A conversation as one text, for a Codex that takes one prompt: every message with the name of who said it.
+"""A conversation as one text, for an agent that takes one prompt: every message with the name of who said it.
 
 What roles mean is lost: the model reads them as words. Images are numbered in the text and given beside it, in that
 order. Raw items (encrypted reasoning) have no text and are left out. Pure.
@@ -27,7 +27,7 @@ _ROLES = {"developer": "system", "user": "user", "assistant": "assistant"}
 def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
     """The prompt for a history, and its images: a single message of the user as it is, anything else flattened.
 
-    So is a single message without any text, since Codex refuses an empty prompt.
+    So is a single message without any text, since agents refuse an empty prompt.
     """
     first = history[0] if len(history) == 1 else None
     if isinstance(first, HistoryMessage) and first.role == "user":

@@ -1,0 +1,66 @@
+"""What `doctor` finds of an agent that speaks ACP: its program, its release, and whether a session can be had."""
+
+from __future__ import annotations
+
+from codex_proxy.agents.acp.agent import PROBE_SECONDS, START_SECONDS
+from codex_proxy.agents.acp.failures import failure_of_error
+from codex_proxy.agents.acp.presets import Preset
+from codex_proxy.agents.acp.process import AcpProcess
+from codex_proxy.agents.acp.program import Declared, Program
+from codex_proxy.agents.acp.session_setup import offer_of
+from codex_proxy.agents.acp.spec import launch_of
+from codex_proxy.agents.spec import AgentContext, NoAgentError
+from codex_proxy.commands.checkup import Check, Fact
+from codex_proxy.core.faults import Fault
+
+
+async def check_program(preset: Preset, context: AgentContext) -> list[Check]:
+    """Starts the program, opens a session, and ends the program. Runs no turn."""
+    try:
+        launch = launch_of(preset, context)
+    except NoAgentError as error:
+        return [Check(name="agent", status="failed", message=str(error), advice=str(error))]
+    process = AcpProcess()
+    try:
+        await process.start(launch.command, timeout_seconds=START_SECONDS)
+        await process.probe(launch.workdir, timeout_seconds=PROBE_SECONDS)
+    except Fault as fault:
+        advice = (
+            f"Install it: npm install -g {preset.package}" if preset.package else "Look at --agent-command."
+        )
+        return [Check(name="agent", status="failed", message=fault.failure.message, advice=advice)]
+    finally:
+        await process.end()
+    declared = process.connection.declared
+    assert declared is not None
+    program = Program(launch.preset, declared, launch.unconfined)
+    return [_of_release(preset, declared), _of_session(program, process)]
+
+
+def _of_release(preset: Preset, declared: Declared) -> Check:
+    facts: dict[str, Fact] = {"version": declared.version, "tested": preset.tested or None}
+    title = declared.name or preset.title
+    message = f"{title} {declared.version or 'of an unknown release'} speaks ACP."
+    if preset.tested and declared.version != preset.tested:
+        message = f"{message} The release that was tested is {preset.tested}."
+    return Check(name="agent", status="ok", message=message, facts=facts)
+
+
+def _of_session(program: Program, process: AcpProcess) -> Check:
+    probe = process.connection.probe
+    assert probe is not None
+    if probe.error is not None:
+        failure = failure_of_error(probe.error, program.preset)
+        advice = program.preset.sign_in or program.declared.sign_in or failure.message
+        return Check(name="session", status="failed", message=failure.message, advice=advice)
+    offer = offer_of(probe.result)
+    mode = offer.mode_of(program.modes("read-only"))
+    facts: dict[str, Fact] = {"models": len(offer.models()), "mode": mode}
+    if mode is None and not program.unconfined:
+        message = "A session can be had, but in no mode in which it writes nothing or asks first."
+        advice = "Start the server with --agent-unconfined to serve it all the same."
+        return Check(name="session", status="failed", message=message, advice=advice, facts=facts)
+    message = (
+        f"A session can be had, with {len(offer.models())} models, in the mode {mode or 'of its own choice'}."
+    )
+    return Check(name="session", status="ok", message=message, facts=facts)

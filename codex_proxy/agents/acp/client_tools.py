@@ -1,0 +1,153 @@
+"""The client's tools as an MCP server offers them, and how an agent's words about a call name them.
+
+Agents put the server's name before the tool's, each in its own way, and many shorten or refuse long and unusual names;
+so a tool whose name is not plain gets a plain one. Source: recordings of six agents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.acp.messages import UNREADABLE, Update
+from codex_proxy.core.items import ImagePart, Part, TextPart, Tool
+
+SERVER: Final = "client"
+"""What agents call the MCP server that has the client's tools."""
+
+PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+"""Names that every agent passes on unchanged, with what it puts before them, to providers that allow 64 characters."""
+RENAMED: Final = "tool_"
+"""How names begin that stand for a client's name. A client's name that begins so is changed too."""
+
+ACTING_KINDS: Final = frozenset({"execute", "edit", "delete", "move"})
+"""Kinds of calls that are never those of a client's tool, except as Codex's adapter names every MCP call."""
+
+READS: Final = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
+"""What the tools are said to be: the agent only asks the client, and so it may ask for several at once."""
+
+
+def agent_name(name: str) -> str:
+    """The name under which a tool is offered; always the same one for the same name."""
+    if PLAIN_NAME.fullmatch(name) and not name.startswith(RENAMED):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:20]
+    return f"{RENAMED}{kept}_{digest}"
+
+
+def listed_tool(tool: Tool) -> dict[str, Any]:
+    """The tool's entry in the answer to `tools/list`. A custom tool becomes a function with one string `input`."""
+    schema: Any = {"type": "object", "properties": {}}
+    if tool.kind == "custom":
+        schema = {
+            "type": "object",
+            "properties": {"input": {"type": "string"}},
+            "required": ["input"],
+            "additionalProperties": False,
+        }
+    elif tool.parameters is not None:
+        schema = _object_schema(tool.parameters)
+    return {
+        "name": agent_name(tool.name),
+        "description": tool.description,
+        "inputSchema": schema,
+        "annotations": READS,
+    }
+
+
+def _object_schema(parameters: msgspec.Raw) -> Any:
+    """The schema with the `type` that MCP demands."""
+    try:
+        schema = msgspec.json.decode(parameters)
+    except UNREADABLE:
+        return {"type": "object"}
+    if not isinstance(schema, dict):
+        return {"type": "object"}
+    return schema if schema.get("type") == "object" else {**schema, "type": "object"}
+
+
+def call_result(parts: Sequence[Part], *, success: bool = True) -> dict[str, Any]:
+    """A tool's output as the result of `tools/call`."""
+    content: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, TextPart):
+            content.append({"type": "text", "text": part.text})
+        elif (image := data_image(part)) is not None:
+            content.append({"type": "image", "mimeType": image[0], "data": image[1]})
+        else:
+            content.append({"type": "text", "text": "[an image that is not included]"})
+    return {"content": content or [{"type": "text", "text": ""}], "isError": not success}
+
+
+_DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORECASE)
+
+
+def data_image(part: ImagePart) -> tuple[str, str] | None:
+    """An image's type and base64 text; None where its URL does not hold the image itself."""
+    head = _DATA_URL.match(part.url[:100])
+    return None if head is None else (head.group(1).lower(), part.url[head.end() :])
+
+
+class ClientTools:
+    """The tools of one turn's client, by the names that they are offered under."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools = {agent_name(tool.name): tool for tool in tools}
+
+    def __bool__(self) -> bool:
+        return bool(self._tools)
+
+    def tool(self, name: str) -> Tool | None:
+        """The tool that is offered under a name."""
+        return self._tools.get(name)
+
+    def arguments(self, tool: Tool, arguments: str) -> str:
+        """What the client is given of a call's arguments (JSON): for a custom tool its input."""
+        if tool.kind != "custom":
+            return arguments
+        try:
+            value = msgspec.json.decode(arguments)
+        except UNREADABLE:
+            return arguments
+        given = value.get("input") if isinstance(value, dict) else None
+        return given if isinstance(given, str) else arguments
+
+    def is_called_by(self, call: Update) -> bool:
+        """Whether an agent's report of a call is about one of these tools: then its item is the call itself. Titles of
+        commands are the model's words; but a report grants nothing."""
+        return self._named(call) is not None
+
+    def may_be_allowed(self, call: Update) -> bool:
+        """Whether a request for permission is about a call of one of these tools, by the name that the agent itself
+        has given it, and not by words that a model can choose; and by its kind."""
+        return call.kind not in ACTING_KINDS and self._named(call, titles=False) is not None
+
+    def _named(self, call: Update, *, titles: bool = True) -> Tool | None:
+        meta = call.meta if isinstance(call.meta, dict) else {}
+        claude = meta.get("claudeCode")
+        by_claude = claude.get("toolName") if isinstance(claude, dict) else None
+        for name in (call.name, meta.get("toolName"), by_claude):
+            if isinstance(name, str):
+                # The agent's own name of the tool says it all: a title beside it counts for nothing.
+                return self._behind(name, f"mcp__{SERVER}__")
+        if meta.get("is_mcp_tool_call") is True and isinstance(call.raw_input, dict):
+            server, tool = call.raw_input.get("server"), call.raw_input.get("tool")
+            return self._tools.get(tool) if server == SERVER and isinstance(tool, str) else None
+        # Gemini CLI makes the id of a call from the name of the registered tool.
+        id = call.tool_call_id or ""
+        prefix = f"mcp_{SERVER}_"
+        if id.startswith(prefix) and (call.title or "").endswith(f" ({SERVER} MCP Server)"):
+            name = (call.title or "").removesuffix(f" ({SERVER} MCP Server)")
+            return self._tools.get(name) if id.startswith(f"{prefix}{name}__") else None
+        if not titles:
+            return None
+        title = call.title or ""
+        return self._behind(title, f"{SERVER}_") or self._behind(title, f"{SERVER}-")
+
+    def _behind(self, name: str, prefix: str) -> Tool | None:
+        return self._tools.get(name.removeprefix(prefix)) if name.startswith(prefix) else None

@@ -1,0 +1,131 @@
+"""The JSON-RPC connection to one process of an agent that speaks ACP, without IO: which message is for which channel.
+
+Many sessions share a connection. Each gets a channel: its request ids name it, and the session that its first request
+opens belongs to it. Channel 0 is the connection's own: `initialize`, and a session by which models are found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.acp.messages import (
+    PROTOCOL_VERSION,
+    Message,
+    channel_of,
+    decode,
+    refusal,
+    request,
+    request_id,
+)
+from codex_proxy.agents.acp.program import INITIALIZE, Declared, declared_in
+
+INITIALIZE_ID: Final = request_id(0, 1)
+PROBE_ID: Final = request_id(0, 2)
+CLOSE_ID: Final = request_id(0, 3)
+
+
+class Received(msgspec.Struct, frozen=True):
+    """What some lines lead to: bytes to write, and messages by channel, in order."""
+
+    writes: bytes
+    messages_by_channel: list[tuple[int, list[Message]]]
+
+
+class Connection:
+    """The state of one connection."""
+
+    def __init__(self, client_name: str, client_version: str) -> None:
+        self._client = {"name": client_name, "title": client_name, "version": client_version}
+        self.declared: Declared | None = None
+        """What the agent declared at `initialize`; None before that."""
+        self.fault: str | None = None
+        """Why the agent cannot be used."""
+        self.probe: Message | None = None
+        """The answer to the request for a first session; None before that."""
+        self._last_channel = 0
+        self._open: set[int] = set()
+        self._sessions: dict[str, int] = {}
+
+    def initialize(self) -> bytes:
+        """Returns the first line to write."""
+        return request(INITIALIZE_ID, "initialize", {**INITIALIZE, "clientInfo": self._client})
+
+    def open_probe(self, folder: str) -> bytes:
+        """Returns the request for a session that shows what there is to choose, and whether one is signed in."""
+        return request(PROBE_ID, "session/new", {"cwd": folder, "mcpServers": []})
+
+    def close_probe(self) -> bytes:
+        """Returns the request that closes that session; nothing where it cannot be closed."""
+        result: Any = self.probe.result if self.probe is not None else None
+        session = result.get("sessionId") if isinstance(result, dict) else None
+        if self.declared is None or not self.declared.closes or not session:
+            return b""
+        return request(CLOSE_ID, "session/close", {"sessionId": session})
+
+    # --- channels -------------------------------------------------------------------------------
+
+    def open_channel(self) -> int:
+        """Opens a channel and returns its number. Numbers are never used again."""
+        self._last_channel += 1
+        self._open.add(self._last_channel)
+        return self._last_channel
+
+    def close_channel(self, channel: int) -> None:
+        """Closes a channel: messages for it are dropped from now on."""
+        self._open.discard(channel)
+        self._sessions = {session: each for session, each in self._sessions.items() if each != channel}
+
+    @property
+    def channel_count(self) -> int:
+        """The number of open channels."""
+        return len(self._open)
+
+    # --- received messages ----------------------------------------------------------------------
+
+    def receive(self, lines: Sequence[bytes]) -> Received:
+        """Assigns lines to channels. Lines that are no messages are dropped; nothing raises."""
+        by_channel: dict[int, list[Message]] = {}
+        writes: list[bytes] = []
+        for line in lines:
+            message = decode(line)
+            if message is None:
+                continue
+            channel = self._channel_of(message, writes)
+            if channel is not None:
+                by_channel.setdefault(channel, []).append(message)
+        return Received(b"".join(writes), list(by_channel.items()))
+
+    def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
+        """A message's channel; None where the connection handles it itself, or it belongs to nobody."""
+        if message.method is not None:
+            channel = self._sessions.get(message.params.session_id)
+            if channel is None and message.id is not None:
+                writes.append(refusal(message.id))
+            return channel
+        channel = channel_of(message.id)
+        if channel == 0:
+            self._handle_own_answer(message)
+            return None
+        if channel is None or channel not in self._open:
+            return None
+        if message.id == request_id(channel, 1) and isinstance(message.result, dict):
+            session = message.result.get("sessionId")
+            if isinstance(session, str):
+                self._sessions[session] = channel
+        return channel
+
+    def _handle_own_answer(self, message: Message) -> None:
+        if message.id == PROBE_ID:
+            self.probe = message
+        elif message.id == INITIALIZE_ID:
+            if message.error is not None:
+                self.fault = f"the agent refused to start: {message.error.message}"
+            elif not isinstance(message.result, dict):
+                self.fault = "the agent's answer to initialize is not what it should be"
+            elif message.result.get("protocolVersion") != PROTOCOL_VERSION:
+                self.fault = "the agent speaks another version of ACP"
+            else:
+                self.declared = declared_in(message.result)

@@ -1,0 +1,511 @@
+"""The dialect of ACP: the turns on one session of an agent, converted to and from its messages. Without IO.
+
+A turn is `session/new`, requests that set the mode and the model, and `session/prompt`, whose answer is the end. Calls
+of the client's tools come from the session's tool server, and are answered there: the agent's turn goes on with the
+outputs of a later request. A session whose turn ended well takes another prompt; one that was cancelled is never used
+again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from codex_proxy.agents.acp.client_tools import ClientTools, call_result
+from codex_proxy.agents.acp.failures import (
+    failure_of_error,
+    failure_of_session,
+    failure_of_text,
+    unknown_model,
+)
+from codex_proxy.agents.acp.messages import (
+    INVALID_PARAMS,
+    Input,
+    Message,
+    RpcError,
+    ToolCalled,
+    ToolDropped,
+    ToolsListed,
+    ToolsSettled,
+    answer,
+    notification,
+    refusal,
+    request,
+    request_id,
+    tool_output,
+)
+from codex_proxy.agents.acp.permissions import CANCELLED, decision
+from codex_proxy.agents.acp.program import Program
+from codex_proxy.agents.acp.prompt import first_prompt, later_prompt
+from codex_proxy.agents.acp.session_setup import UNNAMED_MODEL, Request, offer_of
+from codex_proxy.agents.acp.turn_states import CLIENT_WAITS, TABLE, Change, State
+from codex_proxy.agents.acp.updates import INFO, UpdateReader, session_failure
+from codex_proxy.agents.acp.usage import UsageCounter
+from codex_proxy.agents.base import NOTHING, Decision, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.failures import failure_from_exit, stop_from_text
+from codex_proxy.core.events import (
+    ApprovalRequested,
+    Event,
+    Notice,
+    RawItem,
+    StepCompleted,
+    Stop,
+    ToolCallRequested,
+    TurnEnded,
+    TurnStarted,
+    UsageReported,
+)
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.turn import Turn, without_content
+
+STOPS = {
+    "end_turn": Stop.STOP,
+    "max_tokens": Stop.LENGTH,
+    "max_turn_requests": Stop.LENGTH,
+    "refusal": Stop.CONTENT_FILTER,
+    "cancelled": Stop.INTERRUPTED,
+}
+UNREADABLE_ANSWER = Failure(
+    kind=FaultKind.AGENT_PROTOCOL,
+    message="The agent's answer is not what this server knows. Update one of the two, or try again.",
+)
+NO_SAFE_MODE = (
+    "{} offers no mode in which it writes nothing or asks first: its turns are served only where the server is "
+    "started with --agent-unconfined."
+)
+SESSION_LOST = Failure(
+    kind=FaultKind.AGENT_CRASHED, message="The agent has lost this conversation. Send the request again."
+)
+UNEXPLAINED = Failure(
+    kind=FaultKind.UPSTREAM_ERROR,
+    message="The agent ended its turn without an answer, and did not say why. Try again.",
+)
+APPROVALS = {"execute": "command", "edit": "file_change", "delete": "file_change", "move": "file_change"}
+
+
+class AcpTurn:
+    """A `Dialect[Input]` on one channel of an agent's process. Its states are in `turn_states`."""
+
+    def __init__(
+        self,
+        channel: int,
+        program: Program,
+        new_id: Callable[[str], str],
+        *,
+        servers: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """`new_id`: a prefix in, a new name out. `servers`: the session's MCP servers, as `session/new` takes them;
+        with one the first prompt waits for `ToolsListed`."""
+        self.flattened = False
+        """Whether the history was told as one text."""
+        self._channel = channel
+        self._program = program
+        self._new_id = new_id
+        self._servers = list(servers)
+        self._state = TABLE.start
+        self._requests = 0
+        self._handlers: dict[int | str, Callable[[Message], None]] = {}
+        """Of the answer to each unanswered request, by its id."""
+        self._turn: Turn | None = None
+        self._session = ""
+        self._model = ""
+        self._setup: deque[tuple[Request, Callable[[RpcError], Failure]]] = deque()
+        """Requests that have yet to be made before the first prompt, and what a refusal of each means."""
+        self._prompt: list[dict[str, Any]] = []
+        """The first prompt, until it is sent."""
+        self._tools = ClientTools()
+        self._tools_listed = not self._servers
+        self._reader = UpdateReader(new_id, errors_as_text=program.preset.errors_as_text)
+        self._usage = UsageCounter(program.preset.usage)
+        self._events: list[Event] = self._reader.events
+        """Events since the last step; the reader appends to the same list."""
+        self._writes: list[bytes] = []
+        self._new_calls: list[ToolCalled] = []
+        """Calls of the client's tools that the client has not heard of."""
+        self._waiting: dict[str, str] = {}
+        """Calls that the client was asked for: the tool server's key of each, by call id."""
+        self._permissions: dict[str, tuple[int | str, Any]] = {}
+        """Requests for permission without an answer: the id of each and its options, by our name of it."""
+        self._rejected = False
+        """Something that the agent asked for in this turn was not allowed, at which some end it."""
+        self._broken = False
+        """The agent has given up waiting for a call, so that its turn has gone on without the client."""
+
+    # --- the dialect ----------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return self._state is State.DONE
+
+    def begin(self, turn: Turn) -> Step:
+        self._turn = without_content(turn)
+        self._tools = ClientTools(turn.tools)
+        self._reader.start_turn(self._tools)
+        prompt = first_prompt(turn.history, takes_system=self._program.declared.system_prompt)
+        self._prompt, self.flattened = prompt.blocks, prompt.flattened
+        params: dict[str, Any] = {"cwd": turn.workdir, "mcpServers": self._servers}
+        if prompt.system:
+            content = [{"type": "text", "text": prompt.system}]
+            params["systemPrompt"] = {"mode": "append", "content": content}
+        self._request("session/new", params, self._session_opened)
+        return self._take_step()
+
+    @property
+    def can_resume(self) -> bool:
+        if self._state is State.REUSABLE:
+            return True
+        return self._state is State.PROMPTING and bool(self._waiting) and not self._broken
+
+    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
+        if not self.can_resume:
+            self._end(TurnEnded(Stop.FAILED, "provider", SESSION_LOST))
+            return self._take_step()
+        self._turn = without_content(turn)
+        self._events.append(TurnStarted(self._session, self._model or turn.model))
+        if self._state is State.REUSABLE:
+            self._reader.start_turn(self._tools)
+            self._usage.start_turn()
+            self._rejected = False
+            self._send_prompt(later_prompt(new_items).blocks)
+        else:
+            self._usage.go_on()
+            for item in new_items:
+                if isinstance(item, HistoryOutput):
+                    self._give_output(item.call_id, ToolReply(item.parts))
+            self._ask_client()
+        return self._take_step()
+
+    def receive(self, lines: Sequence[Input]) -> Step:
+        active = self._state is State.PROMPTING
+        for message in lines:
+            if isinstance(message, Message):
+                update = message.params.update
+                if message.method == "session/update" and update is not None:
+                    if active:
+                        self._read_update(update)
+                    continue
+                self._handle(message)
+            else:
+                self._handle_tool_server(message)
+            active = self._state is State.PROMPTING
+        return self._take_step()
+
+    def answer(self, ask_id: str, reply: Reply) -> Step:
+        if isinstance(reply, ToolReply):
+            self._give_output(ask_id, reply)
+        elif isinstance(reply, Decision) and (asked := self._permissions.pop(ask_id, None)) is not None:
+            id, options = asked
+            self._rejected = self._rejected or not reply.approve
+            self._writes.append(answer(id, decision(options, allow=reply.approve)))
+        return self._take_step()
+
+    def interrupt(self) -> Step:
+        if self._state in CLIENT_WAITS:
+            self._close_items()
+            self._events.append(TurnEnded(Stop.INTERRUPTED))
+        if self._state is State.PROMPTING:
+            self._writes += [answer(id, CANCELLED) for id, _ in self._permissions.values()]
+            self._permissions.clear()
+            self._writes.append(notification("session/cancel", {"sessionId": self._session}))
+            self._waiting.clear()
+            self._new_calls.clear()
+        if self._state is not State.CANCELLING:
+            self._change(Change.UNWANTED)
+            if self._state is State.DONE:
+                self._close_session()
+            else:
+                self._stop_if_answered()
+        return self._take_step()
+
+    def eof(self, ended: Ended) -> Step:
+        if self._state in CLIENT_WAITS:
+            self._close_items()
+            self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
+        self._change(Change.PROCESS_ENDED)
+        self._handlers.clear()
+        events = self._events[:]
+        self._events.clear()
+        self._writes.clear()
+        return Step(events)
+
+    # --- opening the session --------------------------------------------------------------------
+
+    def _request(self, method: str, params: dict[str, Any], on_answer: Callable[[Message], None]) -> None:
+        self._requests += 1
+        id = request_id(self._channel, self._requests)
+        self._handlers[id] = on_answer
+        self._writes.append(request(id, method, params))
+
+    def _session_opened(self, message: Message) -> None:
+        if message.error is not None:
+            self._fail(failure_of_error(message.error, self._program.preset))
+            return
+        session = message.result.get("sessionId") if isinstance(message.result, dict) else None
+        if not isinstance(session, str) or not session:
+            self._fail(UNREADABLE_ANSWER)
+            return
+        self._session = session
+        if self._state is not State.OPENING:
+            return
+        failure = self._plan_setup(message.result)
+        if failure is not None:
+            self._fail(failure)
+            return
+        self._go_on_opening()
+
+    def _plan_setup(self, result: object) -> Failure | None:
+        """Plans the requests that set up the session. Returns why the turn cannot be served on it."""
+        turn, program = self._turn, self._program
+        assert turn is not None
+        offer = offer_of(result)
+        wanted = program.modes(turn.sandbox)
+        mode = offer.mode_of(wanted)
+        if wanted and mode is None and not program.unconfined:
+            message = NO_SAFE_MODE.format(program.preset.title)
+            return Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message)
+        self._model = offer.model.current if offer.model is not None else ""
+        if mode is not None and offer.mode is not None:
+            self._plan(offer.mode.request(self._session, mode), self._failure_of_refusal)
+        unnamed = offer.model is None and turn.model == UNNAMED_MODEL
+        if turn.model and turn.model != self._model and not unnamed:
+            if offer.model is None or turn.model not in offer.model.values:
+                return unknown_model(turn.model, program.preset)
+            self._plan(offer.model.request(self._session, turn.model), self._failure_of_model)
+            self._model = turn.model
+        if offer.effort is not None and turn.effort in offer.effort.values:
+            self._plan(offer.effort.request(self._session, turn.effort), self._failure_of_refusal)
+        return None
+
+    def _plan(self, wanted: Request | None, on_refusal: Callable[[RpcError], Failure]) -> None:
+        if wanted is not None:
+            self._setup.append((wanted, on_refusal))
+
+    def _failure_of_refusal(self, error: RpcError) -> Failure:
+        return failure_of_error(error, self._program.preset)
+
+    def _failure_of_model(self, error: RpcError) -> Failure:
+        failure = failure_of_error(error, self._program.preset)
+        if failure.kind is FaultKind.AGENT_NOT_AUTHENTICATED and error.code != INVALID_PARAMS:
+            return failure
+        assert self._turn is not None
+        return unknown_model(self._turn.model, self._program.preset)
+
+    def _go_on_opening(self) -> None:
+        """Makes the next request of the setup, or prompts where there is none left and the tools are known."""
+        if self._setup:
+            (method, params), on_refusal = self._setup.popleft()
+            self._request(method, params, lambda message: self._set_up(message, on_refusal))
+        elif self._tools_listed or self._program.preset.lists_late:
+            blocks, self._prompt = self._prompt, []
+            self._events.append(TurnStarted(self._session, self._model))
+            self._send_prompt(blocks)
+
+    def _set_up(self, message: Message, on_refusal: Callable[[RpcError], Failure]) -> None:
+        if self._state is not State.OPENING:
+            return
+        if message.error is not None:
+            self._fail(on_refusal(message.error))
+        else:
+            self._go_on_opening()
+
+    def _send_prompt(self, blocks: list[dict[str, Any]]) -> None:
+        self._change(Change.PROMPTED)
+        params = {"sessionId": self._session, "prompt": blocks}
+        self._request("session/prompt", params, self._prompt_answered)
+
+    # --- what the agent says --------------------------------------------------------------------
+
+    def _read_update(self, update: Any) -> None:
+        self._reader.read(update)
+        if self._reader.used_tools:
+            self._usage.another_call()
+        usage = self._usage.chunk(update.meta)
+        if usage is not None:
+            self._events.append(UsageReported(usage, "provider"))
+
+    def _handle(self, message: Message) -> None:
+        if message.method is None:
+            handler = self._handlers.pop(message.id, None) if message.id is not None else None
+            if handler is not None:
+                handler(message)
+                self._stop_if_answered()
+        elif message.id is not None:
+            self._handle_request(message, message.id)
+
+    def _handle_request(self, message: Message, id: int | str) -> None:
+        if message.method != "session/request_permission":
+            self._writes.append(refusal(id))
+            return
+        call, options = message.params.tool_call, message.params.options
+        if self._state is not State.PROMPTING or call is None:
+            self._writes.append(answer(id, CANCELLED))
+            return
+        turn = self._turn
+        assert turn is not None
+        self._reader.add_call(call)
+        if self._tools.may_be_allowed(call) or self._program.allows_all(turn.sandbox):
+            self._writes.append(answer(id, decision(options, allow=True)))
+            return
+        name = self._new_id("ask_")
+        self._permissions[name] = (id, options)
+        kind: Any = APPROVALS.get(call.kind or "", "permission")
+        self._events.append(ApprovalRequested(name, kind, ""))
+
+    def _prompt_answered(self, message: Message) -> None:
+        if self._state is not State.PROMPTING:
+            return
+        if message.error is not None:
+            self._reader.drop_held()
+            self._fail(failure_of_error(message.error, self._program.preset))
+            return
+        result = message.result if isinstance(message.result, dict) else {}
+        failure = self._failure_in(result)
+        if failure is not None:
+            self._fail(failure)
+            return
+        usage = self._usage.result(result)
+        if usage is not None:
+            self._events.append(UsageReported(usage, "provider"))
+        stop = _cut_in(result) or STOPS.get(str(result.get("stopReason")))
+        if stop is None:
+            self._fail(UNREADABLE_ANSWER)
+        elif stop is Stop.INTERRUPTED:
+            self._end(TurnEnded(stop, "provider"))
+        else:
+            self._end(TurnEnded(stop, "provider"), well=True)
+
+    def _failure_in(self, result: dict[str, Any]) -> Failure | None:
+        """The failure of a turn that the agent says has ended."""
+        preset = self._program.preset
+        told = session_failure(result.get("_meta"))
+        if told is not None and told.get("severity") == "error" and _cut_in(result) is None:
+            return failure_of_session(told, preset)
+        held = self._reader.drop_held()
+        if held and result.get("usage") is None and not held.startswith(INFO):
+            return failure_of_text(held, preset)
+        if held.startswith(INFO) and result.get("usage") is None:
+            self._events.append(Notice("agent_info", held.removeprefix(INFO)[:200]))
+        elif held:
+            self._reader.held = held
+        if result.get("stopReason") != "end_turn" or result.get("usage") is not None or told is not None:
+            return None
+        untold = preset.errors_as_text and not self._rejected
+        return UNEXPLAINED if untold or (preset.null_usage_fails and "usage" in result) else None
+
+    # --- the client's tools ---------------------------------------------------------------------
+
+    def _handle_tool_server(self, message: ToolsListed | ToolCalled | ToolsSettled | ToolDropped) -> None:
+        match message:
+            case ToolsListed():
+                self._listed(message)
+            case ToolCalled() if self._state is State.PROMPTING:
+                self._reader.end_texts()
+                self._usage.another_call()
+                self._new_calls.append(message)
+            case ToolCalled():
+                self._writes.append(tool_output(message.key, call_result((), success=False)))
+            case ToolsSettled() if not self._waiting:
+                self._ask_client()
+            case ToolDropped():
+                self._dropped(message.key)
+
+    def _listed(self, message: ToolsListed) -> None:
+        if self._tools_listed:
+            return
+        self._tools_listed = True
+        if not message.in_time:
+            self._events.append(Notice("tools_not_listed"))
+        if self._state is State.OPENING and self._session and not self._handlers:
+            self._go_on_opening()
+
+    def _ask_client(self) -> None:
+        """Asks the client for the outputs of the calls that it has not heard of: that ends the step."""
+        calls, self._new_calls = self._new_calls, []
+        if not calls or self._state is not State.PROMPTING:
+            return
+        for call in calls:
+            tool = self._tools.tool(call.name)
+            if tool is None:
+                self._writes.append(tool_output(call.key, call_result((), success=False)))
+                continue
+            call_id = (
+                call.call_id if call.call_id and call.call_id not in self._waiting else self._new_id("call_")
+            )
+            self._waiting[call_id] = call.key
+            text = self._tools.arguments(tool, call.arguments)
+            self._events.append(_raw_call(call_id, tool.name, text, custom=tool.kind == "custom"))
+            self._events.append(ToolCallRequested(call_id, call_id, tool.name, text, "", tool.kind))
+        self._events.append(StepCompleted())
+
+    def _give_output(self, call_id: str, reply: ToolReply) -> None:
+        key = self._waiting.pop(call_id, None)
+        if key is not None:
+            self._writes.append(tool_output(key, call_result(reply.parts, success=reply.success)))
+            if not self._waiting:
+                self._ask_client()
+
+    def _dropped(self, key: str) -> None:
+        """The agent has given up waiting for a call, and goes on without its output."""
+        self._new_calls = [call for call in self._new_calls if call.key != key]
+        if key in self._waiting.values():
+            self._broken = True
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _fail(self, failure: Failure) -> None:
+        if self._state in CLIENT_WAITS or self._state is State.REUSABLE:
+            self._end(TurnEnded(Stop.FAILED, "provider", failure))
+
+    def _end(self, ended: TurnEnded, *, well: bool = False) -> None:
+        """Ends the client's turn, and the agent's: it has answered, or was never asked."""
+        self._close_items()
+        self._events.append(ended)
+        self._waiting.clear()
+        self._new_calls.clear()
+        self._permissions.clear()
+        if self._state in CLIENT_WAITS or self._state is State.REUSABLE:
+            self._change(Change.ENDED_WELL if well else Change.ENDED_BADLY)
+
+    def _close_items(self) -> None:
+        if self._state is State.PROMPTING:
+            self._reader.end_texts()
+
+    def _stop_if_answered(self) -> None:
+        """The agent has stopped once it owes no answer."""
+        if self._state is State.CANCELLING and not self._handlers:
+            self._change(Change.STOPPED)
+            self._close_session()
+
+    def _close_session(self) -> None:
+        """Lets the agent forget the session, where it can; its answer is not waited for."""
+        if self._session and self._program.declared.closes:
+            self._requests += 1
+            id = request_id(self._channel, self._requests)
+            self._writes.append(request(id, "session/close", {"sessionId": self._session}))
+
+    def _change(self, change: Change) -> None:
+        self._state = TABLE.after(self._state, change)
+
+    def _take_step(self) -> Step:
+        if not self._events and not self._writes:
+            return NOTHING
+        step = Step(self._events[:], b"".join(self._writes))
+        self._events.clear()
+        self._writes.clear()
+        return step
+
+
+def _cut_in(result: dict[str, Any]) -> str | None:
+    """Why the answer was cut, where the agent takes that for a failure."""
+    told = session_failure(result.get("_meta"))
+    return None if told is None else stop_from_text(str(told.get("title")))
+
+
+def _raw_call(call_id: str, name: str, text: str, *, custom: bool) -> RawItem:
+    """A call as an item of Responses, which the model has to see again in later turns."""
+    kind, field = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
+    return RawItem(kind, msgspec.json.encode({"type": kind, "call_id": call_id, "name": name, field: text}))

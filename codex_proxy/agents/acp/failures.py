@@ -1,0 +1,135 @@
+"""What an agent's errors mean: JSON-RPC errors, the `sessionFailure` of the official adapters, and texts.
+
+`end_turn` is no success: both official adapters give a turn that failed in the result's `_meta`, where they are told
+that it is read; others end it with a text. Source: recordings of six agents whose model server failed in seven ways.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.acp.messages import AUTH_REQUIRED, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from codex_proxy.agents.acp.presets import Preset
+from codex_proxy.agents.failures import MESSAGES, cleaned, failure_from_text
+from codex_proxy.core.faults import Failure, FaultKind
+
+K = FaultKind
+
+CLIENT_META: Final = {"jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure"]}}}
+"""The `_meta` of our capabilities by which the official adapters give errors as errors."""
+
+TOO_LONG: Final = re.compile(
+    r"(?:prompt|input|request)\b.{0,40}\btoo long|context (?:length|limit)", re.IGNORECASE
+)
+UNAUTHORIZED: Final = re.compile(
+    r"\b40[13]\b|unauthori[sz]ed|authenticat|api[ -]key|not logged in|sign in", re.IGNORECASE
+)
+RATE_LIMITED: Final = re.compile(r"\b429\b|rate.?limit|too many requests", re.IGNORECASE)
+OVERLOADED: Final = re.compile(r"\b(?:503|529)\b|overloaded", re.IGNORECASE)
+NO_MODEL: Final = re.compile(
+    r"unknown model|model\b.{0,200}?(?:not found|does not exist|not available)|^model: \S+$", re.IGNORECASE
+)
+SERVER_ERROR: Final = re.compile(
+    r"\b50\d\b|internal server error|terminated|stream disconnected", re.IGNORECASE
+)
+INTERNAL: Final = re.compile(r"^Internal error(?:: )?")
+
+ERROR_KINDS: Final = {
+    "rate_limit": K.AGENT_RATE_LIMITED,
+    "server_error": K.UPSTREAM_ERROR,
+    "authentication_failed": K.AGENT_NOT_AUTHENTICATED,
+    "model_not_found": K.MODEL_NOT_FOUND,
+}
+"""Values of `data.errorKind`."""
+CATEGORIES: Final = {
+    "limit": K.AGENT_RATE_LIMITED,
+    "service": K.UPSTREAM_ERROR,
+    "access": K.AGENT_NOT_AUTHENTICATED,
+    "request": K.REJECTED_BY_PROVIDER,
+}
+"""Values of `sessionFailure.category`."""
+
+
+def failure_of_error(error: RpcError, preset: Preset) -> Failure:
+    """The failure of a turn whose request was answered with an error."""
+    text = _text_of(error)
+    kind = None
+    if error.code == AUTH_REQUIRED:
+        return not_signed_in(preset, text)
+    if isinstance(error.data, dict):
+        kind = ERROR_KINDS.get(str(error.data.get("errorKind")))
+    if error.code in (INVALID_PARAMS, METHOD_NOT_FOUND) and kind is None:
+        message = (
+            f"{preset.title} refused what this server asked of it: {cleaned(text)}. Update one of the two."
+        )
+        return Failure(kind=K.AGENT_PROTOCOL, message=message)
+    status = error.code if error.code is not None and 400 <= error.code < 600 else None
+    return failure_of_text(text, preset, kind=kind, status=status)
+
+
+def failure_of_session(failure: dict[str, Any], preset: Preset) -> Failure:
+    """The failure of a turn whose result has a `sessionFailure`."""
+    title = failure.get("title")
+    text = title if isinstance(title, str) else ""
+    return failure_of_text(text, preset, kind=CATEGORIES.get(str(failure.get("category"))))
+
+
+def failure_of_text(
+    text: str, preset: Preset, *, kind: FaultKind | None = None, status: int | None = None
+) -> Failure:
+    """The failure that a text tells of. `kind` is what the agent says that it is, `status` the HTTP status that it
+    names beside the text."""
+    text = text.removeprefix("API Error: ").removeprefix("Error: ")
+    found = failure_from_text(text, http_status=status)
+    said = found.message.removeprefix(f"{MESSAGES.get(found.kind, '')}: ")
+    told = _kind_in(text) or kind or found.kind
+    if told in (K.UPSTREAM_UNAUTHORIZED, K.AGENT_NOT_AUTHENTICATED):
+        return not_signed_in(preset, said)
+    message = f"{MESSAGES[told]}: {said}" if told in MESSAGES and said else found.message
+    return found if told is found.kind else msgspec.structs.replace(found, kind=told, message=message)
+
+
+def _kind_in(text: str) -> FaultKind | None:
+    """What the text says by itself: more exactly than a category does."""
+    if TOO_LONG.search(text):
+        return K.CONTEXT_LENGTH_EXCEEDED
+    if NO_MODEL.search(text):
+        return K.MODEL_NOT_FOUND
+    if RATE_LIMITED.search(text):
+        return K.AGENT_RATE_LIMITED
+    if UNAUTHORIZED.search(text):
+        return K.AGENT_NOT_AUTHENTICATED
+    if OVERLOADED.search(text):
+        return K.UNAVAILABLE
+    return K.UPSTREAM_ERROR if SERVER_ERROR.search(text) else None
+
+
+def not_signed_in(preset: Preset, text: str = "") -> Failure:
+    """The failure of an agent that nobody has signed in. The agent's own words are quoted, not what they name."""
+    said = cleaned(text)
+    quoted = f" ({said.rstrip('.')})" if said and said != "Authentication required" else ""
+    advice = preset.sign_in or "Sign in with its own program on the machine that runs this server."
+    message = f"{preset.title} is not signed in at its model provider{quoted}. {advice}"
+    return Failure(kind=K.AGENT_NOT_AUTHENTICATED, message=message)
+
+
+def unknown_model(model: str, preset: Preset) -> Failure:
+    """The failure of a turn for a model that the agent does not offer."""
+    message = (
+        f"{preset.title} does not offer the model '{model[:100]}'. GET /v1/models lists those that it does."
+    )
+    return Failure(kind=K.MODEL_NOT_FOUND, message=message, param="model")
+
+
+def _text_of(error: RpcError) -> str:
+    """The text for a person: details where the message says nothing, and a body's own message."""
+    text = INTERNAL.sub("", error.message)
+    if isinstance(error.data, dict):
+        for name in ("details", "message"):
+            said = error.data.get(name)
+            if isinstance(said, str) and said and said not in text:
+                text = f"{text}: {said}" if text else said
+    return text

@@ -1,0 +1,196 @@
+"""The messages of the Agent Client Protocol, version 1: JSON-RPC 2.0, one JSON object a line, both sides may ask.
+
+Agents differ in what they leave out and in what they put where, so most fields are read as plain JSON values. Source:
+npm @agentclientprotocol/sdk 2.4.0 `schema/v1/schema.json`, and recordings of eight agents.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+PROTOCOL_VERSION: Final = 1
+
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding a line may raise."""
+
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+AUTH_REQUIRED: Final = -32000
+
+_PER_CHANNEL: Final = 1_000_000
+"""Request ids of one channel are `channel * _PER_CHANNEL + n`: whole numbers, which every agent gives back as they
+were."""
+
+
+class RpcError(msgspec.Struct, frozen=True):
+    """The error of an answer. Gemini CLI gives an HTTP status as its code."""
+
+    code: int | None = None
+    message: str = ""
+    data: Any = None
+
+
+class Update(msgspec.Struct, frozen=True, rename="camel"):
+    """What `session/update` reports, and the tool call of a request for permission. Fields by their names in ACP."""
+
+    session_update: str = ""
+    content: Any = None
+    message_id: str | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    title: str | None = None
+    kind: str | None = None
+    status: str | None = None
+    raw_input: Any = None
+    raw_output: Any = None
+    entries: Any = None
+    severity: str | None = None
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+
+class Params(msgspec.Struct, frozen=True, rename="camel"):
+    """The parameters of the agent's notifications and requests, as far as they are read."""
+
+    session_id: str = ""
+    update: Update | None = None
+    tool_call: Update | None = None
+    options: Any = None
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A request or notification of the agent (with a method), or its answer to one of ours (without)."""
+
+    method: str | None = None
+    id: int | str | None = None
+    params: Params = Params()
+    result: Any = None
+    error: RpcError | None = None
+
+
+class ToolsListed(msgspec.Struct, frozen=True):
+    """The agent has asked the session's tool server for its tools; `in_time` is False where it has not, and the time
+    for it is over."""
+
+    in_time: bool = True
+
+
+class ToolCalled(msgspec.Struct, frozen=True):
+    """The agent calls a tool of the session's tool server, and waits for the output."""
+
+    key: str
+    """The tool server's name of the call."""
+    call_id: str
+    """The model's name of it; empty where the agent does not tell."""
+    name: str
+    """As the tool server offers it."""
+    arguments: str
+    """JSON."""
+
+
+class ToolsSettled(msgspec.Struct, frozen=True):
+    """No further call has come for a while after the last one."""
+
+
+class ToolDropped(msgspec.Struct, frozen=True):
+    """The agent does not wait for the output of a call any more."""
+
+    key: str
+
+
+Input: TypeAlias = Message | ToolsListed | ToolCalled | ToolsSettled | ToolDropped
+"""What the dialect reads: messages of the agent, and what happens at the session's tool server."""
+
+
+class _Loose(msgspec.Struct, frozen=True):
+    method: Any = None
+    id: Any = None
+    result: Any = None
+    error: Any = None
+
+
+_decoder = msgspec.json.Decoder(Message)
+_encode = msgspec.json.Encoder().encode
+
+
+def decode(line: bytes) -> Message | None:
+    """The message of a line; None where the line is no such message. A request or an answer whose content is not what
+    it should be keeps its id, so that it can be refused or fail."""
+    try:
+        return _decoder.decode(line)
+    except UNREADABLE:
+        pass
+    try:
+        loose = msgspec.json.decode(line, type=_Loose)
+    except UNREADABLE:
+        return None
+    if isinstance(loose.id, bool) or not isinstance(loose.id, int | str):
+        return None
+    if isinstance(loose.method, str):
+        return Message(loose.method, loose.id)
+    error = None
+    if isinstance(loose.error, dict):
+        code, message = loose.error.get("code"), loose.error.get("message")
+        error = RpcError(
+            code if isinstance(code, int) and not isinstance(code, bool) else None,
+            message if isinstance(message, str) else "",
+            loose.error.get("data"),
+        )
+    return Message(None, loose.id, result=loose.result, error=error)
+
+
+def request_id(channel: int, number: int) -> int:
+    """The id of a channel's request of this number."""
+    return channel * _PER_CHANNEL + number
+
+
+def channel_of(id: object) -> int | None:
+    """The channel whose request has this id; None where it is no id of ours."""
+    if isinstance(id, bool) or not isinstance(id, int) or id < 0:
+        return None
+    return id // _PER_CHANNEL
+
+
+def request(id: int, method: str, params: object) -> bytes:
+    """The line of a request."""
+    return _encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}) + b"\n"
+
+
+def notification(method: str, params: object) -> bytes:
+    """The line of a notification."""
+    return _encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n"
+
+
+def answer(id: int | str, result: object) -> bytes:
+    """The line of an answer."""
+    return _encode({"jsonrpc": "2.0", "id": id, "result": result}) + b"\n"
+
+
+def refusal(id: int | str) -> bytes:
+    """The line that refuses a request which is not supported. Agents that are left without one wait for ever."""
+    error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
+    return _encode({"jsonrpc": "2.0", "id": id, "error": error}) + b"\n"
+
+
+def tool_output(key: str, result: object) -> bytes:
+    """The line that gives the session's tool server the result of a call (`CallToolResult` of MCP)."""
+    return _OUTPUT + _encode({"key": key, "result": result}) + b"\n"
+
+
+_OUTPUT: Final = b"tool-output "
+"""Begins lines for the tool server: no line of JSON begins so."""
+
+
+def split_writes(writes: bytes) -> tuple[bytes, list[tuple[str, Any]]]:
+    """What of a dialect's writes is for the agent, and the results of calls for the tool server, by key."""
+    if _OUTPUT not in writes:
+        return writes, []
+    outputs, lines = [], []
+    for line in writes.split(b"\n"):
+        if line.startswith(_OUTPUT):
+            given = msgspec.json.decode(line[len(_OUTPUT) :])
+            outputs.append((given["key"], given["result"]))
+        else:
+            lines.append(line)
+    return b"\n".join(lines), outputs

@@ -1,0 +1,244 @@
+"""One process of an agent that speaks ACP, and the sessions on it: passes its messages to the reader of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from codex_proxy import __version__
+from codex_proxy.agents.acp.connection import Connection
+from codex_proxy.agents.acp.dialect import AcpTurn
+from codex_proxy.agents.acp.messages import Input, split_writes
+from codex_proxy.agents.acp.tool_server import Door
+from codex_proxy.agents.base import Ended
+from codex_proxy.agents.failures import how_it_ended, last_words
+from codex_proxy.agents.lines import LineFramer, LineTooLong
+from codex_proxy.agents.session import TransportReader, broken_protocol
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
+
+CLIENT_NAME = "codex-proxy"
+RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
+
+
+class AcpProcess:
+    """A process that serves many sessions at once. Call `start`, then `open_channel` for each session."""
+
+    def __init__(self) -> None:
+        self.connection = Connection(CLIENT_NAME, __version__)
+        self.exit: Exit | None = None
+        """How the process ended; None before that."""
+        self.unhealthy = False
+        """Whether it broke its protocol or did not finish a turn: it gets no further sessions."""
+        self.sessions_served = 0
+        self.on_change: Callable[[], None] | None = None
+        """Called when the process has ended, or a session on it was released."""
+        self._child: Child | None = None
+        self._framer = LineFramer()
+        self._readers: dict[int, TransportReader] = {}
+        self._idle: set[int] = set()
+        self._alone = True
+        """Whether no turns have run at the same time since it last had none: then its stderr is about the one."""
+        self._changed = asyncio.Event()
+
+    async def start(self, command: Command, *, timeout_seconds: float) -> None:
+        """Starts the process and initializes the connection. Raises `Fault` where it does not answer in time."""
+        try:
+            self._child = await spawn(command, self)
+        except SpawnError as error:
+            kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
+            raise Fault(Failure(kind=kind, message=str(error))) from error
+        self._child.write(self.connection.initialize())
+        try:
+            await self._until(lambda: self.connection.declared is not None, timeout_seconds)
+        except BaseException:
+            self.kill()
+            raise
+
+    async def probe(self, folder: str, *, timeout_seconds: float) -> None:
+        """Opens a session in the folder and closes it, by which `connection.probe` becomes known. Raises `Fault`."""
+        self._write(self.connection.open_probe(folder))
+        await self._until(lambda: self.connection.probe is not None, timeout_seconds)
+        self._write(self.connection.close_probe())
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition() and self.exit is None and self.connection.fault is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            message = f"The agent did not answer within {seconds:g} s of its start. Try again."
+            raise Fault(Failure(kind=FaultKind.SPAWN_FAILED, message=message)) from None
+        if not condition():
+            raise Fault(self._start_failure())
+
+    def _start_failure(self) -> Failure:
+        if self.connection.fault is not None:
+            message = f"The agent cannot be used: {self.connection.fault}."
+            return Failure(kind=FaultKind.SPAWN_FAILED, message=message)
+        ended = Ended() if self.exit is None else _ended(self.exit)
+        message = f"The agent's process ended while it was starting{how_it_ended(ended)}"
+        return Failure(kind=FaultKind.SPAWN_FAILED, message=message, quoted=last_words(ended.stderr_tail))
+
+    @property
+    def alive(self) -> bool:
+        return self.exit is None and self._child is not None
+
+    @property
+    def turns_running(self) -> int:
+        """The number of sessions in use; idle ones do not count."""
+        return self.connection.channel_count - len(self._idle)
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child is not None else None
+
+    def open_channel(self) -> int:
+        """Opens a channel for a session."""
+        self._note_start()
+        self.sessions_served += 1
+        return self.connection.open_channel()
+
+    def _note_start(self) -> None:
+        self._alone = self.turns_running == 0
+        if self._alone and self._child is not None:
+            self._child.clear_stderr()
+
+    def attach(self, channel: int, reader: TransportReader) -> None:
+        self._readers[channel] = reader
+        if self.exit is not None:  # since the channel was opened
+            asyncio.get_running_loop().call_soon(self._report_end, channel)
+
+    def send(self, writes: bytes) -> None:
+        self._write(writes)
+
+    def set_idle(self, channel: int, idle: bool) -> None:
+        """Marks a channel as idle, or as in use again."""
+        if idle:
+            self._idle.add(channel)
+        else:
+            self._note_start()
+            self._idle.discard(channel)
+        self._note_change()
+
+    def end_idle_channels(self) -> None:
+        """Ends the idle channels: the process takes no further turn."""
+        for channel in list(self._idle):
+            if channel in self._readers:
+                self._readers[channel].ended(RENEWED)
+
+    def close_channel(self, channel: int) -> None:
+        self._readers.pop(channel, None)
+        self._idle.discard(channel)
+        self.connection.close_channel(channel)
+        self._note_change()
+
+    def _write(self, writes: bytes) -> None:
+        if writes and self._child is not None:
+            self._child.write(writes)
+
+    async def end(self) -> None:
+        """Ends the process and everything that it has started, and returns when they are gone."""
+        if self._child is not None:
+            await self._child.end()
+
+    def kill(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+
+    # --- called by the child (see ChildListener) ------------------------------------------------
+
+    def received(self, chunk: bytes) -> None:
+        broken: Failure | None = None
+        try:
+            lines = self._framer.feed(chunk)
+        except LineTooLong as fault:
+            lines, broken = fault.before, broken_protocol(str(fault))
+        received = self.connection.receive(lines)
+        self._write(received.writes)
+        for channel, messages in received.messages_by_channel:
+            reader = self._readers.get(channel)
+            if reader is not None:
+                reader.received(messages, len(chunk) * len(messages) // max(1, len(lines)))
+        if self._changed is not None:
+            self._changed.set()
+        if broken is not None:
+            for reader in list(self._readers.values()):
+                reader.fail(broken)
+            self.unhealthy = True
+            self.kill()
+            self._note_change()
+
+    def ended(self, exit: Exit) -> None:
+        self.exit = exit
+        self._changed.set()
+        for channel in list(self._readers):
+            self._report_end(channel)
+        self._note_change()
+
+    def _report_end(self, channel: int) -> None:
+        reader, exit = self._readers.get(channel), self.exit
+        if reader is not None and exit is not None:
+            alone = self._alone and channel not in self._idle
+            reader.ended(_ended(exit) if alone else Ended(exit.code, exit.signal))
+
+    def _note_change(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+
+class AcpTransport:
+    """The `Transport` of one session on a shared process, and of the door to its client's tools."""
+
+    exclusive = False
+
+    def __init__(self, process: AcpProcess, channel: int, dialect: AcpTurn, door: Door | None) -> None:
+        self.process = process
+        self.dialect = dialect
+        self._channel = channel
+        self._door = door
+        self._reader: TransportReader | None = None
+
+    def attach(self, reader: TransportReader) -> None:
+        self._reader = reader
+        if self._door is not None:
+            self._door.sink = self._tool_server_told
+            self._door.await_list()
+        self.process.attach(self._channel, reader)
+
+    def send(self, writes: bytes) -> None:
+        to_agent, outputs = split_writes(writes)
+        if self._door is not None:
+            for key, result in outputs:
+                self._door.give(key, result)
+        self.process.send(to_agent)
+
+    def close_stdin(self) -> None:
+        raise RuntimeError("stdin of a process that serves several sessions stays open")
+
+    def pause_reading(self) -> None:
+        """Does nothing: other sessions read from the same pipe."""
+
+    def resume_reading(self) -> None:
+        """Does nothing: reading is never paused."""
+
+    def set_idle(self, idle: bool) -> None:
+        self.process.set_idle(self._channel, idle)
+
+    async def release(self, *, finished: bool) -> None:
+        self._reader = None
+        self.process.unhealthy = self.process.unhealthy or not finished
+        if self._door is not None:
+            self._door.close()
+        self.process.close_channel(self._channel)
+
+    def _tool_server_told(self, message: Input) -> None:
+        if self._reader is not None:
+            messages: Sequence[Any] = (message,)
+            self._reader.received(messages, 0)
+
+
+def _ended(exit: Exit) -> Ended:
+    return Ended(exit.code, exit.signal, exit.stderr_tail)

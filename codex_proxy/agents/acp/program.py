@@ -1,0 +1,92 @@
+"""What a running agent program can do: its preset, what it declared at `initialize`, and what the operator said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.acp.failures import CLIENT_META
+from codex_proxy.agents.acp.messages import PROTOCOL_VERSION
+from codex_proxy.agents.acp.presets import READ_ONLY_MODES, Preset
+from codex_proxy.core.turn import Sandbox
+
+INITIALIZE: Final[dict[str, Any]] = {
+    "protocolVersion": PROTOCOL_VERSION,
+    "clientCapabilities": {
+        "fs": {"readTextFile": False, "writeTextFile": False},
+        "terminal": False,
+        "session": {"notices": {}},  # warnings come as notices, not in the text
+        "_meta": CLIENT_META,
+    },
+}
+"""The parameters of `initialize`, without the client's name. No files and no terminals are offered: the agent has its
+own, and asks before it uses them."""
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """What an agent answered to `initialize`."""
+
+    name: str = ""
+    version: str = ""
+    images: bool = False
+    http_tools: bool = False
+    """It takes MCP servers over HTTP; every agent takes them over stdio."""
+    system_prompt: bool = False
+    closes: bool = False
+    """Sessions can be closed."""
+    sign_in: str = ""
+    """How it says that one signs in."""
+
+
+def declared_in(result: object) -> Declared:
+    """What the result of `initialize` says. What cannot be read is not declared."""
+    able = _dict(_dict(result).get("agentCapabilities"))
+    info = _dict(_dict(result).get("agentInfo"))
+    sessions = _dict(able.get("sessionCapabilities"))
+    methods = _dict(result).get("authMethods")
+    descriptions = (
+        [each.get("description") or each.get("name") for each in methods or () if isinstance(each, dict)]
+        if isinstance(methods, list)
+        else []
+    )
+    return Declared(
+        name=_text(info.get("title")) or _text(info.get("name")),
+        version=_text(info.get("version")),
+        images=_dict(able.get("promptCapabilities")).get("image") is True,
+        http_tools=_dict(able.get("mcpCapabilities")).get("http") is True,
+        system_prompt=isinstance(sessions.get("systemPrompt"), dict),
+        closes=isinstance(sessions.get("close"), dict),
+        sign_in=next((text for text in descriptions if isinstance(text, str) and text), ""),
+    )
+
+
+class Program(msgspec.Struct, frozen=True):
+    """An agent program as the dialect has to know it."""
+
+    preset: Preset
+    declared: Declared = Declared()
+    unconfined: bool = False
+    """The operator lets it run and write without being asked, and in the widest sandbox without asking."""
+
+    def modes(self, sandbox: Sandbox) -> Sequence[str]:
+        """The modes in which a turn may run, the best one first; empty where any will do."""
+        writing = self.preset.writing.get(sandbox)
+        if writing is not None:
+            return (writing,)
+        if self.unconfined and sandbox == "danger-full-access":
+            return ()
+        return self.preset.read_only or READ_ONLY_MODES
+
+    def allows_all(self, sandbox: Sandbox) -> bool:
+        """Whether what it asks for is allowed: only where the operator has said so twice."""
+        return self.unconfined and sandbox == "danger-full-access"
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,141 @@
+"""What a new session offers (modes, models, options), and the requests that set it up for a turn.
+
+Models are chosen by an option of the category `model` where there is one, else by `session/set_model`, which newer
+agents have dropped. Modes are in `modes`, in an option of the category `mode`, or in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from codex_proxy.core.account import AgentModel
+
+Request: TypeAlias = tuple[str, dict[str, Any]]
+"""A method and its parameters."""
+
+UNNAMED_MODEL: Final = "default"
+"""The name of the one model of an agent that lists none."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """One thing to choose on a session, and how it is chosen."""
+
+    method: str
+    """The request that chooses."""
+    key: str
+    """The parameter that has the value."""
+    values: tuple[str, ...]
+    current: str
+    option: str = ""
+    """The id of the option, for `session/set_config_option`."""
+    names: tuple[str, ...] = ()
+    """What a person calls each of `values`."""
+
+    def request(self, session: str, value: str) -> Request | None:
+        """The request that chooses a value; None where it is chosen already."""
+        if value == self.current:
+            return None
+        params = {"sessionId": session, self.key: value}
+        return self.method, {**params, "configId": self.option} if self.option else params
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What a session lets its client choose. Each is None where there is nothing to choose."""
+
+    mode: Choice | None = None
+    model: Choice | None = None
+    effort: Choice | None = None
+
+    def mode_of(self, names: Sequence[str]) -> str | None:
+        """The first of these modes that is offered."""
+        offered = self.mode.values if self.mode is not None else ()
+        return next((name for name in names if name in offered), None)
+
+    def models(self) -> tuple[AgentModel, ...]:
+        """The models as a list; the current one is the default."""
+        choice = self.model
+        if choice is None:
+            return (AgentModel(id=UNNAMED_MODEL, is_default=True, owned_by="agent"),)
+        names = choice.names or choice.values
+        efforts = self.effort.values if self.effort is not None else ()
+        return tuple(
+            AgentModel(
+                id=value,
+                display_name=name,
+                is_default=value == choice.current,
+                owned_by="agent",
+                efforts=efforts,
+            )
+            for value, name in zip(choice.values, names, strict=True)
+        )
+
+
+def offer_of(result: object) -> Offer:
+    """What the result of `session/new` offers. What cannot be read is not offered."""
+    if not isinstance(result, dict):
+        return Offer()
+    options = {
+        option["category"]: found
+        for option in _dicts(result.get("configOptions"))
+        if isinstance(option.get("category"), str) and (found := _option(option)) is not None
+    }
+    return Offer(
+        mode=_listed(
+            result.get("modes"), "availableModes", "id", "currentModeId", "session/set_mode", "modeId"
+        )
+        or options.get("mode"),
+        model=options.get("model")
+        or _listed(
+            result.get("models"),
+            "availableModels",
+            "modelId",
+            "currentModelId",
+            "session/set_model",
+            "modelId",
+        ),
+        effort=options.get("thought_level"),
+    )
+
+
+def _option(option: dict[str, Any]) -> Choice | None:
+    """An option that is a list of values, or of groups of values."""
+    id, current = option.get("id"), option.get("currentValue")
+    entries = [
+        entry
+        for each in _dicts(option.get("options"))
+        for entry in (_dicts(each.get("options")) if "options" in each else [each])
+    ]
+    entries = [entry for entry in entries if isinstance(entry.get("value"), str)]
+    if not isinstance(id, str) or not isinstance(current, str) or not entries:
+        return None
+    values = tuple(entry["value"] for entry in entries)
+    names = tuple(_name(entry, entry["value"]) for entry in entries)
+    return Choice("session/set_config_option", "value", values, current, id, names)
+
+
+def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> Choice | None:
+    """`modes` or `models` of a session. The current one may be missing from the list, and is offered all the same."""
+    if not isinstance(given, dict):
+        return None
+    entries = [entry for entry in _dicts(given.get(list)) if isinstance(entry.get(id), str)]
+    chosen = given.get(current)
+    names = {entry[id]: _name(entry, entry[id]) for entry in entries}
+    if isinstance(chosen, str) and chosen not in names:
+        names = {chosen: chosen, **names}
+    if not names:
+        return None
+    return Choice(
+        method, key, tuple(names), chosen if isinstance(chosen, str) else "", names=tuple(names.values())
+    )
+
+
+def _name(entry: dict[str, Any], id: str) -> str:
+    name = entry.get("name")
+    return name if isinstance(name, str) and name else id
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

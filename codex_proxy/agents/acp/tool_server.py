@@ -1,0 +1,302 @@
+"""The MCP server by which agents reach the client's tools: streamable HTTP on a loopback port of its own.
+
+Each session has a door with a token of its own, which dies with the session. A call is answered at once with a stream
+of events, kept alive with progress, and parked until the client's next request brings its output: agents give up on a
+plain answer after 60 s, and on no stream. Source: six agents, each of which was kept waiting for 100 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from codex_proxy import __version__
+from codex_proxy.agents.acp.client_tools import SERVER, listed_tool
+from codex_proxy.agents.acp.messages import (
+    METHOD_NOT_FOUND,
+    UNREADABLE,
+    Input,
+    ToolCalled,
+    ToolDropped,
+    ToolsListed,
+    ToolsSettled,
+)
+from codex_proxy.core.items import Tool
+
+log = structlog.get_logger(__name__)
+
+HOST: Final = "127.0.0.1"
+PATH: Final = "/mcp"
+MAX_BODY: Final = 32 << 20
+"""Bytes of a call with its arguments."""
+PROGRESS_SECONDS: Final = 10.0
+"""Between two signs that a call is still being worked on."""
+SETTLE_SECONDS: Final = 0.2
+"""After a call, how long another one of the same step is waited for."""
+LIST_SECONDS: Final = 10.0
+"""How long an agent may take to ask for the tools of a new session before it is prompted without."""
+MAX_CALLS: Final = 128
+"""Calls of one session that may wait at a time."""
+VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""Versions of MCP that are spoken, the newest first. What is used of them is the same in all."""
+EMPTY_LISTS: Final = {
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+}
+FORWARDER: Final = str(Path(__file__).with_name("forwarder.py"))
+TOKEN_VARIABLE: Final = "TOOL_SERVER_TOKEN"
+
+
+class Door:
+    """One session's way to its client's tools. `sink` gets what happens, on the event loop."""
+
+    def __init__(self, server: ToolServer, tools: Sequence[Tool]) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self.listed: list[dict[str, Any]] = [listed_tool(tool) for tool in tools]
+        self.sink: Callable[[Input], None] | None = None
+        self.was_listed = False
+        self._server = server
+        self._calls: dict[str, asyncio.Future[Any]] = {}
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._list_timer: asyncio.TimerHandle | None = None
+
+    def server_entry(self, *, http: bool) -> dict[str, Any]:
+        """The entry of `mcpServers` by which the agent reaches the door: by HTTP, or by a program that forwards to
+        it."""
+        if http:
+            headers = [{"name": "Authorization", "value": f"Bearer {self.token}"}]
+            return {"type": "http", "name": SERVER, "url": self._server.url, "headers": headers}
+        env = [{"name": TOKEN_VARIABLE, "value": self.token}]
+        args = ["-I", "-S", FORWARDER, self._server.url]
+        return {"name": SERVER, "command": sys.executable, "args": args, "env": env}
+
+    def await_list(self) -> None:
+        """Has the sink told where the agent does not ask for the tools in time."""
+        loop = asyncio.get_running_loop()
+        self._list_timer = loop.call_later(LIST_SECONDS, self._tell, ToolsListed(in_time=False))
+
+    def asked_for_list(self) -> None:
+        """Notes that the agent has asked for the tools."""
+        if not self.was_listed:
+            self.was_listed = True
+            self._tell(ToolsListed())
+
+    def park(self, params: dict[str, Any]) -> tuple[str, asyncio.Future[Any]] | None:
+        """Parks a call until `give`. Returns its key, and the future of its result; None where too many wait."""
+        if len(self._calls) >= MAX_CALLS:
+            return None
+        self._count += 1
+        key = f"call-{self._count}"
+        loop = asyncio.get_running_loop()
+        future = self._calls[key] = loop.create_future()
+        arguments = params.get("arguments")
+        text = msgspec.json.encode(arguments if arguments is not None else {}).decode()
+        self._tell(ToolCalled(key, _call_id(params.get("_meta")), str(params.get("name") or ""), text))
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_later(SETTLE_SECONDS, self._tell, ToolsSettled())
+        return key, future
+
+    def give(self, key: str, result: Any) -> None:
+        """Gives a call its result (`CallToolResult`). One that is not waited for goes nowhere."""
+        future = self._calls.pop(key, None)
+        if future is not None and not future.done():
+            future.set_result(result)
+
+    def drop(self, key: str) -> None:
+        """Notes that the agent does not wait for a call any more."""
+        if self._calls.pop(key, None) is not None:
+            self._tell(ToolDropped(key))
+
+    def close(self) -> None:
+        """Closes the door: its token is worth nothing any more, and calls that wait end without a result."""
+        self.sink = None
+        for timer in (self._timer, self._list_timer):
+            if timer is not None:
+                timer.cancel()
+        self._server.forget(self)
+        for future in self._calls.values():
+            future.cancel()
+        self._calls.clear()
+
+    def _tell(self, message: Input) -> None:
+        if self.sink is not None:
+            self.sink(message)
+
+
+class ToolServer:
+    """The server. It listens once the first door is opened."""
+
+    def __init__(self) -> None:
+        self._doors: dict[bytes, Door] = {}
+        """By the digest of their tokens, so that comparing takes as long for every token."""
+        self._runner: web.AppRunner | None = None
+        self._starting = asyncio.Lock()
+        self.url = ""
+
+    async def open(self, tools: Sequence[Tool]) -> Door:
+        """Opens a door for a session. Raises `OSError` where no port can be had."""
+        async with self._starting:
+            if self._runner is None:
+                await self._listen()
+        door = Door(self, tools)
+        self._doors[_digest(door.token)] = door
+        return door
+
+    def forget(self, door: Door) -> None:
+        """Called by a door that is closed."""
+        self._doors.pop(_digest(door.token), None)
+
+    @property
+    def door_count(self) -> int:
+        """How many doors are open."""
+        return len(self._doors)
+
+    async def close(self) -> None:
+        """Closes every door, and the port."""
+        for door in list(self._doors.values()):
+            door.close()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _listen(self) -> None:
+        app = web.Application(client_max_size=MAX_BODY)
+        app.router.add_route("*", PATH, self._handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, HOST, 0).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self.url = f"http://{HOST}:{runner.addresses[0][1]}{PATH}"
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        door = self._door_of(request)
+        if door is None:
+            return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
+        if request.method != "POST":
+            # No stream of the server's own is offered, and no session of MCP is kept.
+            return web.Response(status=405, headers={"Allow": "POST"})
+        try:
+            message = msgspec.json.decode(await request.read())
+        except UNREADABLE:
+            return _error(None, -32700, "Parse error", status=400)
+        if not isinstance(message, dict):
+            return _error(None, -32600, "Invalid request", status=400)
+        id, method = message.get("id"), message.get("method")
+        if id is None or not isinstance(method, str):
+            return web.Response(status=202)
+        params = message.get("params")
+        params = params if isinstance(params, dict) else {}
+        if method == "tools/call":
+            return await self._call(request, door, id, params)
+        result = _result_of(method, params, door)
+        if method == "tools/list":
+            door.asked_for_list()
+        return _error(id, METHOD_NOT_FOUND, "Method not found") if result is None else _json(id, result)
+
+    def _door_of(self, request: web.Request) -> Door | None:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        return self._doors.get(_digest(token)) if scheme.lower() == "bearer" else None
+
+    async def _call(
+        self, request: web.Request, door: Door, id: Any, params: dict[str, Any]
+    ) -> web.StreamResponse:
+        parked = door.park(params)
+        if parked is None:
+            return _error(id, -32000, "Too many calls are waiting")
+        key, future = parked
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        )
+        try:
+            await response.prepare(request)
+            await _keep_alive(response, future, _progress_token(params))
+            with contextlib.suppress(asyncio.CancelledError):
+                if not future.cancelled():
+                    await response.write(_event({"jsonrpc": "2.0", "id": id, "result": future.result()}))
+            await response.write_eof()
+        except (ConnectionError, asyncio.CancelledError):
+            door.drop(key)  # the agent has hung up
+            raise
+        return response
+
+
+async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any], token: Any) -> None:
+    """Writes a sign of progress from time to time, until the call has its result."""
+    count = 0
+    while not future.done():
+        await asyncio.wait([future], timeout=PROGRESS_SECONDS)
+        if future.done():
+            return
+        count += 1
+        if token is None:
+            await response.write(b": waiting\n\n")
+        else:
+            params = {"progressToken": token, "progress": count}
+            await response.write(
+                _event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+            )
+
+
+def _result_of(method: str, params: dict[str, Any], door: Door) -> dict[str, Any] | None:
+    """The result of a request other than `tools/call`; None for a method that is not offered."""
+    if method == "initialize":
+        asked = params.get("protocolVersion")
+        return {
+            "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": SERVER, "version": __version__},
+        }
+    if method == "tools/list":
+        return {"tools": door.listed}
+    if method in EMPTY_LISTS:
+        return {EMPTY_LISTS[method]: []}
+    return {} if method == "ping" else None
+
+
+def _call_id(meta: Any) -> str:
+    """The model's own id of a call, where the agent tells it: Claude Code and Codex do."""
+    if isinstance(meta, dict):
+        for name in ("claudecode/toolUseId", "callId"):
+            if isinstance(meta.get(name), str):
+                return str(meta[name])
+    return ""
+
+
+def _progress_token(params: dict[str, Any]) -> Any:
+    meta = params.get("_meta")
+    return meta.get("progressToken") if isinstance(meta, dict) else None
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _event(message: object) -> bytes:
+    return b"event: message\ndata: " + msgspec.json.encode(message) + b"\n\n"
+
+
+def _json(id: Any, result: object) -> web.Response:
+    body = msgspec.json.encode({"jsonrpc": "2.0", "id": id, "result": result})
+    return web.Response(body=body, content_type="application/json")
+
+
+def _error(id: Any, code: int, message: str, *, status: int = 200) -> web.Response:
+    body = msgspec.json.encode({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+    return web.Response(body=body, status=status, content_type="application/json")

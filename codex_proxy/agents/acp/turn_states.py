@@ -1,0 +1,69 @@
+"""The state machine of a turn on a session of an agent that speaks ACP."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from codex_proxy.core.states import StateTable
+
+
+class State(Enum):
+    """How far a turn and its session are."""
+
+    OPENING = "the session is being opened and set up, and nothing was asked yet"
+    PROMPTING = "the agent works on the prompt, or waits for outputs of its calls"
+    REUSABLE = "the agent's turn ended well: the session takes another prompt"
+    UNUSABLE = "the agent's turn has ended, and no other is begun on the session"
+    CANCELLING = "the turn is not wanted any more, and the agent has yet to stop"
+    DONE = "nothing is left to read or write"
+
+
+class Change(Enum):
+    """What moves a turn from one state to another."""
+
+    PROMPTED = "the prompt was sent"
+    ENDED_WELL = "the agent has answered the prompt, and that was a success"
+    ENDED_BADLY = "the session could not be opened, or the agent's turn ended in any other way"
+    UNWANTED = "the session is no longer needed"
+    STOPPED = "the agent has answered what was still unanswered"
+    PROCESS_ENDED = "the agent's process has ended"
+
+
+TABLE = StateTable(
+    State.OPENING,
+    {
+        State.OPENING: {
+            Change.PROMPTED: State.PROMPTING,
+            Change.ENDED_BADLY: State.UNUSABLE,
+            Change.UNWANTED: State.CANCELLING,
+            Change.PROCESS_ENDED: State.DONE,
+        },
+        State.PROMPTING: {
+            Change.ENDED_WELL: State.REUSABLE,
+            Change.ENDED_BADLY: State.UNUSABLE,
+            Change.UNWANTED: State.CANCELLING,
+            Change.PROCESS_ENDED: State.DONE,
+        },
+        State.REUSABLE: {
+            Change.PROMPTED: State.PROMPTING,
+            Change.ENDED_BADLY: State.UNUSABLE,
+            Change.UNWANTED: State.DONE,
+            Change.PROCESS_ENDED: State.DONE,
+        },
+        State.UNUSABLE: {
+            Change.UNWANTED: State.DONE,
+            Change.PROCESS_ENDED: State.DONE,
+        },
+        State.CANCELLING: {
+            Change.STOPPED: State.DONE,
+            Change.PROCESS_ENDED: State.DONE,
+        },
+        State.DONE: {
+            Change.UNWANTED: State.DONE,
+            Change.PROCESS_ENDED: State.DONE,
+        },
+    },
+)
+
+CLIENT_WAITS = frozenset({State.OPENING, State.PROMPTING})
+"""The states in which the client has not been given the end of its turn."""

@@ -1,0 +1,310 @@
+"""Converts an agent's updates to events: text, thoughts, what it does by itself, and plans.
+
+A message ends where another item begins, since not every agent names its messages. A tool call is an item from its
+first sight on, wherever that comes: in an update, or in a request for permission. Source: recordings of eight agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from codex_proxy.agents.acp.client_tools import ClientTools
+from codex_proxy.agents.acp.messages import Update
+from codex_proxy.agents.failures import cleaned
+from codex_proxy.core.events import (
+    Event,
+    ItemEnded,
+    ItemStarted,
+    Notice,
+    OutputDelta,
+    RawItem,
+    ReasoningDelta,
+    Retrying,
+    StepCompleted,
+    TextDelta,
+)
+from codex_proxy.core.items import Activity, Message, Reasoning
+
+ActivityKind: TypeAlias = Literal["command", "file_change", "web_search", "mcp_call", "plan", "other"]
+
+KINDS: Final[dict[str, ActivityKind]] = {
+    "execute": "command",
+    "edit": "file_change",
+    "delete": "file_change",
+    "move": "file_change",
+    "fetch": "web_search",
+}
+"""What ACP's kinds of tool calls are as activities; all others are `other`."""
+
+ENDED: Final = ("completed", "failed")
+MAX_TITLE: Final = 400
+"""Characters of an activity's line."""
+ERROR, INFO = "Error: ", "Info: "
+RETRIES: Final = ("Retrying...", "retrying...")
+"""How texts end by which an agent tells that it asks its model again."""
+
+
+class OpenCall(msgspec.Struct):
+    """A tool call of the agent that has not ended. `id` is None for a call of the client's tools, whose item is the
+    tool call itself, and empty for a command that was not named yet."""
+
+    id: str | None
+    output: str = ""
+    """What it has printed, as far as it was reported."""
+
+
+class UpdateReader:
+    """Reads the updates of one turn after the other. Its events are appended to `events`."""
+
+    def __init__(self, new_id: Callable[[str], str], *, errors_as_text: bool = False) -> None:
+        """`new_id`: a prefix in, a new name out. `errors_as_text`: as in `Preset`."""
+        self.events: list[Event] = []
+        self.held = ""
+        """A text that is perhaps an error: the result of the turn will tell."""
+        self.tools = ClientTools()
+        self.used_tools = False
+        """Whether the turn has called a tool of any kind, so that it takes more than one model call."""
+        self.ran_commands = False
+        self._new_id = new_id
+        self._errors_as_text = errors_as_text
+        self._message = ""
+        self._message_name: str | None = None
+        """The agent's name of the open message."""
+        self._said: list[str] = []
+        self._reasoning = ""
+        self._calls: dict[str, OpenCall] = {}
+        self._ended_calls: set[str] = set()
+        self._step_called = False
+        """Whether the model call that was reported last has called tools."""
+
+    def start_turn(self, tools: ClientTools) -> None:
+        """Another turn begins, with these tools of the client."""
+        self.tools = tools
+        self.held = ""
+        self.used_tools = self.ran_commands = self._step_called = False
+        self._calls.clear()
+        self._ended_calls.clear()
+
+    def read(self, update: Update) -> None:
+        """Adds the events of an update. What is of no interest here adds none."""
+        match update.session_update:
+            case "agent_message_chunk":
+                self._add_text(_text_of(update.content), update.message_id)
+            case "agent_thought_chunk":
+                self._add_thought(_text_of(update.content))
+            case "tool_call" | "tool_call_update":
+                self.add_call(update)
+            case "plan":
+                self._add_plan(update.entries)
+            case "notice":
+                self.events.append(Notice("agent_notice", cleaned(update.title or "", MAX_TITLE)))
+            case "session_info_update":
+                self._add_info(update.meta)
+
+    # --- text -----------------------------------------------------------------------------------
+
+    def _add_text(self, text: str, name: str | None) -> None:
+        if not text:
+            return
+        if self.held or (self._errors_as_text and text.startswith((ERROR, INFO))):
+            if self.held.startswith(INFO) and not text.startswith((ERROR, INFO)):
+                self.release_held()
+            else:
+                self._hold(text)
+                return
+        self._say(text, name)
+
+    def _hold(self, text: str) -> None:
+        if text.startswith(INFO) and text.rstrip().endswith(RETRIES):
+            self._retry(cleaned(text.removeprefix(INFO), MAX_TITLE))
+        elif text.startswith((ERROR, INFO)):
+            self.release_held()
+            self.held = text
+        else:
+            self.held += text
+
+    def release_held(self) -> None:
+        """Says the text that was held: it was no error."""
+        held, self.held = self.held, ""
+        if held:
+            self._say(held, None)
+
+    def _say(self, text: str, name: str | None) -> None:
+        if self._message and name != self._message_name and None not in (name, self._message_name):
+            self.end_message()
+        if not self._message:
+            self._end_reasoning()
+            self._begin_model_call()
+            self._message, self._message_name = self._new_id("msg_"), name
+            self.events.append(ItemStarted(Message(self._message)))
+        self._said.append(text)
+        self.events.append(TextDelta(self._message, text))
+
+    def end_message(self) -> None:
+        """Ends the open message, and tells of it as the model has to see it in later turns."""
+        if not self._message:
+            return
+        content = [{"type": "output_text", "text": "".join(self._said), "annotations": []}]
+        item = {"type": "message", "role": "assistant", "id": self._message, "content": content}
+        self.events += [ItemEnded(self._message), RawItem("message", msgspec.json.encode(item))]
+        self._message = ""
+        self._said.clear()
+
+    def _add_thought(self, text: str) -> None:
+        if not text:
+            return
+        if not self._reasoning:
+            self.end_message()
+            self._begin_model_call()
+            self._reasoning = self._new_id("rs_")
+            self.events.append(ItemStarted(Reasoning(self._reasoning)))
+        self.events.append(ReasoningDelta(self._reasoning, text, kind="raw"))
+
+    def _end_reasoning(self) -> None:
+        if self._reasoning:
+            self.events.append(ItemEnded(self._reasoning))
+            self._reasoning = ""
+
+    # --- what the agent does --------------------------------------------------------------------
+
+    def add_call(self, call: Update) -> None:
+        """Adds what is reported of a tool call, in an update or in a request for permission."""
+        name = call.tool_call_id
+        if not name or name in self._ended_calls:
+            return
+        self.used_tools = True
+        state = self._calls.get(name)
+        if state is None:
+            self.end_texts()
+            self._step_called = True
+            state = self._calls[name] = OpenCall("" if _is_unnamed(call) else self._begin_call(call))
+        elif state.id == "":
+            state.id = self._begin_call(msgspec.structs.replace(call, kind=call.kind or "execute"))
+        if state.id:
+            self._add_output(state, call)
+        if call.status in ENDED:
+            del self._calls[name]
+            self._ended_calls.add(name)
+            if state.id:
+                self.events.append(ItemEnded(state.id, "failed" if call.status == "failed" else "completed"))
+
+    def _begin_call(self, call: Update) -> str | None:
+        if self.tools.is_called_by(call):
+            return None
+        kind = KINDS.get(call.kind or "", "other")
+        self.ran_commands = self.ran_commands or kind == "command"
+        id = self._new_id("act_")
+        self.events.append(ItemStarted(Activity(id, kind, _line_of(call))))
+        return id
+
+    def _add_output(self, state: OpenCall, call: Update) -> None:
+        """Adds what is new of a call's output. Content replaces what was told before; where it does not begin with
+        that, it is left out."""
+        delta = _terminal_delta(call.meta)
+        if delta:
+            state.output += delta
+        else:
+            whole = _output_of(call)
+            if not whole.startswith(state.output) or len(whole) == len(state.output):
+                return
+            delta, state.output = whole[len(state.output) :], whole
+        assert state.id
+        self.events.append(OutputDelta(state.id, delta))
+
+    def _add_plan(self, entries: Any) -> None:
+        lines = [
+            f"[{'x' if entry.get('status') == 'completed' else ' '}] {entry['content']}"
+            for entry in (entries if isinstance(entries, list) else ())
+            if isinstance(entry, dict) and isinstance(entry.get("content"), str)
+        ]
+        if lines:
+            self.end_texts()
+            id = self._new_id("act_")
+            text = cleaned("\n".join(lines), MAX_TITLE)
+            self.events += [ItemStarted(Activity(id, "plan", text)), ItemEnded(id)]
+
+    def _add_info(self, meta: Any) -> None:
+        """Adds the retry that an official adapter tells of as a failure of no great severity."""
+        failure = session_failure(meta)
+        if failure is not None and failure.get("severity") == "warning":
+            title = failure.get("title")
+            text = cleaned(title if isinstance(title, str) else "", MAX_TITLE)
+            if text.startswith("Retrying"):
+                self._retry(text)
+            else:
+                self.events.append(Notice("agent_warning", text))
+
+    def _retry(self, reason: str) -> None:
+        """The agent asks its model again: what the model has said since the last call will come again."""
+        self._message = self._reasoning = self.held = ""
+        self._said.clear()
+        self.events.append(Retrying(reason))
+
+    def _begin_model_call(self) -> None:
+        """Ends the step of a model call whose calls of tools have been reported: a retry does not repeat it."""
+        if self._step_called:
+            self._step_called = False
+            self.events.append(StepCompleted())
+
+    def end_texts(self) -> None:
+        """Ends the open message and thought: something else comes."""
+        self.release_held()
+        self._end_reasoning()
+        self.end_message()
+
+    def drop_held(self) -> str:
+        """Returns the text that was held, which was an error, and forgets it."""
+        held, self.held = self.held, ""
+        return held
+
+
+def session_failure(meta: Any) -> dict[str, Any] | None:
+    """The `sessionFailure` in a `_meta`."""
+    for name in ("jetbrains", "air", "sessionFailure"):
+        meta = meta.get(name) if isinstance(meta, dict) else None
+    return meta if isinstance(meta, dict) else None
+
+
+def _text_of(content: Any) -> str:
+    """The text of a content block; empty for blocks of other types."""
+    text = content.get("text") if isinstance(content, dict) and content.get("type") == "text" else None
+    return text if isinstance(text, str) else ""
+
+
+def _is_unnamed(call: Update) -> bool:
+    """Whether a command is reported that has yet to be told: an update or a request for permission follows."""
+    told = isinstance(call.raw_input, dict) and call.raw_input.get("command")
+    return (
+        call.session_update == "tool_call"
+        and call.kind == "execute"
+        and call.raw_input is not None
+        and not told
+    )
+
+
+def _line_of(call: Update) -> str:
+    """One line for a person: the command where it is told, else the title."""
+    command = call.raw_input.get("command") if isinstance(call.raw_input, dict) else None
+    if isinstance(command, list):
+        command = " ".join(str(part) for part in command)
+    return cleaned(command if isinstance(command, str) and command else call.title or "", MAX_TITLE)
+
+
+def _terminal_delta(meta: Any) -> str:
+    """What Codex's adapter tells of a command's output piece by piece."""
+    delta = meta.get("terminal_output_delta") if isinstance(meta, dict) else None
+    data = delta.get("data") if isinstance(delta, dict) else None
+    return data if isinstance(data, str) else ""
+
+
+def _output_of(call: Update) -> str:
+    """The text that an update tells as a call's content."""
+    texts = [
+        _text_of(each.get("content"))
+        for each in (call.content if isinstance(call.content, list) else ())
+        if isinstance(each, dict) and each.get("type") == "content"
+    ]
+    return "\n".join(text for text in texts if text)

@@ -1,0 +1,114 @@
+"""An agent's count of tokens, by what it covers. Nothing is reported where that is not the turn.
+
+`totalTokens` tells whether cached tokens are inside `inputTokens`, and thought tokens inside `outputTokens`. Source:
+one model call of 1200 tokens in (1000 cached) and 34 out (7 thought), as seven agents told of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from codex_proxy.agents.acp.presets import UsageRule
+from codex_proxy.core.events import Usage
+
+NO_TOKENS = Usage()
+
+
+def usage_in(told: object) -> Usage | None:
+    """A count in ACP's or Gemini's names. None where there is none, or nothing was counted."""
+    if not isinstance(told, dict):
+        return None
+    given = _count(told, "inputTokens", "input_tokens")
+    output = _count(told, "outputTokens", "output_tokens")
+    if given is None or output is None:
+        return None
+    cached = _count(told, "cachedReadTokens", "cached_tokens") or 0
+    written = _count(told, "cachedWriteTokens") or 0
+    thought = _count(told, "thoughtTokens") or 0
+    total = _count(told, "totalTokens")
+    apart = cached > given if total is None else given + output < total
+    if apart:
+        given += cached + written
+        if total is not None and given + output < total:
+            output += thought
+    usage = Usage(given, min(cached, given), output, min(thought, output))
+    return None if usage == NO_TOKENS else usage
+
+
+def _count(told: dict[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = told.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53:
+            return value
+    return None
+
+
+class UsageCounter:
+    """Counts the tokens of the turns on one session, one after the other."""
+
+    def __init__(self, rule: UsageRule | None) -> None:
+        self._rule = rule
+        self._session = NO_TOKENS
+        """What the session had cost when it was told last."""
+        self._known = True
+        """Whether that is known: a turn without a count leaves a gap."""
+        self._turn = NO_TOKENS
+        self._one_call = True
+        self._whole = True
+        """Whether all of the agent's turn is in the client's one request."""
+
+    def start_turn(self) -> None:
+        """Another turn begins."""
+        self._turn = NO_TOKENS
+        self._one_call = self._whole = True
+
+    def go_on(self) -> None:
+        """The turn goes on in another request of the client: the count at its end covers both of them."""
+        self._turn = NO_TOKENS
+        self._whole = False
+
+    def another_call(self) -> None:
+        """The turn takes more than one model call."""
+        self._one_call = False
+
+    def chunk(self, meta: object) -> Usage | None:
+        """The request's tokens so far, where an update tells those of a model call."""
+        if self._rule != "chunks" or not isinstance(meta, dict):
+            return None
+        usage = usage_in(meta.get("usage"))
+        if usage is None:
+            return None
+        self._turn += usage
+        return self._turn
+
+    def result(self, result: object) -> Usage | None:
+        """The request's tokens, where the result of the turn tells them."""
+        if self._rule in (None, "chunks"):
+            return None
+        usage = usage_in(_told_by(result))
+        if self._rule == "session":
+            return self._of_session(usage)
+        if not self._whole or (self._rule == "last" and not self._one_call):
+            return None
+        return usage
+
+    def _of_session(self, total: Usage | None) -> Usage | None:
+        known, before = self._known, self._session
+        self._known = total is not None
+        if total is None:
+            return None
+        self._session = total
+        turn = total - before
+        told = known and self._whole
+        return turn if told and min(turn.input, turn.cached, turn.output, turn.reasoning) >= 0 else None
+
+
+def _told_by(result: object) -> object:
+    """The count in the result of a prompt: ACP's `usage`, or Gemini CLI's `_meta.quota.token_count`."""
+    if not isinstance(result, dict):
+        return None
+    if result.get("usage") is not None:
+        return result["usage"]
+    meta = result.get("_meta")
+    quota = meta.get("quota") if isinstance(meta, dict) else None
+    return quota.get("token_count") if isinstance(quota, dict) else None

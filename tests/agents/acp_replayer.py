@@ -1,0 +1,299 @@
+"""Plays a recording of an agent that speaks ACP to our dialect, and answers what our side asks.
+
+A recording holds what another client asked, under other request ids and in several sessions of one process. So each of
+its sessions is played by itself: our requests get the recorded answers to the same methods, and what the agent said
+after the recorded prompt comes after ours. Calls at the tool server come as our tool server tells them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from codex_proxy.agents.acp.connection import Connection
+from codex_proxy.agents.acp.dialect import AcpTurn
+from codex_proxy.agents.acp.messages import (
+    Input,
+    Message,
+    ToolCalled,
+    ToolsListed,
+    ToolsSettled,
+    request_id,
+    split_writes,
+)
+from codex_proxy.agents.acp.presets import PRESETS, Preset
+from codex_proxy.agents.acp.program import Declared, Program, declared_in
+from codex_proxy.agents.base import Decision, Step
+from codex_proxy.core.events import (
+    ApprovalRequested,
+    Event,
+    StepCompleted,
+    TextDelta,
+    ToolCallRequested,
+    TurnEnded,
+)
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart, Tool
+from codex_proxy.core.repair import TurnRepair
+from codex_proxy.core.turn import Turn
+
+FOLDER = Path(__file__).parent.parent / "golden" / "recordings" / "acp"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
+OTHER = Preset(name="acp", title="The agent", argv=("agent",), usage="session", errors_as_text=True)
+"""For recordings of programs without a preset."""
+TOOLS = (Tool("get_weather", "Weather of a city"), Tool("add", "Adds"))
+
+
+@dataclass(frozen=True)
+class Session:
+    """One session of a recording: the answer to `session/new`, and what the agent sent for each prompt."""
+
+    opened: dict[str, Any]
+    prompts: tuple[tuple[dict[str, Any], ...], ...]
+    """For each prompt the agent's messages, the last of which is the answer; calls at the tool server are among
+    them."""
+
+
+@cache
+def recording(name: str) -> tuple[dict[str, Any], ...]:
+    """The lines of one recording: `dir` is `out` for what went to the agent, `in` for what came from it, `mcp-in` for
+    what came to the tool server."""
+    return tuple(json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines())
+
+
+def preset_of(name: str) -> Preset:
+    """The preset of the agent that was recorded."""
+    return next((PRESETS[each] for each in PRESETS if name.startswith(f"{each}-")), OTHER)
+
+
+def declared_by(name: str) -> Declared:
+    """What the agent declared."""
+    for line in recording(name):
+        result = line["msg"].get("result")
+        if line["dir"] == "in" and isinstance(result, dict) and "protocolVersion" in result:
+            return declared_in(result)
+    return Declared()
+
+
+@cache
+def sessions_of(name: str) -> tuple[Session, ...]:
+    """The recorded sessions that were prompted, or could not be opened."""
+    lines = recording(name)
+    asked = {
+        line["msg"]["id"]: line["msg"]
+        for line in lines
+        if line["dir"] == "out" and "method" in line["msg"] and "id" in line["msg"]
+    }
+    out = []
+    for line in lines:
+        message = line["msg"]
+        if (
+            line["dir"] != "in"
+            or "method" in message
+            or asked.get(message.get("id"), {}).get("method") != "session/new"
+        ):
+            continue
+        session = (message.get("result") or {}).get("sessionId")
+        prompts = tuple(_prompts(lines, session)) if session else ()
+        if prompts or not session:
+            out.append(Session(message, prompts))
+    return tuple(out)
+
+
+def _prompts(lines: Iterable[dict[str, Any]], session: str) -> Iterable[tuple[dict[str, Any], ...]]:
+    open_id: Any = None
+    said: list[dict[str, Any]] = []
+    for line in lines:
+        message, direction = line["msg"], line["dir"]
+        params = message.get("params") or {}
+        if (
+            direction == "out"
+            and message.get("method") == "session/prompt"
+            and params.get("sessionId") == session
+        ):
+            open_id, said = message["id"], []
+        elif open_id is None:
+            continue
+        elif direction == "mcp-in" or (direction == "in" and params.get("sessionId") == session):
+            said.append(message)
+        elif direction == "in" and "method" not in message and message.get("id") == open_id:
+            yield (*said, message)
+            open_id = None
+
+
+@dataclass
+class Played:
+    """What came of it. `events` are the dialect's own, `log` what the repair made of them, `requests` ours."""
+
+    turn: AcpTurn
+    connection: Connection
+    channel: int
+    events: list[Event] = field(default_factory=list)
+    log: list[Event] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    answers: list[dict[str, Any]] = field(default_factory=list)
+    outputs: list[tuple[str, Any]] = field(default_factory=list)
+    repair: TurnRepair = field(default_factory=TurnRepair)
+    allows: bool = False
+
+    def take(self, step: Step) -> None:
+        """Keeps what a step says, and decides what it asks."""
+        self.events += step.events
+        self.log += self.repair.feed(step.events)
+        to_agent, outputs = split_writes(step.writes)
+        self.outputs += outputs
+        for line in to_agent.splitlines():
+            message = json.loads(line)
+            (self.requests if "method" in message else self.answers).append(message)
+        for event in step.events:
+            if isinstance(event, ApprovalRequested):
+                self.take(self.turn.answer(event.ask_id, Decision(self.allows)))
+
+    def receive(self, messages: Sequence[Any]) -> None:
+        """Gives the dialect messages of the agent, by way of the connection, and of the tool server."""
+        for message in messages:
+            if isinstance(message, dict | bytes):
+                line = message if isinstance(message, bytes) else json.dumps(message).encode()
+                received = self.connection.receive([line])
+                for channel, given in received.messages_by_channel:
+                    if channel == self.channel:
+                        self.take(self.turn.receive(given))
+            else:
+                self.take(self.turn.receive([message]))
+
+    def last_request(self, method: str) -> dict[str, Any] | None:
+        """Our newest request of this method."""
+        return next((each for each in reversed(self.requests) if each.get("method") == method), None)
+
+    def answer_setup(self) -> None:
+        """Answers the requests that set up the session, one after the other."""
+        answered: set[int] = set()
+        while True:
+            waiting = [
+                each
+                for each in self.requests
+                if str(each.get("method", "")).startswith("session/set_") and each["id"] not in answered
+            ]
+            if not waiting:
+                return
+            answered.add(waiting[0]["id"])
+            self.receive([{"jsonrpc": "2.0", "id": waiting[0]["id"], "result": {}}])
+
+    @property
+    def end(self) -> TurnEnded:
+        """The end of the client's last turn."""
+        return next(event for event in reversed(self.events) if isinstance(event, TurnEnded))
+
+    @property
+    def text(self) -> str:
+        """The text that the client has seen."""
+        return "".join(event.text for event in self.log if isinstance(event, TextDelta))
+
+    @property
+    def calls(self) -> list[ToolCallRequested]:
+        """The calls of the client's tools."""
+        return [event for event in self.events if isinstance(event, ToolCallRequested)]
+
+
+def begun(name: str, *, tools: Sequence[Tool] = (), **changes: Any) -> Played:
+    """A turn that has begun against the agent of a recording; the session is not open yet."""
+    connection = Connection("test", "0")
+    channel = connection.open_channel()
+    count = itertools.count(1)
+    program = Program(preset_of(name), declared_by(name))
+    servers = (
+        ({"type": "http", "name": "client", "url": "http://127.0.0.1:1/mcp", "headers": []},) if tools else ()
+    )
+    turn = AcpTurn(channel, program, lambda prefix: f"{prefix}{next(count)}", servers=servers)
+    played = Played(turn, connection, channel)
+    history: tuple[HistoryItem, ...] = (HistoryMessage("user", (TextPart("go"),)),)
+    wanted = {
+        "model": "",
+        "history": history,
+        "tools": tuple(tools),
+        "workdir": "/home/user/project",
+        **changes,
+    }
+    played.take(turn.begin(Turn(**wanted)))
+    return played
+
+
+def opened(name: str, nth: int = 0, *, tools: Sequence[Tool] = (), **changes: Any) -> Played:
+    """The same, with its session opened and set up, and prompted."""
+    played = begun(name, tools=tools, **changes)
+    session = sessions_of(name)[nth]
+    played.receive([{**session.opened, "id": request_id(played.channel, 1)}])
+    if tools:
+        played.receive([ToolsListed()])
+    played.answer_setup()
+    return played
+
+
+def messages_of(name: str, nth: int = 0, prompt: int = 0) -> list[Any]:
+    """What the agent sent for a prompt, as the dialect and its tool server get it; `ToolsSettled` behind calls."""
+    out: list[Any] = []
+    calls = 0
+    for message in sessions_of(name)[nth].prompts[prompt]:
+        if message.get("method") == "tools/call":
+            calls += 1
+            params = message["params"]
+            meta = params.get("_meta") or {}
+            id = meta.get("claudecode/toolUseId") or meta.get("callId") or ""
+            out.append(ToolCalled(f"call-{calls}", id, params["name"], json.dumps(params.get("arguments"))))
+        else:
+            out.append(message)
+    return out
+
+
+def play(
+    name: str, nth: int = 0, *, tools: Sequence[Tool] = (), allows: bool = False, **changes: Any
+) -> Played:
+    """Plays the first prompt of a recorded session to its end. The outputs of calls are given as soon as the step is
+    over."""
+    played = opened(name, nth, tools=tools, **changes)
+    played.allows = allows
+    session = sessions_of(name)[nth]
+    if not session.prompts:
+        return played
+    prompt = played.last_request("session/prompt")
+    messages = messages_of(name, nth)
+    for index, message in enumerate(messages):
+        given = (
+            {**message, "id": prompt["id"]}
+            if prompt and isinstance(message, dict) and "method" not in message
+            else message
+        )
+        played.receive([given])
+        following = messages[index + 1] if index + 1 < len(messages) else None
+        if isinstance(message, ToolCalled) and not isinstance(following, ToolCalled):
+            played.receive([ToolsSettled()])
+            give_outputs(played)
+    return played
+
+
+def give_outputs(played: Played, text: str = "minus 5 degrees") -> None:
+    """Resumes a turn that waits for outputs, with one for each call of its last step."""
+    steps = [index for index, event in enumerate(played.events) if isinstance(event, StepCompleted)]
+    before = steps[-2] if len(steps) > 1 else 0
+    calls = [event for event in played.events[before:] if isinstance(event, ToolCallRequested)]
+    outputs = tuple(HistoryOutput(call.call_id, (TextPart(text),)) for call in calls)
+    turn = Turn(model="", history=outputs, tools=TOOLS)
+    played.take(played.turn.resume(turn, outputs))
+
+
+__all__ = [
+    "NAMES",
+    "TOOLS",
+    "Input",
+    "Message",
+    "Played",
+    "begun",
+    "messages_of",
+    "opened",
+    "play",
+    "sessions_of",
+]

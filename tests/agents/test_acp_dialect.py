@@ -1,0 +1,445 @@
+"""The dialect of ACP against recordings of real agents: text, thoughts, activity, calls, usage, failures, the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from codex_proxy.agents.acp.messages import ToolCalled, ToolDropped, ToolsListed, ToolsSettled
+from codex_proxy.agents.base import Ended
+from codex_proxy.core.events import (
+    ItemStarted,
+    OutputDelta,
+    ReasoningDelta,
+    Stop,
+    TurnEnded,
+    Usage,
+    UsageReported,
+)
+from codex_proxy.core.faults import FaultKind
+from codex_proxy.core.items import Activity, HistoryMessage, ImagePart, TextPart
+from codex_proxy.core.turn import Turn
+from tests.agents.acp_replayer import (
+    TOOLS,
+    Played,
+    begun,
+    give_outputs,
+    messages_of,
+    opened,
+    play,
+    sessions_of,
+)
+
+K = FaultKind
+SAID = "Hello from the mock model, word by word."
+
+
+def usages(played: Played) -> list[Usage]:
+    return [event.usage for event in played.events if isinstance(event, UsageReported)]
+
+
+def activities(played: Played) -> list[tuple[str, str]]:
+    started = [event.item for event in played.log if isinstance(event, ItemStarted)]
+    return [(item.kind, item.text) for item in started if isinstance(item, Activity)]
+
+
+# --- text and usage -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("agent", "usage"),
+    [
+        ("gemini", Usage(1200, 0, 34, 0)),
+        ("qwen", Usage(1200, 1000, 34, 7)),
+        ("opencode", Usage(1200, 1000, 34, 7)),
+        ("copilot", Usage(1200, 1000, 34, 7)),
+        ("claude-acp", Usage(1200, 1000, 34, 0)),
+        ("codex-acp", Usage(1200, 1000, 34, 7)),
+    ],
+)
+def test_text_and_thoughts_come_in_pieces_and_usage_is_what_the_model_server_counted(
+    agent: str, usage: Usage
+) -> None:
+    played = play(f"{agent}-text")
+    assert played.end.stop == Stop.STOP
+    assert played.text.endswith(SAID)
+    thoughts = "".join(event.text for event in played.log if isinstance(event, ReasoningDelta))
+    assert "let me think it over" in thoughts
+    assert usages(played)[-1] == usage
+
+
+def test_usage_of_two_model_calls_is_reported_where_the_agent_tells_that_of_the_turn_and_else_not() -> None:
+    assert usages(play("claude-acp-tool_allow"))[-1] == Usage(2400, 2000, 68, 0)
+    assert usages(play("copilot-tool_allow"))[-1] == Usage(2400, 2000, 68, 14)
+    assert usages(play("qwen-tool_allow"))[-1] == Usage(2400, 2000, 68, 14)
+    assert usages(play("opencode-tool_allow")) == [], "it tells the last call's alone"
+
+
+def test_a_turn_that_takes_several_requests_of_the_client_reports_usage_only_where_each_call_is_counted() -> (
+    None
+):
+    assert usages(play("claude-acp-client_tool_parked", tools=TOOLS)) == []
+    assert usages(play("qwen-client_tool_parked", tools=TOOLS))[-1] == Usage(1200, 1000, 34, 7)
+
+
+# --- what the agent does by itself ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agent", ["gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp"])
+def test_a_command_is_an_activity_from_its_first_sight_with_the_command_as_its_line(agent: str) -> None:
+    played = play(f"{agent}-tool_allow", allows=True)
+    assert [kind for kind, _ in activities(played)] == ["command"]
+    assert "touch made.txt" in activities(played)[0][1]
+    assert played.end.stop == Stop.STOP
+
+
+def test_output_that_is_told_anew_each_time_is_said_once() -> None:
+    played = play("copilot-tool_allow", allows=True)
+    outputs = [event.text for event in played.log if isinstance(event, OutputDelta)]
+    assert "".join(outputs).startswith("marker\n")
+    assert "".join(outputs).count("marker\n") == 1
+
+
+# --- permissions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agent", ["gemini", "qwen", "copilot", "claude-acp"])
+def test_what_the_agent_asks_to_do_is_rejected_by_the_kind_of_an_option(agent: str) -> None:
+    played = play(f"{agent}-tool_reject")
+    asked = next(
+        m for m in messages_of(f"{agent}-tool_reject") if m.get("method") == "session/request_permission"
+    )
+    kinds = {option["optionId"]: option["kind"] for option in asked["params"]["options"]}
+    outcomes = [answer["result"]["outcome"] for answer in played.answers if "result" in answer]
+    assert outcomes
+    assert all(kinds[outcome["optionId"]] == "reject_once" for outcome in outcomes)
+
+
+@pytest.mark.parametrize("agent", ["gemini", "qwen", "claude-acp"])
+def test_a_call_of_the_clients_tools_is_allowed_without_asking_anybody(agent: str) -> None:
+    played = play(f"{agent}-client_tool_parked", tools=TOOLS)
+    outcomes = [answer["result"]["outcome"] for answer in played.answers if "result" in answer]
+    assert [outcome["outcome"] for outcome in outcomes] == ["selected"]
+    assert activities(played) == [], "its item is the call"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"toolCallId": "run_shell_command__1", "title": "get_weather (client MCP Server)", "kind": "other"},
+        {
+            "toolCallId": "mcp_client_get_weather__1",
+            "title": "get_weather (client MCP Server)",
+            "kind": "execute",
+        },
+        {"toolCallId": "1", "title": "mcp__client__get_weather", "kind": "other"},
+        {"toolCallId": "1", "name": "Bash", "title": "mcp__client__get_weather", "kind": "other"},
+        {"toolCallId": "1", "name": "mcp__client__rm", "title": "x", "kind": "other"},
+        {"toolCallId": "1", "name": "mcp__clients__get_weather", "title": "x", "kind": "other"},
+        {"toolCallId": "1", "_meta": {"toolName": "run_shell_command"}, "title": "client_get_weather"},
+        {"toolCallId": "1", "name": "mcp__client__get_weather", "kind": "execute"},
+    ],
+)
+def test_a_call_that_only_looks_like_one_of_the_clients_tools_is_not_allowed(call: dict[str, object]) -> None:
+    played = opened("claude-acp-client_tool_parked", tools=TOOLS)
+    options = [
+        {"optionId": "y", "name": "Yes", "kind": "allow_once"},
+        {"optionId": "n", "name": "No", "kind": "reject_once"},
+    ]
+    session = played.last_request("session/prompt")
+    assert session is not None
+    params = {"sessionId": session["params"]["sessionId"], "toolCall": call, "options": options}
+    played.receive([{"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": params}])
+    assert played.answers == [
+        {"jsonrpc": "2.0", "id": 7, "result": {"outcome": {"outcome": "selected", "optionId": "n"}}}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("agent", "method", "mode"),
+    [
+        ("gemini", "session/set_mode", "plan"),
+        ("qwen", "session/set_mode", "plan"),
+        ("opencode", "session/set_config_option", "plan"),
+        ("copilot", "session/set_mode", "https://agentclientprotocol.com/protocol/session-modes#plan"),
+        ("claude-acp", "session/set_mode", "plan"),
+        ("codex-acp", "session/set_mode", "read-only"),
+    ],
+)
+def test_a_session_is_put_into_its_read_only_mode_before_its_first_prompt(
+    agent: str, method: str, mode: str
+) -> None:
+    played = opened(f"{agent}-text", sandbox="workspace-write" if agent != "codex-acp" else "read-only")
+    methods = [request["method"] for request in played.requests]
+    assert methods.index(method) < methods.index("session/prompt")
+    params = next(request["params"] for request in played.requests if request["method"] == method)
+    assert mode in params.values()
+
+
+def test_an_agent_that_asks_nobody_is_not_prompted() -> None:
+    played = opened("hermes-text")
+    assert played.end.failure is not None
+    assert "--agent-unconfined" in played.end.failure.message
+    assert played.last_request("session/prompt") is None
+
+
+def test_other_requests_of_the_agent_are_refused_at_once() -> None:
+    played = opened("qwen-text")
+    session = played.last_request("session/prompt")
+    assert session is not None
+    params = {"sessionId": session["params"]["sessionId"]}
+    played.receive([{"jsonrpc": "2.0", "id": 3, "method": "craft/drainMidTurnQueue", "params": params}])
+    assert played.answers[-1]["error"]["code"] == -32601
+
+
+# --- the client's tools ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agent", ["gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp"])
+def test_a_call_of_a_clients_tool_ends_the_step_and_its_output_goes_to_the_tool_server(agent: str) -> None:
+    played = play(f"{agent}-client_tool_parked", tools=TOOLS)
+    assert [(call.name, call.arguments) for call in played.calls] == [("get_weather", '{"city": "Oslo"}')]
+    assert [key for key, _ in played.outputs] == ["call-1"]
+    assert played.outputs[0][1]["content"] == [{"type": "text", "text": "minus 5 degrees"}]
+    assert played.end.stop == Stop.STOP
+    assert played.text.endswith("It is cold in Oslo.")
+
+
+@pytest.mark.parametrize(("agent", "id"), [("claude-acp", "toolu_129_0"), ("codex-acp", "call_1_0")])
+def test_the_models_own_id_of_a_call_is_kept_where_it_is_told(agent: str, id: str) -> None:
+    assert play(f"{agent}-client_tool_parked", tools=TOOLS).calls[0].call_id == id
+
+
+def test_calls_of_one_step_are_asked_together() -> None:
+    played = play("codex-acp-client_tool_parallel", tools=TOOLS)
+    assert [call.name for call in played.calls] == ["get_weather", "add"]
+    names = [type(event).__name__ for event in played.events]
+    first = names.index("ToolCallRequested")
+    assert names[first : first + 4] == ["ToolCallRequested", "RawItem", "ToolCallRequested", "StepCompleted"]
+
+
+def test_a_call_that_comes_while_the_client_is_asked_is_asked_with_the_outputs_of_the_others() -> None:
+    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played.receive([ToolCalled("call-1", "a", "get_weather", "{}"), ToolsSettled()])
+    played.receive([ToolCalled("call-2", "b", "add", "{}"), ToolsSettled()])
+    assert [call.call_id for call in played.calls] == ["a"]
+    give_outputs(played)
+    assert [call.call_id for call in played.calls] == ["a", "b"]
+    assert played.turn.can_resume
+
+
+def test_the_first_prompt_waits_for_the_list_of_tools_and_not_for_ever() -> None:
+    for told in (ToolsListed(), ToolsListed(in_time=False)):
+        played = begun("gemini-client_tool_parked", tools=TOOLS)
+        answer = {**sessions_of("gemini-client_tool_parked")[0].opened, "id": 1_000_001}
+        played.receive([answer])
+        played.answer_setup()
+        assert played.last_request("session/prompt") is None
+        played.receive([told])
+        assert played.last_request("session/prompt") is not None
+
+
+def test_a_turn_whose_call_the_agent_has_given_up_is_not_resumed() -> None:
+    played = opened("gemini-client_tool_parked", tools=TOOLS)
+    played.receive([ToolCalled("call-1", "", "get_weather", "{}"), ToolsSettled()])
+    assert played.turn.can_resume
+    played.receive([ToolDropped("call-1")])
+    assert not played.turn.can_resume
+
+
+def test_a_call_of_a_tool_that_was_not_offered_fails_at_the_tool_server() -> None:
+    played = opened("gemini-client_tool_parked", tools=TOOLS)
+    played.receive([ToolCalled("call-1", "", "rm", "{}"), ToolsSettled()])
+    assert played.calls == []
+    assert played.outputs[0][1]["isError"] is True
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "nth", "kind"),
+    [
+        ("claude-acp-air_errors", 0, K.AGENT_RATE_LIMITED),
+        ("claude-acp-air_errors", 1, K.UPSTREAM_ERROR),
+        ("claude-acp-air_errors", 2, K.CONTEXT_LENGTH_EXCEEDED),
+        ("claude-acp-air_errors", 3, K.AGENT_NOT_AUTHENTICATED),
+        ("codex-acp-air_errors", 0, K.AGENT_RATE_LIMITED),
+        ("codex-acp-air_errors", 1, K.UPSTREAM_ERROR),
+        ("codex-acp-air_errors", 2, K.CONTEXT_LENGTH_EXCEEDED),
+        ("codex-acp-air_errors", 3, K.AGENT_NOT_AUTHENTICATED),
+        ("claude-acp-err_429", 0, K.AGENT_RATE_LIMITED),
+        ("codex-acp-err_429", 0, K.UPSTREAM_ERROR),
+        ("copilot-err_401", 0, K.AGENT_NOT_AUTHENTICATED),
+        ("copilot-err_429", 0, K.AGENT_RATE_LIMITED),
+        ("copilot-err_500", 0, K.UPSTREAM_ERROR),
+        ("copilot-err_400_context", 0, K.CONTEXT_LENGTH_EXCEEDED),
+        ("copilot-bad_model", 0, K.MODEL_NOT_FOUND),
+        ("copilot-err_drop", 0, K.UPSTREAM_DISCONNECTED),
+        ("gemini-err_401", 0, K.AGENT_NOT_AUTHENTICATED),
+        ("gemini-err_400_context", 0, K.CONTEXT_LENGTH_EXCEEDED),
+        ("gemini-bad_model", 0, K.MODEL_NOT_FOUND),
+        ("gemini-err_drop", 0, K.UPSTREAM_ERROR),
+        ("qwen-err_401", 0, K.AGENT_NOT_AUTHENTICATED),
+        ("qwen-err_400_context", 0, K.CONTEXT_LENGTH_EXCEEDED),
+        ("opencode-err_401", 0, K.AGENT_NOT_AUTHENTICATED),
+        ("opencode-err_429", 0, K.AGENT_RATE_LIMITED),
+        *(
+            (f"{agent}-no_auth", 0, K.AGENT_NOT_AUTHENTICATED)
+            for agent in ("gemini", "copilot", "codex-acp", "qwen")
+        ),
+    ],
+)
+def test_an_error_is_never_an_answer(name: str, nth: int, kind: FaultKind) -> None:
+    played = play(name, nth)
+    assert played.end.stop == Stop.FAILED
+    assert played.end.failure is not None
+    assert played.end.failure.kind is kind
+    assert "http://" not in played.end.failure.message
+    assert not played.turn.can_resume
+
+
+def test_words_about_an_error_are_not_the_answers_text() -> None:
+    assert play("copilot-err_429").text == ""
+    assert play("copilot-bad_model").text == ""
+    assert play("copilot-err_drop").text == "one two three four five six"
+    assert play("claude-acp-air_errors", 0).text == ""
+
+
+def test_an_answer_that_codex_takes_for_a_failure_since_it_was_cut_is_a_cut_answer() -> None:
+    played = play("codex-acp-air_errors", 4)
+    assert (played.end.stop, played.text) == (Stop.LENGTH, "cut here")
+
+
+def test_a_person_is_told_how_to_sign_in() -> None:
+    failure = play("gemini-no_auth").end.failure
+    assert failure is not None
+    assert "GEMINI_API_KEY" in failure.message
+
+
+def test_a_text_that_begins_like_an_error_is_said_where_the_result_shows_a_success() -> None:
+    played = opened("copilot-text")
+    prompt = played.last_request("session/prompt")
+    assert prompt is not None
+    session = prompt["params"]["sessionId"]
+    for text in ("Error: ", "is what you asked me to say."):
+        update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+        params = {"sessionId": session, "update": update}
+        played.receive([{"jsonrpc": "2.0", "method": "session/update", "params": params}])
+    assert played.text == ""
+    usage = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
+    played.receive(
+        [{"jsonrpc": "2.0", "id": prompt["id"], "result": {"stopReason": "end_turn", "usage": usage}}]
+    )
+    assert played.end.stop == Stop.STOP
+    assert played.text == "Error: is what you asked me to say."
+
+
+def test_a_model_that_is_not_offered_fails_before_anything_is_asked() -> None:
+    played = opened("gemini-text", model="nonexist-9")
+    assert played.end.failure is not None
+    assert played.end.failure.kind is K.MODEL_NOT_FOUND
+    assert played.last_request("session/prompt") is None
+
+
+@pytest.mark.parametrize(
+    ("agent", "model", "method"),
+    [("gemini", "gemini-2.5-pro", "session/set_model"), ("claude-acp", "opus", "session/set_config_option")],
+)
+def test_a_model_is_chosen_by_an_option_or_by_set_model(agent: str, model: str, method: str) -> None:
+    played = opened(f"{agent}-text", model=model)
+    request = played.last_request(method)
+    assert request is not None
+    assert model in request["params"].values()
+    assert played.last_request("session/prompt") is not None
+
+
+# --- the end, and what comes after it -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agent", ["gemini", "copilot", "codex-acp"])
+def test_an_interrupted_turn_is_cancelled_and_finished_once_the_agent_says_so(agent: str) -> None:
+    played = opened(f"{agent}-cancel")
+    messages = messages_of(f"{agent}-cancel")
+    played.receive(messages[: len(messages) // 2])
+    played.take(played.turn.interrupt())
+    assert played.end.stop == Stop.INTERRUPTED
+    assert played.last_request("session/cancel") is not None
+    assert not played.turn.finished
+    prompt = played.last_request("session/prompt")
+    assert prompt is not None
+    played.receive([{**messages[-1], "id": prompt["id"]}])
+    assert played.turn.finished
+    assert not played.turn.can_resume
+    assert [event for event in played.events if isinstance(event, TurnEnded)] == [played.end]
+
+
+def test_a_session_whose_turn_ended_well_takes_another_prompt() -> None:
+    played = play("gemini-text")
+    assert played.turn.can_resume
+    played.take(
+        played.turn.resume(Turn(model="", history=()), (HistoryMessage("user", (TextPart("more"),)),))
+    )
+    prompt = played.last_request("session/prompt")
+    assert prompt is not None
+    assert prompt["params"]["prompt"] == [{"type": "text", "text": "more"}]
+    assert sum(1 for request in played.requests if request["method"] == "session/new") == 1
+
+
+def test_a_session_is_closed_where_the_agent_can_close_it() -> None:
+    played = play("codex-acp-text")
+    played.take(played.turn.interrupt())
+    assert played.last_request("session/close") is not None
+    assert played.turn.finished
+
+
+def test_a_process_that_dies_fails_the_turn_once() -> None:
+    played = opened("gemini-text")
+    played.take(played.turn.eof(Ended(code=3)))
+    assert played.end.failure is not None
+    assert played.end.failure.kind is K.AGENT_CRASHED
+    assert played.turn.finished
+
+
+# --- what it is prompted with ---------------------------------------------------------------------
+
+
+def test_one_user_message_goes_in_as_it_is_with_its_images() -> None:
+    parts = (TextPart("look"), ImagePart("data:image/png;base64,aGk="))
+    played = opened("gemini-text", history=(HistoryMessage("user", parts),))
+    prompt = played.last_request("session/prompt")
+    assert prompt is not None
+    assert prompt["params"]["prompt"] == [
+        {"type": "text", "text": "look"},
+        {"type": "image", "mimeType": "image/png", "data": "aGk="},
+    ]
+    assert not played.turn.flattened
+
+
+def test_instructions_are_a_system_prompt_where_the_agent_declares_one() -> None:
+    history = (
+        HistoryMessage("developer", (TextPart("Be terse."),)),
+        HistoryMessage("user", (TextPart("Hi"),)),
+    )
+    played = opened("claude-acp-text", history=history)
+    new = played.last_request("session/new")
+    assert new is not None
+    assert new["params"]["systemPrompt"] == {
+        "mode": "append",
+        "content": [{"type": "text", "text": "Be terse."}],
+    }
+    assert not played.turn.flattened
+
+
+def test_any_other_history_goes_in_as_one_labelled_text() -> None:
+    history = (
+        HistoryMessage("developer", (TextPart("Be terse."),)),
+        HistoryMessage("user", (TextPart("Hi"),)),
+        HistoryMessage("assistant", (TextPart("Hello."),)),
+        HistoryMessage("user", (TextPart("More"),)),
+    )
+    played = opened("gemini-text", history=history)
+    prompt = played.last_request("session/prompt")
+    assert prompt is not None
+    text = prompt["params"]["prompt"][0]["text"]
+    assert "[system]\nBe terse.\n\n[user]\nHi\n\n[assistant]\nHello.\n\n[user]\nMore" in text
+    assert played.turn.flattened
