@@ -92,6 +92,7 @@ class McpToolSource:
         checks: SchemaChecks,
     ) -> None:
         self.steps = settings.max_tool_call_iterations
+        self.has_operators = bool(servers.labels)
         self._servers = servers
         self._remote = remote
         self._ids = ids

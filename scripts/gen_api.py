@@ -63,6 +63,10 @@ TOLD = (
     ("`x-request-id`", "with every reply"),
     ("`x-codex-agent`", "the agent that answered, with turns"),
     ("`x-codex-ignored-params`", "parameters that were accepted and change nothing, separated by commas"),
+    (
+        "`x-codex-passed-params`",
+        "parameters that this server does not know and has passed on to the agent's server, separated by commas",
+    ),
     ("`x-codex-history`", "`flattened`: the agent takes no history, so it was told as one text"),
     (
         "`x-ratelimit-limit-requests`, `x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests`",

@@ -81,6 +81,16 @@ class Admission:
         """Whether this server runs any tools itself."""
         return self._tools is not None
 
+    @property
+    def offers_tools(self) -> bool:
+        """Whether requests that name no MCP server get tools of this server, too."""
+        return self._tools is not None and self._tools.has_operators
+
+    @property
+    def fetches_images(self) -> bool:
+        """Whether this server fetches images by address."""
+        return self._images is not None
+
     async def admit(
         self,
         turn: Turn,
@@ -109,7 +119,8 @@ class Admission:
         self._check_capabilities(turn, fields)
         await check_schemas(self._checks, turn, answer=fields.output_schema, tool=fields.tool_schema)
         turn = in_workspace(turn, workdir_field, client.workspace)
-        turn = await inline_images(turn, self._images, image_fields or {}, fields.input)
+        if self._images is not None or "forwarding" not in serving(self._agent, turn.model).capabilities:
+            turn = await inline_images(turn, self._images, image_fields or {}, fields.input)
         if runs > 1:
             _check_sampling(turn)
         return turn

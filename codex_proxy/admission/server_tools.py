@@ -50,6 +50,8 @@ class ToolSource(Protocol):
 
     steps: int
     """In how many steps of the model calls are run, in one request."""
+    has_operators: bool
+    """The operator has servers of their own, whose tools every request may get."""
 
     def check(self, asked: Sequence[McpOffer]) -> None:
         """Raises a `Fault` for a server that a request may not name."""

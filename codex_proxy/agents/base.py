@@ -108,6 +108,9 @@ Capability = Literal[
     "service_tier",
     "sampling",
     "tool_choice",
+    "max_tokens",
+    "forwarding",
 ]
 """`tool_replies`: the turn continues when the outputs of its calls are given, so that the server can run tools in
-it."""
+it. `max_tokens`: the agent keeps the limit itself, by its model's own count. `forwarding`: its server speaks Chat
+Completions, and takes what such a request has beside what a `Turn` tells."""

@@ -210,6 +210,14 @@ class AccountLimitsReported(msgspec.Struct, frozen=True, gc=False):
     json: bytes
 
 
+class ForwardedBytes(msgspec.Struct, frozen=True, gc=False):
+    """A piece of the answer to a `ForwardedRequest`, for the client as it is: whole events of the stream, or a part of
+    the one body. `deltas`: how many of its events say something."""
+
+    data: bytes
+    deltas: int = 0
+
+
 class Notice(msgspec.Struct, frozen=True, gc=False):
     """A note for the log. `text` never holds parts of a prompt or an answer."""
 
@@ -239,10 +247,11 @@ Event: TypeAlias = (
     | RequestClosed
     | RawItem
     | AccountLimitsReported
+    | ForwardedBytes
     | Notice
 )
 
 VISIBLE: frozenset[type] = frozenset(
-    {TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, ItemStarted, TurnEnded}
+    {TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, ItemStarted, TurnEnded, ForwardedBytes}
 )
 """What makes an answer begin: until one of these a fault can still be a plain HTTP status."""

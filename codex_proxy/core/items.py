@@ -35,6 +35,9 @@ class HistoryMessage(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...]
     phase: str | None = None
     id: str | None = None
+    chat_message: bytes | None = None
+    """The whole message as JSON of Chat Completions, where it has parts that are neither text nor images (audio,
+    files). Only an agent that can do `forwarding` is given one, and takes it in the place of `parts`."""
 
 
 class HistoryCall(msgspec.Struct, frozen=True):

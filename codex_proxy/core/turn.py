@@ -40,6 +40,22 @@ class Origin(msgspec.Struct, frozen=True):
         return f"Origin(hops={self.hops!r})"
 
 
+class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of Chat Completions that goes to the agent's server as it came, and whose answer comes back as its
+    bytes: nothing in it is for this server to do."""
+
+    fields: Mapping[str, msgspec.Raw]
+    """Its JSON, field by field, each as the client wrote it."""
+    stream: bool
+    include_usage: bool
+    """The client wants usage in its stream."""
+    model_asked: str
+    """What the client calls the model: the name to answer with, where the server has another one for it."""
+
+    def __repr__(self) -> str:
+        return f"ForwardedRequest(stream={self.stream!r})"
+
+
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a client. Everything an agent needs to know of it, and nothing of HTTP."""
 
@@ -79,8 +95,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Mapping[str, Any] = {}
     """How the model is to choose its words (`temperature`, `seed`, ...): fields as they came, by name. Only an agent
     that can set them reads them."""
+    passed_fields: Mapping[str, msgspec.Raw] = {}
+    """Fields of the request that nothing else of the turn tells, as they came. Only for agents that can do
+    `forwarding`."""
+    forwarded: ForwardedRequest | None = None
+    """All of the request, where it goes on as it came; the turn has no history, tools and schema then."""
 
 
 def without_content(turn: Turn) -> Turn:
     """The turn's settings without its history, tools and schema: for whoever keeps it longer than it runs."""
-    return msgspec.structs.replace(turn, history=(), tools=(), output_schema=None)
+    return msgspec.structs.replace(turn, history=(), tools=(), output_schema=None, forwarded=None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 from aiohttp import web
 
 from codex_proxy.admission.admit import FieldNames
+from codex_proxy.agents.agent import serving
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLOCK, IDS, RUNS, USAGE
 from codex_proxy.http.body import hints_of, parsed_from, read_body
@@ -19,10 +20,12 @@ from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.http.turn_timings import TurnTimings
+from codex_proxy.surfaces.chat.forward import Passing
+from codex_proxy.surfaces.chat.forwarded_answer import ForwardedAnswer
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.render import ChatProfile, ChatRenderer
 from codex_proxy.surfaces.models import billed_model
-from codex_proxy.surfaces.usage import tokens_in
+from codex_proxy.surfaces.usage import text_tokens, tokens_in
 
 FIELDS = FieldNames(
     input="messages",
@@ -48,6 +51,8 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of silence after which a stream gets a comment; 0 for never."""
 
 
+AnyRenderer: TypeAlias = ChatRenderer | ForwardedAnswer
+
 CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 
 
@@ -60,7 +65,14 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     parsed = await parsed_from(
         request,
         await read_body(request),
-        lambda body, pdfs: parse(body, settings=client.chat, catalog=app[CATALOG], headers=hints, pdfs=pdfs),
+        lambda body, pdfs: parse(
+            body,
+            settings=client.chat,
+            catalog=app[CATALOG],
+            headers=hints,
+            pdfs=pdfs,
+            passing=partial(_passing, request),
+        ),
     )
     request[NOTES] |= {
         "model": parsed.model_asked,
@@ -75,7 +87,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         model=parsed.model_asked,
         workdir_field=parsed.workdir_param,
         image_fields=parsed.web_images,
-        runs=parsed.choices if app[CHAT_OPTIONS].choices == "sample" else 1,
+        runs=_runs(request, parsed),
     )
     renderer = _renderer(request, parsed, timings, show_activity=client.chat.show_activity)
     try:
@@ -88,8 +100,17 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         request[NOTES] |= _ending(renderer, timings)
 
 
+def _passing(request: web.Request, model: str) -> Passing | None:
+    """How much of a request for this model the agent may get as it came."""
+    admission = request.app[ADMISSION]
+    if "forwarding" not in serving(request.app[RUNS].agent, model).capabilities:
+        return None
+    alone = not (admission.offers_tools and request[CLIENT].mcp)
+    return Passing(alone=alone, addresses=not admission.fetches_images)
+
+
 async def _stream(
-    request: web.Request, parsed: ParsedChat, turn: Turn, renderer: ChatRenderer, timings: TurnTimings
+    request: web.Request, parsed: ParsedChat, turn: Turn, renderer: AnyRenderer, timings: TurnTimings
 ) -> web.StreamResponse:
     clock = request.app[CLOCK]
     with stream_slot(request):
@@ -104,11 +125,19 @@ async def _stream(
 
 async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source:
     manager, owner = request.app[RUNS], request[OWNER]
+    if turn.forwarded is not None:
+        return await start(manager, turn, owner)
     turn, tools = await request.app[ADMISSION].add_server_tools(turn, request[CLIENT], _fields(parsed))
-    if request.app[CHAT_OPTIONS].choices != "sample" or parsed.choices == 1:
+    if _runs(request, parsed) == 1:
         return await start(manager, turn, owner, runner=tools.runner)
     one_choice = msgspec.structs.replace(turn, choices=1)
     return await start_samples(manager, one_choice, parsed.choices, owner, runner=tools.runner)
+
+
+def _runs(request: web.Request, parsed: ParsedChat) -> int:
+    """How many turns make the answer."""
+    sampled = request.app[CHAT_OPTIONS].choices == "sample" and parsed.turn.forwarded is None
+    return parsed.choices if sampled else 1
 
 
 def _fields(parsed: ParsedChat) -> FieldNames:
@@ -117,8 +146,13 @@ def _fields(parsed: ParsedChat) -> FieldNames:
 
 def _renderer(
     request: web.Request, parsed: ParsedChat, timings: TurnTimings, *, show_activity: bool
-) -> ChatRenderer:
+) -> AnyRenderer:
     app, options = request.app, request.app[CHAT_OPTIONS]
+    forwarded = parsed.turn.forwarded
+    if forwarded is not None:
+        return ForwardedAnswer(
+            stream=parsed.stream, prompt_tokens=partial(text_tokens, forwarded.fields["messages"])
+        )
     return ChatRenderer(
         id=app[IDS].new("chatcmpl-"),
         created=int(app[CLOCK].epoch()),
@@ -140,7 +174,10 @@ def _renderer(
 def _headers(request: web.Request, parsed: ParsedChat) -> dict[str, str]:
     search = "web_search_options" if parsed.web_search else None
     agent = request.app[RUNS].agent
-    return agent_headers(agent, parsed.turn, parsed.ignored, search, "verbosity", "reasoning_effort")
+    headers = agent_headers(agent, parsed.turn, parsed.ignored, search, "verbosity", "reasoning_effort")
+    if parsed.passed_on:
+        headers["x-codex-passed-params"] = ", ".join(parsed.passed_on)
+    return headers
 
 
 def _no_keepalive(request: web.Request) -> bool:
@@ -148,7 +185,7 @@ def _no_keepalive(request: web.Request) -> bool:
     return any(value is not None and value.lower() in ("1", "true", "yes") for value in asked)
 
 
-def _ending(renderer: ChatRenderer, timings: TurnTimings) -> dict[str, object]:
+def _ending(renderer: AnyRenderer, timings: TurnTimings) -> dict[str, object]:
     """The fields of the log line of an answer: how it ended, and its tokens."""
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if renderer.failure is not None:

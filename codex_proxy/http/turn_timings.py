@@ -11,6 +11,7 @@ from codex_proxy.core.events import (
     VISIBLE,
     ArgumentsDelta,
     Event,
+    ForwardedBytes,
     ItemStarted,
     OutputDelta,
     ReasoningDelta,
@@ -47,6 +48,8 @@ class EventCounts:
         """Counts a batch, without a step of Python for each of its deltas."""
         kinds = list(map(type, events))
         self.deltas += sum(map(kinds.count, DELTAS))
+        if ForwardedBytes in kinds:
+            self.deltas += sum(event.deltas for event in events if isinstance(event, ForwardedBytes))
         if UsageReported in kinds:
             self.usage = next(event.usage for event in reversed(events) if isinstance(event, UsageReported))
 

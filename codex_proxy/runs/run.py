@@ -98,7 +98,8 @@ class RunOwner(Protocol):
 
 
 class Run:
-    """One turn under way. `most`: how much it may say, in characters."""
+    """One turn under way. `most`: how much it may say, in characters. `keeps_max_tokens`: the agent keeps the turn's
+    `max_tokens` itself, by its model's own count."""
 
     def __init__(
         self,
@@ -111,6 +112,7 @@ class Run:
         client: str,
         calls: ServerCalls,
         most: int = MAX_TURN_CHARS,
+        keeps_max_tokens: bool = False,
     ) -> None:
         self.log = EventLog(self._backlog)
         self.turn = turn
@@ -134,7 +136,8 @@ class Run:
         that the process had ended before."""
         self._replayed = False
         self._repair = TurnRepair()
-        self._limits = TurnLimits(chars=most, stop=turn.stop, max_tokens=turn.max_tokens)
+        most_tokens = None if keeps_max_tokens else turn.max_tokens
+        self._limits = TurnLimits(chars=most, stop=turn.stop, max_tokens=most_tokens)
         self._spent_before = Usage()
         """The tokens of a first attempt that was thrown away."""
         self._spent = Usage()

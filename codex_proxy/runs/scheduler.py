@@ -155,6 +155,7 @@ class RunScheduler:
         run = Run(
             turn, started.attempt, loop, self._deadlines, self,
             client=owner, calls=calls, most=self._limits.size,
+            keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities,
         )  # fmt: skip
         self._runs[run] = _Started(slot, durable, replay, context)
         if first:

@@ -23,6 +23,11 @@ def tokens_in(history: Iterable[HistoryItem]) -> int:
     return sum(map(_tokens, history))
 
 
+def text_tokens(json: bytes) -> int:
+    """An estimate of the tokens of messages that nothing has been made of: their JSON counts as their text."""
+    return estimate_tokens(bytes(json).decode("utf-8", "replace"))
+
+
 def _tokens(item: HistoryItem) -> int:
     if isinstance(item, HistoryMessage | HistoryOutput):
         return sum(estimate_tokens(part.text) for part in item.parts if isinstance(part, TextPart))

@@ -63,7 +63,7 @@ BAD: dict[str, tuple[Talk, int, str]] = {
     "not HTTP": (sending(b"220 mail.example ESMTP\r\n"), 502, "upstream_error"),
     "closes without a word": (sending(), 502, "upstream_disconnected"),
     "closes after the role": (sending(OK, ROLE), 502, "upstream_disconnected"),
-    "closes in the middle of a line": (sending(OK, ROLE, b'data: {"choi'), 502, "upstream_error"),
+    "closes in the middle of a line": (sending(OK, ROLE, b'data: {"choi'), 502, "upstream_disconnected"),
     "closes too early for its length": (sending(TOO_LONG, ROLE), 502, "upstream_disconnected"),
     "a broken chunk": (sending(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"), 502, "upstream_error"),
     "endless headers": (endless_headers, 502, "upstream_error"),

@@ -17,6 +17,7 @@ from codex_proxy.agents.agent import Agent, ProcessCounts
 from codex_proxy.agents.openai_chat.client import UpstreamClient, failure_of
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
 from codex_proxy.agents.openai_chat.failures import ErrorReader
+from codex_proxy.agents.openai_chat.forwarding import Forwarding
 from codex_proxy.agents.openai_chat.model_list import models_in
 from codex_proxy.agents.openai_chat.transport import HttpTransport
 from codex_proxy.agents.openai_chat.upstream import CAPABILITIES, NAME, Upstream
@@ -104,16 +105,22 @@ class OpenAIChatAgent:
             if not turn.origin.key:
                 raise Fault(NO_CLIENTS_KEY)
             headers["Authorization"] = f"Bearer {turn.origin.key}"
-        dialect = OpenAIChat(
+        dialect = self._dialect(turn, model)
+        transport = HttpTransport(self._client, headers)
+        self._transports.add(transport)
+        return AgentSession(turn, dialect, transport)
+
+    def _dialect(self, turn: Turn, model: str) -> OpenAIChat | Forwarding:
+        now = self._clock.epoch
+        if turn.forwarded is not None:
+            return Forwarding(turn.forwarded, model, errors=self._errors, refused=self._refused, now=now)
+        return OpenAIChat(
             model,
             errors=self._errors,
             refused=self._refused,
             new_id=lambda prefix: prefix + uuid.uuid4().hex,
-            now=self._clock.epoch,
+            now=now,
         )
-        transport = HttpTransport(self._client, headers)
-        self._transports.add(transport)
-        return AgentSession(turn, dialect, transport)
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         assert isinstance(session.transport, HttpTransport)

@@ -45,7 +45,7 @@ class Answer:
 
     def feed(self, chunk: dict[str, Any]) -> list[Event]:
         """What a chunk adds."""
-        usage = _usage_in(chunk)
+        usage = usage_in(chunk)
         if usage is not None:
             self.usage = usage
         choice = _first_choice(chunk)
@@ -185,7 +185,7 @@ def _calls_in(delta: dict[str, Any]) -> Iterator[Any]:
         yield {"index": 0, "function": legacy}
 
 
-def _usage_in(chunk: dict[str, Any]) -> Usage | None:
+def usage_in(chunk: dict[str, Any]) -> Usage | None:
     """Tokens as a chunk tells them: in `usage`, or in Groq's own field."""
     groq = chunk.get("x_groq")
     usage = chunk.get("usage") or (groq.get("usage") if isinstance(groq, dict) else None)

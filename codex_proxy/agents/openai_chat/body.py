@@ -45,7 +45,7 @@ _REFUSING: Final = frozenset({400, 422, 500})
 def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Collection[str] = ()) -> bytes:
     """The body for a turn whose conversation is `messages`. `refused`: those of `OPTIONAL` that the upstream does not
     take."""
-    body: dict[str, Any] = {"model": model, "messages": messages, "stream": True}
+    body: dict[str, Any] = {**turn.passed_fields, "model": model, "messages": messages, "stream": True}
     if "stream_options" not in refused:
         body["stream_options"] = {"include_usage": True}  # without it most servers tell no usage
     body |= turn.sampling

@@ -26,7 +26,7 @@ from codex_proxy.agents.openai_chat.failures import (
     ErrorReader,
 )
 from codex_proxy.agents.openai_chat.messages import Conversation
-from codex_proxy.agents.openai_chat.stream import MAX_LINE_BYTES, AnswerReader, StreamEvent
+from codex_proxy.agents.openai_chat.stream import MAX_LINE_BYTES, AnswerReader, StreamEvent, is_error
 from codex_proxy.core.events import (
     Event,
     Notice,
@@ -47,7 +47,8 @@ UNEXPLAINED: Final = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
     message="The model server ended its answer with an error that it does not explain.",
 )
-_FAULTS: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
+FAULTS: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
+"""Of bodies that are no answer, by the kind of `StreamEvent`."""
 _CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 """Finish reasons of answers that are not whole: no call of theirs is made. All others are a `stop`, or calls."""
 
@@ -175,7 +176,7 @@ class OpenAIChat:
             if answer is None:
                 break
             if event.kind == "chunk":
-                if _is_error(event.value):
+                if is_error(event.value):
                     out += answer.feed(event.value)
                     out += self._failed(self._errors.of_event(event.value))
                 else:
@@ -185,7 +186,7 @@ class OpenAIChat:
             elif event.kind == "done":
                 self._complete(answer, out)
             else:
-                out += self._failed(_FAULTS[event.kind])
+                out += self._failed(FAULTS[event.kind])
 
     def _end(self, end: End, out: list[Event]) -> None:
         """The exchange is over."""
@@ -277,15 +278,6 @@ class OpenAIChat:
         self._ended = True
         self._answer = None
         return [TurnEnded(Stop.FAILED, "provider", failure)]
-
-
-def _is_error(chunk: dict[str, Any]) -> bool:
-    """Whether a chunk, or a whole answer, is an error in one of the shapes that servers have."""
-    if chunk.get("error"):
-        return True
-    if chunk.get("object") == "error":
-        return True
-    return "choices" not in chunk and any(chunk.get(name) for name in ("detail", "message"))
 
 
 def _wire_output(parts: Sequence[Part]) -> Any:

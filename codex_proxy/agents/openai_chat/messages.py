@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from codex_proxy.agents.openai_chat.body import custom_arguments
 from codex_proxy.core.items import (
     HistoryCall,
@@ -62,7 +64,7 @@ class Conversation:
             for each in _from_raw(item.json):
                 self.add(each)
         elif isinstance(item, HistoryMessage):
-            if item.parts:
+            if item.parts or item.chat_message is not None:
                 self._entries.append(_message(item))
         elif isinstance(item, HistoryCall):
             self._add_call(item)
@@ -120,6 +122,8 @@ def _outputs(outputs: Mapping[str, HistoryOutput | None]) -> list[dict[str, Any]
 
 
 def _message(item: HistoryMessage) -> dict[str, Any]:
+    if item.chat_message is not None:
+        return msgspec.json.decode(item.chat_message, type=dict[str, Any])
     if item.role == "user":
         return {"role": "user", "content": _content(item.parts)}
     between = "" if item.role == "assistant" else "\n\n"

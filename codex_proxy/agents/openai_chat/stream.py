@@ -64,9 +64,10 @@ class AnswerReader:
         if self._form == "events":
             rest = self._framer.close()
             event = None if rest is None else self._line(rest)
-            return [] if event is None else [event]
+            # What cannot be read then is a line that was cut off.
+            return [] if event is None or event.kind == "no_json" else [event]
         if self._form == "json":
-            return [_chunk_of(b"".join(self._body), "chunk")]
+            return [decoded_event(b"".join(self._body), "chunk")]
         return []
 
     def _recognised(self, chunk: bytes) -> list[StreamEvent]:
@@ -98,13 +99,14 @@ class AnswerReader:
             self._event = b""
             if data == b"[DONE]":
                 return _DONE
-            return _chunk_of(data, kind) if data else None
+            return decoded_event(data, kind) if data else None
         if line.startswith(b"event:"):
             self._event = line[6:].strip()
         return None
 
 
-def _chunk_of(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
+def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
+    """The event that has this data; `no_json` where it is none."""
     try:
         value = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -116,3 +118,12 @@ def _chunk_of(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
     if not isinstance(value, dict):
         return StreamEvent("error" if kind == "error" else "no_json", value)
     return StreamEvent(kind, value)
+
+
+def is_error(chunk: dict[str, Any]) -> bool:
+    """Whether a chunk, or a whole answer, is an error in one of the shapes that servers have."""
+    if chunk.get("error"):
+        return True
+    if chunk.get("object") == "error":
+        return True
+    return "choices" not in chunk and any(chunk.get(name) for name in ("detail", "message"))

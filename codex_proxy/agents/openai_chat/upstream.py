@@ -14,7 +14,7 @@ NAME: Final = "openai-chat"
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
         *("history", "client_tools", "tool_replies", "tool_choice", "structured_output"),
-        *("images", "plain_model", "verbosity", "sampling"),
+        *("images", "plain_model", "verbosity", "sampling", "max_tokens", "forwarding"),
     }
 )
 

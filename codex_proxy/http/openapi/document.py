@@ -41,6 +41,7 @@ _TURN_HEADERS: Final = {
     "x-codex-agent": "The agent that answers.",
     "x-codex-ignored-params": "Parameters of the request that were accepted and change nothing.",
     "x-codex-mode": "`agent`: the agent has no plain model: the request with tools was a read-only agent turn.",
+    "x-codex-passed-params": "Parameters that this server does not know and has passed on to the agent's server.",
     "x-codex-history": "`flattened`: the agent takes no history, so it was told as one text.",
 }
 _LIMIT_HEADERS: Final = {

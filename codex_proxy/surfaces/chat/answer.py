@@ -111,16 +111,20 @@ def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
                 f"Log probabilities are not available: leave '{name}' out. (With PROXY_LOGPROBS=ignore the server "
                 "answers without them.)",
             )
+    if "audio" in (request.modalities or ()):
+        raise _unsupported("modalities", "The agent answers in text: the only modality is 'text'.")
+    if request.audio is not None:
+        raise _unsupported("audio", "The agent answers in text: leave 'audio' out.")
+
+
+def refuse_contradictions(request: ChatRequest) -> None:
+    """Raises `Fault` for parameters that exclude each other."""
     if request.max_tokens is not None and request.max_completion_tokens is not None:
         raise bad_request(
             "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
             "max_tokens",
             "mutually_exclusive_parameters",
         )
-    if "audio" in (request.modalities or ()):
-        raise _unsupported("modalities", "The agent answers in text: the only modality is 'text'.")
-    if request.audio is not None:
-        raise _unsupported("audio", "The agent answers in text: leave 'audio' out.")
     if request.stream_options is not None and not request.stream:
         raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
 

@@ -8,7 +8,9 @@ for parts that no agent accepts. Sources: docs/contract.md#messages-and-parts, O
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import (
@@ -24,9 +26,14 @@ from codex_proxy.surfaces.attachments import file_text, image_part
 from codex_proxy.surfaces.chat import wire
 
 
-def history_of(messages: Iterable[wire.AnyMessage], pdfs: PdfTexts | None = None) -> tuple[HistoryItem, ...]:
-    """Turns `messages` into the history of a turn. `pdfs`: see `file_text`."""
-    reader = _Reader(pdfs)
+def history_of(
+    messages: Iterable[wire.AnyMessage],
+    pdfs: PdfTexts | None = None,
+    originals: Sequence[msgspec.Raw] | None = None,
+) -> tuple[HistoryItem, ...]:
+    """Turns `messages` into the history of a turn. `pdfs`: see `file_text`. `originals`: the messages as they were
+    written, where the agent takes those of the user that have audio or files in them so."""
+    reader = _Reader(pdfs, originals)
     for index, message in enumerate(messages):
         reader.read(message, index)
     reader.settle()
@@ -53,9 +60,10 @@ def has_instructions(messages: Iterable[wire.AnyMessage]) -> bool:
 class _Reader:
     """Collects the history, and the calls of the last assistant message with the outputs that have come for them."""
 
-    def __init__(self, pdfs: PdfTexts | None) -> None:
+    def __init__(self, pdfs: PdfTexts | None, originals: Sequence[msgspec.Raw] | None) -> None:
         self.items: list[HistoryItem] = []
         self._pdfs = pdfs
+        self._originals = originals
         self._calls: dict[str, HistoryCall] = {}
         self._outputs: dict[str, HistoryOutput] = {}
         self._legacy = False
@@ -73,10 +81,17 @@ class _Reader:
         if isinstance(message, wire.InstructionMessage):
             self.items.append(HistoryMessage("developer", _named(message.name, _text_parts(message.content))))
         elif isinstance(message, wire.UserMessage):
-            parts = _named(message.name, _shown_parts(message.content, f"{place}.content", self._pdfs))
-            self.items.append(HistoryMessage("user", parts))
+            self.items.append(self._user(message, index, f"{place}.content"))
         else:
             self._assistant(message, index, place)
+
+    def _user(self, message: wire.UserMessage, index: int, place: str) -> HistoryMessage:
+        content = message.content
+        if self._originals is None or not _has_attachments(content):
+            return HistoryMessage("user", _named(message.name, _shown_parts(content, place, self._pdfs)))
+        told = [part for part in content if not isinstance(part, wire.UnheardPart | wire.FilePart)]
+        parts = tuple(_shown_part(part, place, None) for part in told if not isinstance(part, str))
+        return HistoryMessage("user", parts, chat_message=bytes(self._originals[index]))
 
     def settle(self) -> None:
         """Checks that each call of the last assistant message has its output, and adds both to the history."""
@@ -202,6 +217,13 @@ def _shown_parts(content: wire.ShownContent, place: str, pdfs: PdfTexts | None) 
     if isinstance(content, str):
         return (TextPart(content),)
     return tuple(_shown_part(part, f"{place}[{index}]", pdfs) for index, part in enumerate(content))
+
+
+def _has_attachments(content: wire.ShownContent) -> bool:
+    """Whether there are parts that are neither text nor images."""
+    return not isinstance(content, str) and any(
+        isinstance(part, wire.UnheardPart | wire.FilePart) for part in content
+    )
 
 
 def _shown_part(part: wire.ShownPart, place: str, pdfs: PdfTexts | None) -> Part:

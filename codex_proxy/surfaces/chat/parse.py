@@ -8,6 +8,8 @@ docs/contract.md#messages-and-parts.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 
 from codex_proxy.core.pdfs import PdfTexts
@@ -18,9 +20,22 @@ from codex_proxy.surfaces.chat.answer import (
     choices_of,
     format_of,
     ignored_by_us,
+    logprobs_asked_for,
+    refuse_contradictions,
     refuse_unsupported,
     sampling_of,
     stops_of,
+)
+from codex_proxy.surfaces.chat.forward import (
+    Fields,
+    Passing,
+    fields_of,
+    forwarded_request,
+    may_go_as_it_is,
+    messages_in,
+    passed_fields,
+    sampling_in,
+    unknown_fields,
 )
 from codex_proxy.surfaces.chat.messages import has_instructions, history_of, web_images
 from codex_proxy.surfaces.chat.tools import offered_by
@@ -68,6 +83,8 @@ class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
     """The header or field that named the folder, for the `param` of a 400."""
     web_images: dict[str, str]
     """Images that are given by web address, each with the field that names it, for the `param` of a 400."""
+    passed_on: tuple[str, ...] = ()
+    """Fields that this server does not know and that the agent's server gets, for `x-codex-passed-params`."""
 
 
 def parse(
@@ -77,15 +94,91 @@ def parse(
     catalog: ModelCatalog,
     headers: RequestHints,
     pdfs: PdfTexts | None = None,
+    passing: Callable[[str], Passing | None] = lambda model: None,
 ) -> ParsedChat:
-    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: see `file_text`."""
+    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: see `file_text`. `passing` tells, by
+    the agent's name of the model, how much of the request its server may get as it came."""
     request = parse_body(body)
     most_elements("messages", len(request.messages), settings.max_items)
+    refuse_contradictions(request)
+    choices_of(request, settings.max_choices)
+    asked = DEFAULT_NAME if request.model is None else request.model
+    passes = passing(resolve(asked, catalog).agent_model)
+    if passes is None:
+        return _understood(request, settings, catalog, headers, pdfs)
+    fields = fields_of(body)
+    if may_go_as_it_is(request, passes, has_web_images=bool(web_images(request.messages))):
+        return _forwarded(request, fields, settings, catalog, headers)
+    parsed = _understood(request, settings, catalog, headers, pdfs, messages_in(fields))
+    turn = msgspec.structs.replace(
+        parsed.turn,
+        sampling=sampling_in(fields),
+        passed_fields=passed_fields(fields),
+        service_tier=request.service_tier,
+    )
+    named = tuple(name for name in parsed.ignored if name == "messages[].name")
+    return msgspec.structs.replace(
+        parsed,
+        turn=turn,
+        ignored=(*logprobs_asked_for(request), *named),
+        web_search=False,
+        service_tier=None,
+        passed_on=unknown_fields(fields),
+    )
+
+
+def _forwarded(
+    request: ChatRequest, fields: Fields, settings: ChatSettings, catalog: ModelCatalog, headers: RequestHints
+) -> ParsedChat:
+    """A request that goes on as it came: its turn says what this server needs to know of it."""
+    asked = DEFAULT_NAME if request.model is None else request.model
+    resolved = resolve(asked, catalog)
+    mode = mode_of(
+        by_name=resolved.mode, by_header=headers.mode, server=settings.builtin_tools, client_acts=True
+    )
+    workdir, workdir_param = workdir_of(headers, request.metadata)
+    effort = _effort(request) or resolved.effort
+    turn = Turn(
+        model=resolved.agent_model,
+        history=(),
+        mode=mode,
+        effort=effort,
+        workdir=workdir or settings.workdir,
+        sandbox=sandbox_of(headers.sandbox, settings.sandbox),
+        origin=headers.origin,
+        forwarded=forwarded_request(request, fields, effort=effort, model_asked=asked),
+    )
+    return ParsedChat(
+        turn=turn,
+        model_asked=asked,
+        stream=bool(request.stream),
+        include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        choices=request.n or 1,
+        ignored=(),
+        web_search=False,
+        service_tier=None,
+        legacy_function_call=bool(request.functions),
+        workdir_param=workdir_param,
+        web_images={},
+        passed_on=unknown_fields(fields),
+    )
+
+
+def _understood(
+    request: ChatRequest,
+    settings: ChatSettings,
+    catalog: ModelCatalog,
+    headers: RequestHints,
+    pdfs: PdfTexts | None,
+    originals: Sequence[msgspec.Raw] | None = None,
+) -> ParsedChat:
+    """A request of which every part becomes one of the turn. `originals`: its messages as they were written, of which
+    those that hold audio or files may go on so."""
     refuse_unsupported(request, settings.logprobs)
     choices = choices_of(request, settings.max_choices)
     wanted = format_of(request, structured_output=settings.structured_output)
     offered = offered_by(request)
-    history = history_of(request.messages, pdfs)
+    history = history_of(request.messages, pdfs, originals)
     model_asked = DEFAULT_NAME if request.model is None else request.model
     resolved = resolve(model_asked, catalog)
     tier = service_tier(request.service_tier, resolved.agent_model, catalog)

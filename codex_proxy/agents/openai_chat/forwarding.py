@@ -1,0 +1,191 @@
+"""The dialect of a request of Chat Completions that goes to a server of the same as it came.
+
+In: `Head`, bytes and `End` of the exchange. Out: the request's body; then the answer's bytes as they are
+(`ForwardedBytes`), its usage, and how it ended. Here, too, only a finish reason or `[DONE]` is the end of an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.base import NOTHING, Ended, Reply, Step
+from codex_proxy.agents.openai_chat.body import encoded
+from codex_proxy.agents.openai_chat.dialect import FAULTS, UNEXPLAINED
+from codex_proxy.agents.openai_chat.exchange import End, Head, Message
+from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
+from codex_proxy.agents.openai_chat.passage import Passage
+from codex_proxy.core.events import (
+    Event,
+    ForwardedBytes,
+    StepCompleted,
+    Stop,
+    TurnEnded,
+    TurnStarted,
+    UsageReported,
+)
+from codex_proxy.core.faults import Failure
+from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.turn import ForwardedRequest, Turn
+
+_USAGE: Final = "stream_options"
+_REFUSING: Final = frozenset({400, 422, 500})
+
+
+class Forwarding:
+    """A `Dialect` of one exchange, or two where the upstream does not know how usage is asked for."""
+
+    def __init__(
+        self,
+        request: ForwardedRequest,
+        model: str,
+        *,
+        errors: ErrorReader,
+        refused: set[str],
+        now: Callable[[], float],
+    ) -> None:
+        """`refused`: the optional fields that this upstream does not take, shared by all turns. `now`: seconds since
+        1970."""
+        self._request = request
+        self._model = model
+        self._errors = errors
+        self._refused = refused
+        self._now = now
+        self._passage = self._new_passage()
+        self._error: Head | None = None
+        self._error_body: list[bytes] = []
+        self._ended = False
+
+    @property
+    def finished(self) -> bool:
+        """The turn has ended."""
+        return self._ended
+
+    @property
+    def can_resume(self) -> bool:
+        """Never: a server of Chat Completions keeps nothing of a turn."""
+        return False
+
+    def begin(self, turn: Turn) -> Step:
+        """Sends the request."""
+        return Step(
+            [TurnStarted(model=self._model)], forwarded_body(self._request, self._model, self._refused)
+        )
+
+    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
+        """Never called: `can_resume` is False."""
+        return NOTHING
+
+    def receive(self, messages: Sequence[Message]) -> Step:
+        """What came of the exchange. What comes behind the end of the answer is left out."""
+        out: list[Event] = []
+        writes = b""
+        for message in messages:
+            if self._ended:
+                break
+            if isinstance(message, bytes):
+                if self._error is None:
+                    self._pass(self._passage.feed(message), out)
+                elif sum(map(len, self._error_body)) < MAX_ERROR_BYTES:
+                    self._error_body.append(message)
+            elif isinstance(message, Head):
+                if not 200 <= message.status < 300:
+                    self._error = message
+            else:
+                writes = self._end(message, out)
+        return Step(out, writes, close_stdin=self._ended)
+
+    def answer(self, ask_id: str, reply: Reply) -> Step:
+        """Nothing is asked for in such a turn."""
+        return NOTHING
+
+    def interrupt(self) -> Step:
+        """Nothing to say: the connection is closed, and the server hears of it so."""
+        return NOTHING
+
+    def eof(self, ended: Ended) -> Step:
+        """Ends a turn that has not ended; an upstream is no process, so nothing is to be said of one."""
+        out: list[Event] = []
+        if not self._ended:
+            self._fail(BROKEN_OFF, out)
+        return Step(out)
+
+    # --- the answer -----------------------------------------------------------------------------------
+
+    def _new_passage(self) -> Passage:
+        request = self._request
+        named = None if request.model_asked == self._model else request.model_asked
+        return Passage(stream=request.stream, tells_usage=request.include_usage, model_shown=named)
+
+    def _pass(self, data: bytes, out: list[Event]) -> None:
+        passage = self._passage
+        if data:
+            out.append(ForwardedBytes(data, passage.deltas))
+            passage.deltas = 0
+        if passage.fault is not None:
+            kind, value = passage.fault.kind, passage.fault.value
+            self._fail(FAULTS[kind] if kind in FAULTS else self._errors.of_event(value), out)
+        elif passage.done:
+            self._complete(out)
+
+    def _end(self, end: End, out: list[Event]) -> bytes:
+        """The exchange is over. Returns the body of another request, where one is to be made."""
+        if self._error is not None:
+            return self._refused_by_upstream(self._error, b"".join(self._error_body), out)
+        self._pass(self._passage.close(), out)
+        if self._ended:
+            return b""
+        if self._passage.finishes and end.failure is None:
+            out.append(ForwardedBytes(self._passage.finish()))
+            self._complete(out)
+        else:
+            self._fail(end.failure or BROKEN_OFF, out)
+        return b""
+
+    def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> bytes:
+        """An answer with an error's status. Usage that only this server wanted is not asked for from then on."""
+        ours = self._request.stream and _USAGE not in self._request.fields and _USAGE not in self._refused
+        if ours and head.status in _REFUSING and _USAGE.encode() in body:
+            self._refused.add(_USAGE)
+            self._error, self._error_body = None, []
+            self._passage = self._new_passage()
+            return forwarded_body(self._request, self._model, self._refused)
+        self._fail(self._errors.of_response(head.status, head.headers, body, self._now()), out)
+        return b""
+
+    def _complete(self, out: list[Event]) -> None:
+        finishes = self._passage.finishes
+        if "error" in finishes.values():
+            self._fail(UNEXPLAINED, out)
+            return
+        usage = self._passage.usage
+        if usage is not None:
+            out.append(UsageReported(usage, "provider"))
+        stop = finishes.get(0) or next(iter(finishes.values()), Stop.STOP)
+        out += [StepCompleted(usage), TurnEnded(stop, "provider", choice_stops=finishes)]
+        self._ended = True
+
+    def _fail(self, failure: Failure, out: list[Event]) -> None:
+        self._ended = True
+        out.append(TurnEnded(Stop.FAILED, "provider", failure))
+
+
+def forwarded_body(request: ForwardedRequest, model: str, refused: Collection[str] = ()) -> bytes:
+    """The request as it came, but for the model's name; in a stream usage is asked for, unless it is in `refused`.
+    `developer` becomes `system`, which every server knows."""
+    fields: dict[str, Any] = {**request.fields, "model": model}
+    if request.stream and _USAGE not in refused:
+        given = request.fields.get(_USAGE)
+        options = msgspec.json.decode(given) if given is not None else None
+        fields[_USAGE] = {**(options or {}), "include_usage": True}
+    messages = request.fields["messages"]
+    if b"developer" in bytes(messages):
+        fields["messages"] = [
+            message | {"role": "system"}
+            if bytes(message.get("role", b"")).strip() == b'"developer"'
+            else message
+            for message in msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
+        ]
+    return encoded(fields)

@@ -1,0 +1,296 @@
+"""Passes the body of an answer on as it is, and observes what it says: usage, finish reasons, errors, the end.
+
+In: the body's bytes, cut anywhere. Out: the same bytes, in whole server-sent events. They differ from what came only
+where they must: a chunk with nothing but usage is left out, and usage taken out of others, for a client that has not
+asked for it; the model has another name where the client called it so; what is an error is not passed on. A body that
+is JSON although a stream was asked for becomes one, and the other way round.
+
+Fast on purpose: most events are a delta and nothing else, and a block of such is recognised by counting a few words in
+it. All others are decoded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.openai_chat.answer import usage_in
+from codex_proxy.agents.openai_chat.body import encoded
+from codex_proxy.agents.openai_chat.stream import MAX_LINE_BYTES, StreamEvent, decoded_event, is_error
+from codex_proxy.agents.openai_chat.whole_answers import chunks_of, whole_of
+from codex_proxy.core.events import Usage
+
+DONE: Final = b"data: [DONE]\n\n"
+_BLANK_LINE: Final = re.compile(rb"\n\r?\n")
+_SPACE: Final = b" \t\r\n\xef\xbb\xbf"
+_LINE_END: Final = re.compile(rb"\r?\n")
+
+
+class Passage:
+    """One body. `feed` it what comes, `close` it at its end; what they return goes to the client."""
+
+    def __init__(
+        self,
+        *,
+        stream: bool,
+        tells_usage: bool,
+        model_shown: str | None = None,
+        max_event: int = MAX_LINE_BYTES,
+    ) -> None:
+        """`stream`: the client wants events, else one JSON object. `tells_usage`: it wants usage in its stream.
+        `model_shown`: the name to put in the place of the upstream's; None: the upstream's stays."""
+        self.done = False
+        """`[DONE]` has come, or the whole of a JSON object."""
+        self.fault: StreamEvent | None = None
+        """Why nothing more is passed on: an error of the upstream's, or a body that is no answer."""
+        self.usage: Usage | None = None
+        """The last that was told."""
+        self.finishes: dict[int, str] = {}
+        """The first finish reason of each choice."""
+        self.deltas = 0
+        """Events that say something."""
+        self._held: list[bytes] | None = [] if stream else None
+        """What came before the first word of the answer. Until then a failure can be a plain status, for which nothing
+        may have been sent. None once there is a word."""
+        self._stream = stream
+        self._tells_usage = tells_usage
+        self._model_shown = model_shown
+        self._max_event = max_event
+        self._is_json: bool | None = None
+        """What the body is, by its first character; None before that."""
+        self._parts: list[bytes] = []
+        """Of the event that is not complete yet, or of the JSON object."""
+        self._size = 0
+        self._chunks: list[dict[str, Any]] = []
+        """Of a stream although one JSON object was asked for."""
+        self._kept = 0
+        """Their size, in bytes."""
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is passed on."""
+        return self.done or self.fault is not None
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What may be passed on now."""
+        if self.over or not chunk:
+            return b""
+        if self._is_json is None and not self._recognise(chunk):
+            return b""
+        whole = self._is_json is False and not self._parts and chunk.endswith(b"\n\n")
+        block = chunk if whole else self._block(chunk)
+        if not block:
+            return b""
+        is_plain = self._stream and self._held is None and self._model_shown is None
+        if is_plain and (count := _plain_deltas(block)):
+            self.deltas += count
+            return block
+        return b"".join(self._observed(block))
+
+    def close(self) -> bytes:
+        """What may be passed on at the end of the body."""
+        rest = b"".join(self._parts)
+        self._parts.clear()
+        if self.over or not rest.strip(_SPACE):
+            return b""
+        if self._is_json:
+            return self._object(rest)
+        passed = b"".join(self._event(rest, b""))  # the last event may lack its blank line
+        if self.fault is not None and self.fault.kind == "no_json":
+            self.fault = None  # the connection has ended in the middle of an event
+        return passed
+
+    def finish(self) -> bytes:
+        """The end of an answer whose body has ended without `[DONE]`, but with a finish reason."""
+        self.done = True
+        return b"".join(self._passed(DONE, begins=True)) if self._stream else self._folded()
+
+    def _recognise(self, chunk: bytes) -> bool:
+        first = chunk.lstrip(_SPACE)[:1]
+        if not first:
+            self._parts.append(chunk)
+            return False
+        self._is_json = first == b"{"
+        if first in (b"<", b"["):
+            self.fault = StreamEvent("no_answer")
+            return False
+        return True
+
+    def _block(self, chunk: bytes) -> bytes:
+        """The events that are complete with this chunk."""
+        before = b"".join(self._parts[-2:])[-2:]  # a blank line may be cut, too
+        end = 0
+        if not self._is_json:
+            seen = before + chunk
+            plain, crlf = seen.rfind(b"\n\n"), seen.rfind(b"\n\r\n")
+            end = max(plain + 2 if plain >= 0 else 0, crlf + 3 if crlf >= 0 else 0) - len(before)
+        if end > 0:
+            block = b"".join((*self._parts, chunk[:end]))
+            self._parts = [chunk[end:]] if end < len(chunk) else []
+            self._size = len(chunk) - end
+            return block
+        self._parts.append(chunk)
+        self._size += len(chunk)
+        if self._size > self._max_event:
+            self._parts.clear()
+            self.fault = StreamEvent("too_long")
+        return b""
+
+    # --- events that are looked at ----------------------------------------------------------------------
+
+    def _observed(self, block: bytes) -> Iterator[bytes]:
+        start = 0
+        for blank in _BLANK_LINE.finditer(block):
+            if self.over:
+                return
+            yield from self._event(block[start : blank.start() + 1], block[blank.start() + 1 : blank.end()])
+            start = blank.end()
+
+    def _event(self, lines: bytes, blank: bytes) -> Iterator[bytes]:
+        """One event: its lines, and the blank line that ends it (empty where the body ended without one)."""
+        fields = [line for line in _LINE_END.split(lines) if line]
+        data = [line[5:].strip() for line in fields if line.startswith(b"data:")]
+        if not any(data):
+            if blank and self._stream:
+                yield from self._passed(lines + blank, begins=False)
+            return
+        if len(data) > 1 and decoded_event(data[0], "chunk").kind == "chunk":
+            for each in data:  # a server that leaves the blank lines out
+                yield from self._event(b"data: " + each + b"\n", b"\n")
+            return
+        name = next((line[6:].strip() for line in fields if line.startswith(b"event:")), b"")
+        whole = b"\n".join(data)
+        if whole == b"[DONE]":
+            self.done = True
+            last = (lines + blank if blank else DONE) if self._stream else self._folded()
+            yield from self._passed(last, begins=True)
+            return
+        event = decoded_event(whole, "error" if name == b"error" else "chunk")
+        if event.kind == "chunk" and is_error(event.value):
+            event = StreamEvent("error", event.value)
+        if event.kind != "chunk":
+            self.fault = event
+            return
+        changed = self._changed(event.value)
+        if not self._stream:
+            self._keep(event.value, len(whole))
+        elif changed is None:
+            as_it_is = lines + blank if blank else lines.rstrip(b"\r\n") + b"\n\n"
+            yield from self._passed(as_it_is, begins=_says_something(event.value))
+        elif changed:
+            yield from self._passed(
+                b"data: " + encoded(changed) + b"\n\n", begins=_says_something(event.value)
+            )
+
+    def _passed(self, data: bytes, *, begins: bool) -> Iterator[bytes]:
+        """Passes data on, behind what was held. `begins`: the answer has begun with it, if it had not before."""
+        if self._held is None:
+            yield data
+            return
+        self._held.append(data)
+        if begins:
+            yield from self._held
+            self._held = None
+
+    def _changed(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
+        """Takes note of a chunk. None where it may pass as it is; else what passes in its place, perhaps nothing."""
+        self._note(chunk)
+        choices = chunk.get("choices")
+        if choices:
+            self.deltas += 1
+        new = dict(chunk)
+        if isinstance(chunk.get("usage"), dict) and not self._tells_usage:
+            if not choices:
+                return {}
+            del new["usage"]
+        if self._model_shown is not None and "model" in chunk:
+            new["model"] = self._model_shown
+        return None if new == chunk else new
+
+    def _keep(self, chunk: dict[str, Any], size: int) -> None:
+        self._kept += size
+        self._chunks.append(chunk)
+        if self._kept > self._max_event:
+            self._chunks.clear()
+            self.fault = StreamEvent("too_long")
+
+    def _folded(self) -> bytes:
+        """The whole answer that a stream adds up to."""
+        answer = whole_of(self._chunks)
+        if self._model_shown is not None:
+            answer["model"] = self._model_shown
+        return encoded(answer)
+
+    def _note(self, chunk: dict[str, Any]) -> None:
+        self.usage = usage_in(chunk) or self.usage
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if not isinstance(choice, dict):
+                continue
+            finish, index = choice.get("finish_reason"), choice.get("index")
+            if isinstance(finish, str) and finish:
+                self.finishes.setdefault(index if isinstance(index, int) else 0, finish)
+
+    # --- one JSON object --------------------------------------------------------------------------------
+
+    def _object(self, body: bytes) -> bytes:
+        """A whole answer, as it was asked for."""
+        event = decoded_event(body.strip(_SPACE), "chunk")
+        if event.kind == "chunk" and is_error(event.value):
+            event = StreamEvent("error", event.value)
+        if event.kind == "chunk" and not isinstance(event.value.get("choices"), list):
+            event = StreamEvent("no_answer")
+        if event.kind != "chunk":
+            self.fault = event
+            return b""
+        self.done = True
+        self.deltas += 1
+        self._note(event.value)
+        if self._stream:
+            named = {} if self._model_shown is None else {"model": self._model_shown}
+            chunks = chunks_of({**event.value, **named}, tells_usage=self._tells_usage)
+            return b"".join(b"data: " + encoded(chunk) + b"\n\n" for chunk in chunks) + DONE
+        if self._model_shown is None or "model" not in event.value:
+            return body
+        return _with_model(body, self._model_shown)
+
+
+def _says_something(chunk: dict[str, Any]) -> bool:
+    """Whether a chunk has more than the role, with which a stream begins."""
+    choices = chunk.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict):
+            delta = choice.get("delta") or choice.get("message")
+            words = delta.items() if isinstance(delta, dict) else ()
+            if choice.get("finish_reason") or any(value for name, value in words if name != "role"):
+                return True
+    return False
+
+
+def _plain_deltas(block: bytes) -> int:
+    """How many events a block has, if all of them are deltas that need not be looked at; else 0.
+
+    Inside of JSON strings quotes have a backslash, so that no text of the model can pass for one of these words.
+    """
+    count = block.count(b'"choices":[{')
+    if (
+        count != block.count(b"\n\n")
+        or b"error" in block
+        or b"\r" in block
+        or block.count(b'"finish_reason":null') != block.count(b'"finish_reason"')
+        or block.count(b'"usage":null') != block.count(b'"usage"')
+    ):
+        return 0
+    return count
+
+
+def _with_model(body: bytes, name: str) -> bytes:
+    """The object with another name of the model; everything else stays as it was written."""
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return body  # a number or a text that only a lenient reader takes
+    return encoded(fields | {"model": msgspec.Raw(encoded(name))})

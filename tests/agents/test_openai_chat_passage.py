@@ -1,0 +1,202 @@
+"""Passing an answer's bytes on while they are observed: what a client gets, wherever the bytes are cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codex_proxy.agents.openai_chat.passage import Passage
+from codex_proxy.core.events import Usage
+from tests.upstreams.cases import CASES, DONE, USAGE, chunk, event, text
+
+USAGE_CHUNK = event(chunk({}) | {"choices": [], "usage": USAGE})
+TRICKY = (
+    "data: ",
+    '"choices":[{',
+    '"usage":{"prompt_tokens":1}',
+    "[DONE]",
+    "\n\n",
+    "\r\n",
+    "error",
+    "\\",
+    "é🙂",
+    '"',
+)
+"""Texts that look like the frame around them."""
+
+
+def passed(passage: Passage, chunks: Sequence[bytes]) -> bytes:
+    """All that is passed on of a body that comes in these pieces."""
+    return b"".join([*map(passage.feed, chunks), passage.close()])
+
+
+def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
+    """The body in pieces, cut at these places."""
+    marks = [0, *sorted({place % (len(body) + 1) for place in places}), len(body)]
+    return [body[start:end] for start, end in pairwise(marks)]
+
+
+def streams(usage: bool = True) -> st.SearchStrategy[bytes]:
+    """Whole streams as servers write them: with comments, names of events, CRLF, blanks in their JSON, null fields."""
+    said = st.lists(st.one_of(st.sampled_from(TRICKY), st.text(max_size=5)), max_size=4).map("".join)
+    deltas = st.fixed_dictionaries({"content": said}) | st.fixed_dictionaries({"reasoning": said})
+    null = st.sampled_from([{}, {"usage": None}])
+    chunks = st.builds(lambda delta, more: chunk(delta, **more), deltas, null)
+    end = event(chunk({"role": "assistant", "content": "."}, "stop"))
+
+    def written(parts: list[Any], blanks: bool, comment: bool, named: bool, crlf: bool) -> bytes:
+        out = []
+        for part in parts:
+            data = json.dumps(part, separators=None if blanks else (",", ":"), ensure_ascii=blanks)
+            out.append((b"event: chunk\n" if named else b"") + b"data: " + data.encode() + b"\n\n")
+        if comment:
+            out.insert(len(out) // 2, b": keep-alive\n\n")
+        body = b"".join([*out, end, *([USAGE_CHUNK] if usage else []), DONE])
+        return body.replace(b"\n", b"\r\n") if crlf else body
+
+    flags = st.booleans()
+    return st.builds(written, st.lists(chunks, max_size=6), flags, flags, flags, flags)
+
+
+places = st.lists(st.integers(0, 5000), max_size=30)
+
+
+@given(body=streams(), places=places)
+def test_the_bytes_passed_on_are_those_that_came_wherever_they_are_cut(
+    body: bytes, places: list[int]
+) -> None:
+    passage = Passage(stream=True, tells_usage=True)
+    assert passed(passage, cut(body, places)) == body
+    assert passage.done
+    assert passage.fault is None
+    assert passage.finishes == {0: "stop"}
+    assert passage.usage == Usage(input=11, output=7)
+
+
+@given(body=streams(), places=places)
+def test_without_being_asked_usage_is_the_one_thing_that_is_left_out(body: bytes, places: list[int]) -> None:
+    crlf = USAGE_CHUNK.replace(b"\n", b"\r\n")
+    passage = Passage(stream=True, tells_usage=False)
+    assert passed(passage, cut(body, places)) == body.replace(USAGE_CHUNK, b"").replace(crlf, b"")
+    assert passage.usage == Usage(input=11, output=7), "it is known all the same"
+
+
+@given(body=streams(), end=st.integers(0, 5000), places=places)
+def test_what_breaks_off_is_passed_on_in_whole_events(body: bytes, end: int, places: list[int]) -> None:
+    end %= len(body)
+    passage = Passage(stream=True, tells_usage=True)
+    out = passed(passage, cut(body[:end], places))
+    whole = body.startswith(out.rstrip(b"\r\n"))
+    assert whole
+    assert not out or out.endswith((b"\n\n", b"\n\r\n"))
+    assert not passage.done or b"[DONE]" in body[:end]
+
+
+@given(body=streams(), places=places)
+def test_the_model_has_the_name_that_the_client_asked_for(body: bytes, places: list[int]) -> None:
+    passage = Passage(stream=True, tells_usage=True, model_shown="my-alias")
+    out = passed(passage, cut(body, places))
+    told = [json.loads(line[5:]) for line in out.decode().splitlines() if line.startswith("data: {")]
+    came = [json.loads(line[5:]) for line in body.decode().split("\n") if line.startswith("data: {")]
+    assert told == [each | {"model": "my-alias"} for each in came]
+
+
+@pytest.mark.parametrize("size", [1, 7, 4096])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.status == 200])
+def test_every_dialect_is_passed_on_or_fails_as_it_should(name: str, size: int) -> None:
+    case = CASES[name]
+    passage = Passage(stream=True, tells_usage=True)
+    out = passed(passage, [case.body[at : at + size] for at in range(0, len(case.body), size)])
+    if case.stop == "failed":
+        assert (
+            passage.fault is not None
+            or not (passage.done or passage.finishes)
+            or "error" in passage.finishes.values()
+        )
+    else:
+        assert passage.fault is None
+        assert passage.done or passage.finishes
+        if case.usage:
+            assert passage.usage is not None
+            assert (passage.usage.input, passage.usage.output) == case.usage
+    assert passage.fault is None or b"rror" not in out, "an error of the upstream's is not passed on"
+
+
+def test_nothing_is_passed_on_before_the_first_word() -> None:
+    passage = Passage(stream=True, tells_usage=True)
+    role, word = event(chunk({"role": "assistant", "content": ""})), event(chunk({"content": "Hi"}))
+    assert passage.feed(b": queued\n\n" + role) == b""
+    assert passage.feed(word) == b": queued\n\n" + role + word
+    assert passage.feed(word) == word
+
+
+def test_usage_in_the_last_delta_is_taken_out_of_it() -> None:
+    passage = Passage(stream=True, tells_usage=False)
+    out = passage.feed(event(chunk({"content": "Hi"}, "stop", usage=USAGE)) + DONE)
+    assert out == event(chunk({"content": "Hi"}, "stop")) + DONE
+    assert passage.usage == Usage(input=11, output=7)
+
+
+def test_each_choice_has_its_finish_reason() -> None:
+    passage = Passage(stream=True, tells_usage=True)
+    for index, finish in ((1, "length"), (0, "stop")):
+        made = chunk({"content": "a"}, finish)
+        made["choices"][0]["index"] = index
+        passage.feed(event(made))
+    assert passage.finishes == {1: "length", 0: "stop"}
+
+
+WHOLE = {
+    "id": "x",
+    "object": "chat.completion",
+    "model": "m",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+    "usage": USAGE,
+}
+
+
+@given(places=places)
+def test_one_object_is_passed_on_as_it_is(places: list[int]) -> None:
+    body = json.dumps(WHOLE, indent=1).encode()
+    passage = Passage(stream=False, tells_usage=False)
+    assert passed(passage, cut(body, places)) == body
+    assert passage.done
+    assert passage.usage == Usage(input=11, output=7)
+
+
+def test_one_object_gets_the_name_of_the_model_and_keeps_all_else() -> None:
+    body = b'{"model": "m", "seed": 1.50, "choices": []}'
+    passage = Passage(stream=False, tells_usage=False, model_shown="mine")
+    assert passed(passage, [body]) == b'{"model":"mine","seed":1.50,"choices":[]}'
+
+
+def test_one_object_where_a_stream_was_asked_for_becomes_one() -> None:
+    passage = Passage(stream=True, tells_usage=True)
+    lines = passed(passage, [json.dumps(WHOLE).encode()]).decode().split("\n\n")
+    first, last = json.loads(lines[0][6:]), json.loads(lines[1][6:])
+    assert first["object"] == "chat.completion.chunk"
+    assert first["choices"][0]["delta"]["content"] == "Hi"
+    assert (last["choices"], last["usage"]) == ([], USAGE)
+    assert lines[2] == "data: [DONE]"
+
+
+def test_a_stream_where_one_object_was_asked_for_becomes_one() -> None:
+    passage = Passage(stream=False, tells_usage=False)
+    answer = json.loads(passed(passage, [text("Hello.")]))
+    assert answer["object"] == "chat.completion"
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Hello."}
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["usage"] == USAGE
+
+
+def test_an_event_without_an_end_is_given_up() -> None:
+    passage = Passage(stream=True, tells_usage=True, max_event=100)
+    assert passage.feed(b"data: " + b"x" * 200) == b""
+    assert passage.fault is not None
+    assert passage.fault.kind == "too_long"

@@ -1,0 +1,259 @@
+"""Chat Completions in front of Chat Completions: what the upstream can do goes to it and comes back as it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+from codex_proxy.http.app_keys import USAGE as USAGE_BOOK
+from tests.http.serving import WEATHER, Proxy, user
+from tests.mcp.serving import PROGRAM
+from tests.upstreams.cases import DONE, USAGE, Case, chunk, event, stream, text
+from tests.upstreams.serving import Upstream, proxy_before, raw_upstream, upstream
+from tests.upstreams.test_connections import OK, sending
+from tests.waiting import eventually
+
+TOOL: Any = WEATHER
+HEARD = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+FILE = {"type": "file", "file": {"file_id": "file-1"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": "low"}}
+WORDS = {"type": "text", "text": "What is this?"}
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Upstream]:
+    async with upstream() as served:
+        yield served
+
+
+@pytest.fixture
+async def proxy(server: Upstream, tmp_path: Path) -> AsyncIterator[Proxy]:
+    async with proxy_before(server.url, tmp_path) as running:
+        yield running
+
+
+def named(**more: Any) -> dict[str, Any]:
+    """A request for the upstream's own model."""
+    return user(**more) | {"model": "small"}
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+async def test_a_stream_is_the_upstreams_own_bytes(proxy: Proxy, server: Upstream) -> None:
+    first = chunk({"role": "assistant", "content": ""}, id="chatcmpl-UP", system_fingerprint="fp_1")
+    more = chunk({"content": "Hi", "reasoning": "Hm."}, provider="x", service_tier="flex")
+    end = chunk({}, "stop")
+    sent = b": one\n\n" + b"".join(map(event, (first, more, end, {"choices": [], "usage": USAGE}))) + DONE
+    server.script = [sent]
+    answer = await proxy.ask(named(stream=True, stream_options={"include_usage": True}))
+    assert answer.text.encode() == sent
+    assert answer.headers["content-type"].startswith("text/event-stream")
+
+
+async def test_a_whole_answer_is_the_upstreams_own_bytes(proxy: Proxy, server: Upstream) -> None:
+    message = {
+        "role": "assistant",
+        "content": None,
+        "audio": {"id": "audio_1", "data": "UklG", "expires_at": 1},
+    }
+    sent = json.dumps(
+        {"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}, indent=2
+    )
+    server.script = [sent.encode()]
+    answer = await proxy.ask(named(modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"}))
+    assert answer.text == sent
+    asked = server.asked[-1].body
+    assert (asked["modalities"], asked["audio"]["voice"]) == (["text", "audio"], "alloy")
+    assert asked.get("stream") in (None, False)
+
+
+async def test_several_choices_and_log_probabilities_are_the_upstreams(
+    proxy: Proxy, server: Upstream
+) -> None:
+    logprobs = {"content": [{"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": []}]}
+    made = [chunk({"content": "a"}, logprobs=logprobs), chunk({"content": "b"})]
+    made[1]["choices"][0]["index"] = 1
+    made[0]["choices"][0]["logprobs"] = logprobs
+    server.script = [b"".join(map(event, made)) + event(chunk({}, "stop")) + DONE]
+    async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client:
+        answer: Any = await client.chat.completions.create(
+            model="small", messages=[{"role": "user", "content": "?"}], n=2, logprobs=True, top_logprobs=1,
+            tools=[TOOL], stream=True,
+        )  # fmt: skip
+        said = {
+            choice.index: choice async for part in answer for choice in part.choices if choice.delta.content
+        }
+    assert (said[0].delta.content, said[1].delta.content) == ("a", "b")
+    assert said[0].logprobs is not None
+    assert said[0].logprobs.content is not None
+    assert said[0].logprobs.content[0].logprob == -0.1
+    asked = server.asked[-1].body
+    assert (asked["n"], asked["logprobs"], asked["top_logprobs"]) == (2, True, 1)
+
+
+async def test_the_body_reaches_the_upstream_as_it_was_written(tmp_path: Path) -> None:
+    came: list[bytes] = []
+
+    async def talk(reader: Any, writer: Any) -> None:
+        came.append(await reader.readuntil(b"}]}"))
+        await sending(OK, stream({"content": "Hi"}))(reader, writer)
+
+    async with raw_upstream(talk) as url, proxy_before(url, tmp_path) as proxy:
+        body = (
+            b'{"model":"m","temperature":0.70,"seed":9007199254740993,"x_own":{"a":1.0},"reasoning":{"effort":null},'
+            b'"web_search_options":{},"service_tier":"scale","metadata":{"a":"b"},'
+            b'"messages":[{"role":"user","content":"\\u00e9","name":"Ann"}]}'
+        )
+        answer = await proxy.ask(body)
+    assert answer.status == 200
+    assert answer.headers["x-codex-passed-params"] == "x_own"
+    assert "x-codex-ignored-params" not in answer.headers
+    assert came == [body.replace(b',"reasoning":{"effort":null}', b"")]
+
+
+async def test_an_effort_reaches_the_upstream_by_its_one_name(proxy: Proxy, server: Upstream) -> None:
+    await proxy.ask(named(reasoning={"effort": "low"}))
+    assert server.asked[-1].body["reasoning_effort"] == "low"
+    assert "reasoning" not in server.asked[-1].body
+    await proxy.ask(named(reasoning={"max_tokens": 500}))
+    assert server.asked[-1].body["reasoning"] == {"max_tokens": 500}
+
+
+async def test_developers_become_system_for_servers_that_know_no_other(
+    proxy: Proxy, server: Upstream
+) -> None:
+    messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": [WORDS]}]
+    await proxy.ask({"model": "small", "messages": messages})
+    assert server.asked[-1].body["messages"] == [{"role": "system", "content": "Be brief."}, messages[1]]
+
+
+@pytest.mark.parametrize("tools", [[], [WEATHER]])
+async def test_audio_files_and_addresses_of_images_reach_the_upstream(
+    tools: list[Any], proxy: Proxy, server: Upstream
+) -> None:
+    more = {"tools": tools} if tools else {}
+    for part in (HEARD, FILE, IMAGE):
+        content = [WORDS, part]
+        answer = await proxy.ask(
+            {"model": "small", "messages": [{"role": "user", "content": content}], "x_own": 1, "user": "u"}
+            | more
+        )
+        assert answer.status == 200, answer.text
+        asked = server.asked[-1].body
+        assert asked["messages"][-1]["content"] == content
+        assert (asked["x_own"], asked["user"]) == (1, "u")
+        assert answer.headers["x-codex-passed-params"] == "x_own"
+
+
+# --- names and usage ------------------------------------------------------------------------------
+
+
+async def test_a_model_asked_for_by_another_name_is_answered_by_that_name(
+    server: Upstream, tmp_path: Path
+) -> None:
+    async with proxy_before(server.url, tmp_path, model_aliases="mine=large") as proxy:
+        streamed = await proxy.ask(user(stream=True) | {"model": "mine"})
+        assert {frame["model"] for frame in streamed.frames[:-1]} == {"mine"}
+        whole = await proxy.ask(user() | {"model": "mine"})
+        assert whole.body["model"] == "mine"
+    assert [each.body["model"] for each in server.asked] == ["large", "large"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_usage_is_asked_for_booked_and_told_to_whoever_asked(
+    streamed: bool, proxy: Proxy, server: Upstream
+) -> None:
+    answer = await proxy.ask(named(stream=streamed))
+    assert streamed == ("usage" not in answer.text)
+    if streamed:
+        assert server.asked[-1].body["stream_options"] == {"include_usage": True}
+    book = proxy.app[USAGE_BOOK]
+    await book.flush()
+    report = (await proxy.send("GET", "/v1/usage")).text
+    assert '"input_tokens":11' in report
+    assert '"output_tokens":7' in report
+
+
+async def test_max_tokens_are_counted_by_the_upstream_alone(proxy: Proxy, server: Upstream) -> None:
+    server.script = [text("many many words " * 20)] * 2
+    for more in ({}, {"tools": [WEATHER]}):
+        answer = await proxy.ask(named(max_tokens=5, **more))
+        assert answer.body["choices"][0]["message"]["content"] == "many many words " * 20
+        assert server.asked[-1].body["max_tokens"] == 5
+
+
+async def test_an_upstream_that_knows_no_stream_options_is_asked_without_them(
+    proxy: Proxy, server: Upstream
+) -> None:
+    refusal = Case(400, {}, ['{"error":{"message":"Unknown parameter: stream_options"}}'], [], "failed")
+    server.script = [refusal]
+    for _ in range(2):
+        assert (await proxy.ask(named(stream=True))).frames[-1] == "[DONE]"
+    assert ["stream_options" in each.body for each in server.asked] == [True, False, False]
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+async def test_limits_and_refusals_come_with_the_upstreams_words(proxy: Proxy, server: Upstream) -> None:
+    busy = '{"error":{"message":"Slow down, please.","type":"rate_limit_error"}}'
+    bad = '{"error":{"message":"n is too large.","type":"invalid_request_error","param":"n","code":"bad_n"}}'
+    server.script = [
+        Case(429, {"Retry-After": "7"}, [busy], [], "failed"),
+        Case(400, {}, [bad], [], "failed"),
+    ]
+    answer = await proxy.ask(named(stream=True))
+    assert (answer.status, answer.headers["Retry-After"]) == (429, "7")
+    assert "Slow down, please." in answer.error["message"]
+    answer = await proxy.ask(named(n=3))
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "bad_n", "n")
+    assert "n is too large." in answer.error["message"]
+
+
+@pytest.mark.parametrize("rest", [b"", b'data: {"choi', event({"error": {"message": "Overloaded"}})])
+async def test_what_breaks_off_behind_the_first_word_is_an_error_frame_behind_it(
+    rest: bytes, tmp_path: Path
+) -> None:
+    word = event(chunk({"content": "Hi"}))
+    async with raw_upstream(sending(OK, word, rest)) as url, proxy_before(url, tmp_path) as proxy:
+        answer = await proxy.ask(named(stream=True) | {"model": "m"})
+        assert answer.text.encode().startswith(word)
+        assert [sorted(frame) for frame in answer.frames[1:-1]] == [["error"]]
+        whole = await proxy.ask(named() | {"model": "m"})
+    assert whole.status in (502, 503)
+
+
+async def test_a_client_that_leaves_closes_the_connection_to_the_upstream(
+    proxy: Proxy, server: Upstream
+) -> None:
+    server.script = [event(chunk({"content": "Hi"})) + event(chunk({"content": "x"})) * 3]
+    server.held.clear()
+    async with proxy.open(named(stream=True)) as reply:
+        await reply.content.readany()
+        reply.close()
+    await eventually(server.closed.is_set)
+    await proxy.settled()
+
+
+# --- where this server has something to do --------------------------------------------------------
+
+
+async def test_with_tools_of_this_server_the_answer_is_its_own(server: Upstream, tmp_path: Path) -> None:
+    config = tmp_path / "mcp.json"
+    config.write_text(
+        json.dumps({"mcpServers": {"files": {"command": sys.executable, "args": [PROGRAM, "stdio"]}}})
+    )
+    async with proxy_before(server.url, tmp_path, mcp_config=config) as proxy:
+        answer = await proxy.ask(named(n=2, x_own=1))
+        assert [choice["index"] for choice in answer.body["choices"]] == [0, 1]
+        assert "n" not in server.asked[-1].body
+        assert server.asked[-1].body["x_own"] == 1
+        refused = await proxy.ask(named(logprobs=True))
+        assert (refused.status, refused.error["param"]) == (400, "logprobs")
