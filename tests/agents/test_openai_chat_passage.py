@@ -102,7 +102,7 @@ def test_what_breaks_off_is_passed_on_in_whole_events(body: bytes, end: int, pla
 def test_the_model_has_the_name_that_the_client_asked_for(body: bytes, places: list[int]) -> None:
     passage = Passage(stream=True, tells_usage=True, model_shown="my-alias")
     out = passed(passage, cut(body, places))
-    told = [json.loads(line[5:]) for line in out.decode().splitlines() if line.startswith("data: {")]
+    told = [json.loads(line[5:]) for line in out.decode().split("\n") if line.startswith("data: {")]
     came = [json.loads(line[5:]) for line in body.decode().split("\n") if line.startswith("data: {")]
     assert told == [each | {"model": "my-alias"} for each in came]
 
