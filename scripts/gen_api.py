@@ -67,6 +67,10 @@ TOLD = (
         "`x-codex-passed-params`",
         "parameters that this server does not know and has passed on to the agent's server, separated by commas",
     ),
+    (
+        "`x-codex-estimated`",
+        "`true`: the answer of `count_tokens` is an estimate, and no less than the truth",
+    ),
     ("`x-codex-history`", "`flattened`: the agent takes no history, so it was told as one text"),
     (
         "`x-ratelimit-limit-requests`, `x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests`",

@@ -30,8 +30,8 @@ _MIN_ENGLISH: Final = 0.05
 _MAX_SIGNS: Final = 0.35
 """Runs of signs for each word of a text that is prose, and neither code nor data."""
 
-_BLOB: Final = re.compile(r"(?=[^\d]{0,40}\d)(?=[^A-Z]{0,20}[A-Z])[A-Za-z0-9+/=_-]{48,}")
-"""Base64, a key, or whatever else has no words: letters and digits without an end."""
+_BLOB: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{48,}+")
+"""What may be base64, a key, or something else without words: letters and digits without an end."""
 _BLOB_COST: Final = 0.78
 _CAPITAL: Final = 0.35
 """A letter of a word in capitals."""
@@ -70,13 +70,14 @@ _FEW: Final = 3
 """Signs in a row that are mostly one token."""
 
 
-def most_tokens(text: str) -> int:
-    """A number of tokens that the text does not exceed; 0 for none."""
-    known: dict[str, _Piece] = {}
+def most_tokens(text: str, known: dict[str, Piece] | None = None) -> int:
+    """A number of tokens that the text does not exceed; 0 for none. `known`: for several texts, what is known of pieces
+    that they share."""
+    known = {} if known is None else known
     return math.ceil(sum(_chunk(text[at : at + _CHUNK], known) for at in range(0, len(text), _CHUNK)))
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """What a piece of a text adds to the counts of its chunk."""
 
     words: int = 0
@@ -87,12 +88,13 @@ class _Piece(NamedTuple):
     """Tokens, whatever the chunk is."""
 
 
-def _chunk(text: str, known: dict[str, _Piece]) -> float:
+def _chunk(text: str, known: dict[str, Piece]) -> float:
     words = signs = 0
     plain = other = 0.0
-    if _BLOB.search(text) is not None:
-        other = sum(map(_blob, _BLOB.findall(text)))
-        text = _BLOB.sub(" ", text)
+    blobs = [found for found in _BLOB.findall(text) if _is_blob(found)]
+    if blobs:
+        other = sum(map(_blob, blobs))
+        text = _BLOB.sub(lambda found: " " if _is_blob(found[0]) else found[0], text)
     for kind, piece in pieces(text):
         found = known.get(piece)
         if found is None:
@@ -106,23 +108,28 @@ def _chunk(text: str, known: dict[str, _Piece]) -> float:
     return plain * (_MARGIN if is_english or is_code else _OTHER_LANGUAGE) + other
 
 
+def _is_blob(text: str) -> bool:
+    """Whether it has small letters, capitals and digits; a path or a line has not."""
+    return not text.islower() and not text.isupper() and any(map(str.isdigit, text))
+
+
 def _blob(text: str) -> float:
     return max(len(text) * _BLOB_COST, sum(piece_cost(kind, piece) for kind, piece in pieces(text)))
 
 
-def _measured(kind: int, piece: str) -> _Piece:
+def _measured(kind: int, piece: str) -> Piece:
     cost = piece_cost(kind, piece)
     if kind == WORD:
         if piece.isascii():
-            return _Piece(words=1, plain=max(cost, len(piece) * _CAPITAL) if piece.isupper() else cost)
-        return _Piece(words=1, other=max(cost, _by_character(piece)))
+            return Piece(words=1, plain=max(cost, len(piece) * _CAPITAL) if piece.isupper() else cost)
+        return Piece(words=1, other=max(cost, _by_character(piece)))
     if kind == SIGNS:
-        return _Piece(signs=1, other=max(cost * _MARGIN, _signs(piece)))
+        return Piece(signs=1, other=max(cost * _MARGIN, _signs(piece)))
     if kind == SPACE:
-        return _Piece(other=max(cost * _MARGIN, len(piece) / (12 if len(set(piece)) == 1 else 2)))
+        return Piece(other=max(cost * _MARGIN, len(piece) / (12 if len(set(piece)) == 1 else 2)))
     if kind == DENSE_RUN or not piece.isascii():
-        return _Piece(other=max(cost, _by_character(piece)))
-    return _Piece(other=cost * (_MARGIN if kind else _CONTROL))
+        return Piece(other=max(cost, _by_character(piece)))
+    return Piece(other=cost * (_MARGIN if kind else _CONTROL))
 
 
 def _signs(piece: str) -> float:

@@ -11,7 +11,7 @@ from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http import conversations
 from codex_proxy.http.chat import chat_completions
 from codex_proxy.http.endpoint import Endpoint, Parameter
-from codex_proxy.http.messages import messages
+from codex_proxy.http.messages import count_message_tokens, messages
 from codex_proxy.http.metrics import METER, metrics
 from codex_proxy.http.responses import stored
 from codex_proxy.http.responses.context_requests import compact, count_input_tokens
@@ -128,6 +128,22 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "serving agent cannot do. Nothing else that the messages say is refused, and no unknown field.",
         answers={"200": ref("Message")},
         streams="MessageEvent",
+    ),
+    Endpoint(
+        method="POST",
+        path="/messages/count_tokens",
+        handler=count_message_tokens,
+        name="count_message_tokens",
+        chapter="Messages",
+        kind="read",
+        errors="messages",
+        counted=False,
+        summary="How many tokens a request of this API has at most.",
+        description="An estimate that is not below the model's own count of code, data and prose, since a client that "
+        "is told too few does not shorten its conversation in time. No turn is run, and it counts against no limit.",
+        parameters=(BETA,),
+        body="MessagesRequest",
+        answers={"200": ref("MessageTokens")},
     ),
     Endpoint(
         method="GET",

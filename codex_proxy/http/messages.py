@@ -1,8 +1,10 @@
-"""POST /v1/messages: from a body in Anthropic's form to a run, and back to an answer."""
+"""POST /v1/messages: from a body in Anthropic's form to a run, and back to an answer; and its count of tokens."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Literal
 
@@ -17,12 +19,13 @@ from codex_proxy.http.body import hints_of, parsed_from, read_body
 from codex_proxy.http.endpoint import REQUEST_ID
 from codex_proxy.http.exchange import LogReader, streamed, whole
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
-from codex_proxy.http.replies import agent_headers
+from codex_proxy.http.replies import agent_headers, json_response
 from codex_proxy.http.sources import OneRun, start
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.http.turn_timings import TurnTimings
 from codex_proxy.surfaces.messages.content import PING
+from codex_proxy.surfaces.messages.count import count_tokens
 from codex_proxy.surfaces.messages.errors import prompt_too_long
 from codex_proxy.surfaces.messages.parse import ParsedMessages, parse
 from codex_proxy.surfaces.messages.render import MessagesRenderer
@@ -80,6 +83,25 @@ async def messages(request: web.Request) -> web.StreamResponse:
         raise Fault(_as_clients_know_it(fault.failure, turn, request)) from None
     finally:
         request[NOTES] |= _ending(renderer, timings)
+
+
+_COUNTER: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="count")
+"""A long body takes a second for each megabyte, in which others are served; two, so that it holds no short one up."""
+_COUNTED_HERE: Final = 4 << 10
+"""Bytes of a body that are counted on the spot, in 5 ms at most."""
+
+
+async def count_message_tokens(request: web.Request) -> web.Response:
+    """POST /v1/messages/count_tokens: how many tokens the request has at most. No turn is run."""
+    body, catalog = await read_body(request), request.app[CATALOG]
+    if len(body) <= _COUNTED_HERE:
+        tokens = count_tokens(body, catalog)
+    else:
+        loop = asyncio.get_running_loop()
+        tokens = await loop.run_in_executor(_COUNTER, count_tokens, body, catalog)
+    response = json_response({"input_tokens": tokens})
+    response.headers["x-codex-estimated"] = "true"
+    return response
 
 
 async def _parsed(request: web.Request) -> ParsedMessages:

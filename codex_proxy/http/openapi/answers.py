@@ -180,6 +180,7 @@ MESSAGES: Final[dict[str, Schema]] = {
             "usage": ref("MessageUsage"),
         }
     ),
+    "MessageTokens": record({"input_tokens": COUNT}),
     "MessageEvent": record(
         {"type": one_of(*EVENT_TYPES)},
         {"message": ref("Message"), "index": COUNT, "usage": ref("MessageUsage")},

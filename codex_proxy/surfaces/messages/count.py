@@ -1,0 +1,142 @@
+"""How many tokens a request of Anthropic's API has at most, for `POST /v1/messages/count_tokens`.
+
+In: the body's bytes. Out: a number that the model's own count does not exceed, since a client that is told too few does
+not shorten its conversation in time. Nothing of the request is refused but what is no request: every kind of block is
+counted, known or not. Raises `Fault` INVALID_REQUEST or MODEL_NOT_FOUND.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.core.images import picture_of
+from codex_proxy.core.token_bound import Piece, most_tokens
+from codex_proxy.surfaces.messages.wire import InputMessage, parse_body
+from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
+
+_REQUEST: Final = 16
+"""Tokens of an answer's beginning, and of what stands around the instructions."""
+_MESSAGE: Final = 8
+_TOOL: Final = 16
+_BLOCK: Final = 4
+
+_TILE: Final = 512
+_TILE_TOKENS: Final = 170
+_PATCH: Final = 32
+_PATCH_TOKENS: Final = 1.7
+_MAX_IMAGE: Final = 2_700
+"""The largest image costs this much, as does one whose size is not known."""
+
+_STATE_LETTERS: Final = 5
+"""Letters of sealed reasoning for each of its tokens, at least: it is base64 of what is longer than the text."""
+_PDF_LETTERS: Final = 3
+"""Letters of a PDF in base64 for each token of its text, at least: text in it is packed, and fonts come along."""
+_MAX_PDF: Final = 200_000
+
+_SEALED: Final = frozenset({"data", "signature", "encrypted_content"})
+_NOT_SHOWN: Final = frozenset({"cache_control", "type", "id", "tool_use_id"})
+_NOT_OFFERED: Final = _NOT_SHOWN | {"defer_loading", "eager_input_streaming", "strict"}
+
+
+def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
+    """Returns a bound from above for the tokens of a request's system prompt, tools and messages."""
+    request = parse_body(body)
+    resolve(request.model or DEFAULT_NAME, catalog)
+    counter = _Counter()
+    loaded = _tools_named(request.messages)
+    offered = [
+        tool for tool in request.tools or () if not tool.get("defer_loading") or tool.get("name") in loaded
+    ]
+    wanted = request.output_config.format if request.output_config else request.output_format
+    return (
+        _REQUEST
+        + counter.content(request.system)
+        + sum(_MESSAGE + counter.content(each.content) for each in request.messages)
+        + sum(_TOOL + counter.value(_shown(tool)) for tool in offered)
+        + (counter.value(wanted.schema_) if wanted else 0)
+    )
+
+
+class _Counter:
+    """Counts the parts of one request, whose texts have many pieces in common."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Piece] = {}
+
+    def content(self, content: Any) -> int:
+        """The tokens of a string, or of blocks."""
+        if isinstance(content, str):
+            return most_tokens(content, self._known)
+        if isinstance(content, list):
+            return sum(_BLOCK + self._block(block) for block in content)
+        return 0
+
+    def value(self, value: Any) -> int:
+        """The tokens of a value as the model is shown it: a text, or JSON."""
+        if value is None:
+            return 0
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        return most_tokens(text, self._known)
+
+    def _block(self, block: Any) -> int:
+        if not isinstance(block, dict):
+            return self.value(block)
+        kind, source = block.get("type"), block.get("source")
+        if kind == "thinking":
+            return 0  # a summary, which the model is not shown again
+        if kind == "image":
+            return _image(source)
+        if kind == "document" and isinstance(source, dict):
+            return self.value([block.get("title"), block.get("context")]) + self._document(source)
+        nested = block.get("content")
+        known = self.content(nested) if isinstance(nested, list | str) else None
+        return (known or 0) + sum(
+            _sealed(value) if field in _SEALED else self.value(value)
+            for field, value in block.items()
+            if field not in _NOT_SHOWN and not (field == "content" and known is not None)
+        )
+
+    def _document(self, source: dict[str, Any]) -> int:
+        data = source.get("data")
+        if source.get("type") == "base64":
+            return min(_MAX_PDF, len(data) // _PDF_LETTERS) if isinstance(data, str) else 0
+        return self.content(source.get("content")) + self.content(data)
+
+
+def _image(source: Any) -> int:
+    """The tokens of an image by its size: in tiles or in patches, whichever costs more."""
+    data = source.get("data") if isinstance(source, dict) else None
+    picture = picture_of(data) if isinstance(data, str) else None
+    if picture is None:
+        return _MAX_IMAGE
+    tiles = math.ceil(picture.width / _TILE) * math.ceil(picture.height / _TILE) * _TILE_TOKENS
+    patches = math.ceil(picture.width / _PATCH) * math.ceil(picture.height / _PATCH) * _PATCH_TOKENS
+    return min(_MAX_IMAGE, 100 + math.ceil(max(tiles, patches)))
+
+
+def _sealed(value: Any) -> int:
+    return len(value) // _STATE_LETTERS if isinstance(value, str) else 0
+
+
+def _tools_named(messages: Iterable[InputMessage]) -> set[str]:
+    """The tools that are referred to or called in the messages: a deferred one is shown from there on."""
+    named: set[str] = set()
+    waiting = [each.content for each in messages if isinstance(each.content, list)]
+    while waiting:
+        for block in waiting.pop():
+            if not isinstance(block, dict):
+                continue
+            names = (block.get("tool_name"), block.get("name"))
+            named.update(name for name in names if isinstance(name, str))
+            if isinstance(block.get("content"), list):
+                waiting.append(block["content"])
+    return named
+
+
+def _shown(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool without what only the server reads."""
+    return {name: value for name, value in tool.items() if name not in _NOT_OFFERED}
