@@ -26,7 +26,6 @@ from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.config import Settings, default_state_dir, split_list
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.keys import NOBODY, KeysError
-from codex_proxy.core.quotas import ByteBudget, RateLimits, RunningRequests
 from codex_proxy.core.safety import Protected
 from codex_proxy.files import private
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS, USAGE
@@ -37,11 +36,11 @@ from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.messages import MESSAGES_OPTIONS, MessagesOptions
 from codex_proxy.http.metrics import add_metrics
 from codex_proxy.http.middleware.access import HOSTS, MAX_LINE, PASSES_KEYS
-from codex_proxy.http.middleware.body_budget import BODY_BUDGET
+from codex_proxy.http.middleware.body_budget import BODY_BUDGET, ByteBudget
 from codex_proxy.http.middleware.content_log import log_contents
 from codex_proxy.http.middleware.forwarded import TRUSTED_PROXIES, Network
 from codex_proxy.http.middleware.origins import ORIGINS, is_origin
-from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RequestLimits
+from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RateLimits, RequestLimits, RunningRequests
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
 from codex_proxy.http.server import Runner, application
 from codex_proxy.http.server_info import ENVIRONMENT, MADE_UP, STARTED
@@ -49,17 +48,16 @@ from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSl
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.keys_file import Keyring
 from codex_proxy.protected_paths import protected_paths, write_conflict
+from codex_proxy.responses.background import recover_responses, unfinished_responses
 from codex_proxy.responses.background_responses import BackgroundResponses
-from codex_proxy.responses.conversation_turns import ConversationTurns
-from codex_proxy.responses.recovery import recover_responses, unfinished_responses
-from codex_proxy.responses.service import ResponsesService
+from codex_proxy.responses.service import ConversationTurns, ResponsesService
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.store.base import StoredResponse, StoreError
+from codex_proxy.store.health import WriteCheck
 from codex_proxy.store.usage import RamUsage
 from codex_proxy.store.usage_recorder import UsageRecorder
-from codex_proxy.store.write_check import WriteCheck
 from codex_proxy.store_lifecycle import StoreLifecycle, StoreOpenError, open_store_lifecycle, step_memory_of
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.messages.parse import MessagesSettings

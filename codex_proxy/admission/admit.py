@@ -25,11 +25,10 @@ from codex_proxy.agents.agent import Agent, serving
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryMessage, ImagePart
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.schemas import check_schemas
 from codex_proxy.runs.server_calls import approved_calls
 from codex_proxy.surfaces.responses.mcp_offers import choice_with
 from codex_proxy.surfaces.responses.tools import McpOffer
-from codex_proxy.workers.schema_checks import SchemaChecks
+from codex_proxy.workers.schema_checks import SchemaChecks, check_schemas
 
 NO_MCP = (
     "This server connects to no MCP server that a request names: have the operator allow its `server_url` in "

@@ -9,7 +9,7 @@ from aiohttp import web
 from codex_proxy.http.app_keys import CLOCK, RUNS, USAGE
 from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.http.replies import json_response
-from codex_proxy.responses.store_faults import store_errors_as_faults
+from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.usage import UsageQuery
 from codex_proxy.surfaces.usage_report import Row, limits_object, page_of, report_of
 

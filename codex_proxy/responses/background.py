@@ -1,25 +1,286 @@
-"""Creates and cancels responses in the background."""
+"""Responses in the background: created, cancelled, run without their client until they end, and recovered after a
+restart.
+
+The store has one before its client gets its id. Where it streams, frames are stored before readers get them, so that it
+can be followed from any frame on, now or later. One that the end of a server has cut off is run again, or fails.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
+import structlog
 
 from codex_proxy.admission.clients import Client
-from codex_proxy.core.faults import STOPPING, Fault, bad_request
-from codex_proxy.responses.background_response import RETRY_SECONDS, BackgroundResponse, can_run_again
+from codex_proxy.core.events import TurnEnded
+from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.pdfs import PdfTexts
 from codex_proxy.responses.context import read_context
-from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context, renderer_of
-from codex_proxy.responses.recovery import recovery_of
-from codex_proxy.responses.saving import end_stored_response
+from codex_proxy.responses.frame_buffer import Frames
+from codex_proxy.responses.prepare import (
+    PreparedResponse,
+    prepare,
+    prepare_in_context,
+    renderer_of,
+    start_run,
+)
+from codex_proxy.responses.running import RunningResponse
+from codex_proxy.responses.saving import conversation_append, end_stored_response, output_items
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.responses.store_faults import failure_of, required_store, store_errors_as_faults
-from codex_proxy.store.base import Store, StoredResponse, StoreError, StoreUnavailable
+from codex_proxy.runs.event_log import Cursor
+from codex_proxy.runs.run import Run
+from codex_proxy.store.base import (
+    UNFINISHED,
+    Frame,
+    NotStored,
+    Store,
+    StoredItem,
+    StoredResponse,
+    StoreError,
+    StoreUnavailable,
+)
+from codex_proxy.store.health import failure_of, required_store, store_errors_as_faults
 from codex_proxy.surfaces.base import RequestHints, json_bytes
-from codex_proxy.surfaces.responses.objects import cancelled
-from codex_proxy.surfaces.responses.parse import ParsedResponse
+from codex_proxy.surfaces.responses.objects import cancelled, failed
+from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
+from codex_proxy.workers.pdf_reader import parsed_with_pdfs
+from codex_proxy.workers.slots import Slot
+
+log = structlog.get_logger(__name__)
+
+RETRY_SECONDS = 2.0
+"""Between two tries to start the turn, or to save the end."""
+
+
+class BackgroundResponse(RunningResponse):
+    """Started for a response that the store has as `queued`."""
+
+    def __init__(self, service: ResponsesService, prepared: PreparedResponse, store: Store) -> None:
+        super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)
+        self._store = store
+        self._slot: Slot | None = None
+        self._unstored: Frames = []
+        self._saved = False
+
+    # --- its start ------------------------------------------------------------------------------
+
+    async def _start(self) -> Run:
+        """Waits for a slot and for its conversation, without a bound, then starts the turn."""
+        self._slot = await self._service.background.slots.take(self.owner)
+        try:
+            if self._prepared.parsed.conversation is not None:
+                await self._enter_conversation()
+            while True:
+                run = await self._try_to_start()
+                if run is not None:
+                    return run
+        except BaseException:
+            self._slot.give_back()
+            raise
+
+    async def _enter_conversation(self) -> None:
+        """Prepares the response anew: its context is the conversation as it is now."""
+        old = self._prepared
+        self._prepared = await prepare(
+            self._service, old.parsed, old.owner, id=old.id, created=old.created, wait=None
+        )
+
+    async def _try_to_start(self) -> Run | None:
+        """Starts the turn. Returns None, after some time, where there is no room for it. Raises `Fault`."""
+        try:
+            return await start_run(self._service, self._prepared)
+        except Fault as fault:
+            if fault.failure.kind is not FaultKind.CONCURRENCY_EXCEEDED:
+                raise
+        held = self._prepared.held is not None
+        self._prepared.release()
+        with contextlib.suppress(TimeoutError):  # where the server stops, the next try raises that
+            async with asyncio.timeout(RETRY_SECONDS):
+                await self._service.runs.until_draining()
+        if held:
+            await self._enter_conversation()
+        return None
+
+    async def _render_log(self, cursor: Cursor) -> TurnEnded:
+        await self._mark_running()
+        return await super()._render_log(cursor)
+
+    async def _mark_running(self) -> None:
+        status = "in_progress"
+        json = json_bytes({**self._renderer.snapshot(), "status": status})
+        with contextlib.suppress(StoreError):  # it shows as queued; nothing depends on it
+            await self._store.update_response(
+                self.owner, self.id, status=status, json=json, only_from=UNFINISHED
+            )
+
+    # --- its frames -----------------------------------------------------------------------------
+
+    async def _release(self, frames: Frames) -> None:
+        with contextlib.suppress(StoreError):  # they are kept for the next try
+            await self._store_frames(frames)
+
+    async def _store_frames(self, frames: Frames) -> None:
+        """Stores and releases frames, with those that could not be stored before. Raises `StoreError`."""
+        self._unstored += frames
+        if self._unstored:
+            await self._store.append_frames(self.owner, self.id, [Frame(*each) for each in self._unstored])
+            self._release_unstored()
+
+    def _release_unstored(self) -> None:
+        frames, self._unstored = self._unstored, []
+        self.buffer.append(frames)
+
+    # --- its end --------------------------------------------------------------------------------
+
+    async def _finish(self, ended: TurnEnded) -> None:
+        if self._runs_again(ended.failure):
+            self.failure = ended.failure
+        else:
+            await super()._finish(ended)
+
+    def _runs_again(self, failure: Failure | None) -> bool:
+        """Whether the server stops in the middle of a turn that its next start will run again."""
+        stops = failure is not None and failure.kind is FaultKind.STOPPING
+        return stops and can_run_again(self._service, self._prepared)
+
+    async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
+        if self._run is not None:
+            await self._save_end(final, output_items(self._service, final, self._run))
+
+    async def _save_end(self, final: dict[str, Any], output: Sequence[StoredItem]) -> None:
+        append = conversation_append(self._prepared.parsed, final["status"])
+        await end_stored_response(self._service, self._store, self.owner, final, output=output, append=append)
+        self._saved = True
+
+    async def _complete(self, frames: Frames) -> None:
+        """Goes on trying to save the end, then releases the last frames."""
+        assert self.final is not None
+        while not self._saved:
+            try:
+                await self._save_end(self.final, ())
+            except StoreError as error:
+                log.error("background_end_not_saved", reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+        try:
+            await self._store_frames(frames)
+        except NotStored:
+            """It was deleted. Its readers find that out from the store."""
+        except StoreError:
+            self._release_unstored()  # later readers get a last frame that is made of the object
+
+    def _close(self) -> None:
+        super()._close()
+        if self._slot is not None:
+            self._slot.give_back()
+
+
+def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
+    """Whether the next start of the server may run this turn again: it changes nothing, and nobody reads it before its
+    end. A turn with tools of the server may have changed something."""
+    parsed = prepared.parsed
+    return (
+        service.background_recovery == "rerun"
+        and prepared.turn.mode == "model"
+        and not service.admission.has_server_tools
+        and not parsed.stream
+    )
+
+
+CUT_OFF = Failure(
+    kind=FaultKind.UNAVAILABLE,
+    message="The server was started anew while this response was under way. Create it again.",
+)
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """The request of a turn that can be run again, as the store keeps it."""
+
+    body: str
+    mode: str | None
+    workdir: str | None
+    activity: str | None
+
+
+def recovery_of(body: bytes, hints: RequestHints) -> bytes:
+    """Encodes the request of a turn that can be run again."""
+    return msgspec.json.encode(Recovery(body.decode(), hints.mode, hints.workdir, hints.activity))
+
+
+async def unfinished_responses(service: ResponsesService) -> list[StoredResponse]:
+    """Reads what an earlier server left unfinished. To be called before requests are taken. Raises `StoreError`."""
+    store = service.store
+    return [] if store is None else await store.unfinished_responses()
+
+
+async def recover_responses(service: ResponsesService, left: Sequence[StoredResponse]) -> None:
+    """Runs each of these again, or fails it. Where the store does not take that now, goes on trying in a task."""
+    store = service.store
+    if store is None:
+        return
+    refused = [found for found in left if not await _recovered(service, store, found)]
+    if refused:
+        service.background.tasks.spawn(_recover_until_stored(service, store, refused))
+
+
+async def _recover_until_stored(
+    service: ResponsesService, store: Store, left: Sequence[StoredResponse]
+) -> None:
+    for found in left:
+        while not await _recovered(service, store, found):  # noqa: ASYNC110 - a disk gives no event
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _recovered(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
+    """Runs it again or fails it. Returns False where the store does not take its end."""
+    try:
+        if not await _run_again(service, store, found):
+            await _fail(service, store, found)
+    except StoreError as error:
+        log.error("background_not_recovered", id=found.id, reason=str(error))
+        return False
+    return True
+
+
+async def _run_again(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
+    if service.background_recovery != "rerun" or not found.recovery:
+        return False
+    try:
+        recovery = msgspec.json.decode(found.recovery, type=Recovery)
+        hints = RequestHints(mode=recovery.mode, workdir=recovery.workdir, activity=recovery.activity)
+
+        async def parsed_again(pdfs: PdfTexts | None) -> ParsedResponse:
+            return parse(
+                recovery.body.encode(),
+                settings=service.clients.named(found.owner).responses,
+                catalog=service.catalog,
+                headers=hints,
+                pdfs=pdfs,
+            )
+
+        parsed = await parsed_with_pdfs(parsed_again, service.pdfs, found.owner)
+        context = await read_context(parsed, store, found.owner, service.ids, found.created)
+        prepared = await prepare_in_context(
+            service, parsed, context, found.owner, id=found.id, created=found.created
+        )
+    except Fault as fault:
+        log.warning("background_not_run_again", id=found.id, reason=fault.failure.kind.value)
+        return False
+    except msgspec.DecodeError:
+        log.warning("background_not_run_again", id=found.id, reason="written by another version")
+        return False
+    log.info("background_run_again", id=found.id)
+    service.background.start(BackgroundResponse(service, prepared, store))
+    return True
+
+
+async def _fail(service: ResponsesService, store: Store, found: StoredResponse) -> None:
+    object = failed(msgspec.json.decode(found.json), CUT_OFF)
+    await end_stored_response(service, store, found.owner, object)
+    log.warning("background_cut_off", id=found.id)
 
 
 class HeldBody(Protocol):

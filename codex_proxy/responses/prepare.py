@@ -12,8 +12,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
 from codex_proxy.responses.context import Context, ContextItem, read_context, turn_in_context
-from codex_proxy.responses.conversation_turns import ConversationTurn
-from codex_proxy.responses.service import ResponsesService
+from codex_proxy.responses.service import ConversationTurn, ResponsesService
 from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.responses.mcp_offers import listed_in

@@ -1,7 +1,10 @@
-"""What all responses of a server share: its parts, and what the operator decided about responses."""
+"""What all responses of a server share: its parts, what the operator decided about responses, and the order in which
+the turns of one conversation run: one after the other, each waiting for the one before it, for a bounded time.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -9,16 +12,69 @@ import msgspec
 
 from codex_proxy.admission.admit import Admission
 from codex_proxy.admission.clients import Clients
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock, IdSource
 from codex_proxy.responses.background_responses import BackgroundResponses
-from codex_proxy.responses.conversation_turns import ConversationTurns
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.store.base import PendingWebhook, Store
+from codex_proxy.store.health import WriteCheck
 from codex_proxy.store.usage_recorder import UsageRecorder
-from codex_proxy.store.write_check import WriteCheck
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.responses.profile import Profile
 from codex_proxy.workers.pdf_reader import PdfReader
+
+
+class ConversationTurn:
+    """The right to continue a conversation. `release` gives it to the next turn; calling it again does nothing."""
+
+    def __init__(self, turns: ConversationTurns, key: tuple[str, str]) -> None:
+        self._turns: ConversationTurns | None = turns
+        self._key = key
+
+    def release(self) -> None:
+        turns, self._turns = self._turns, None
+        if turns is not None:
+            turns.give_back(self._key)
+
+
+class ConversationTurns:
+    """Locks, one per conversation that a turn continues or waits for."""
+
+    def __init__(self) -> None:
+        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._wanted: dict[tuple[str, str], int] = {}
+
+    async def enter(self, owner: str, conversation_id: str, within: float | None) -> ConversationTurn:
+        """Waits for the turn that runs, at most `within` seconds (None: without a bound). Raises `Fault`
+        CONCURRENCY_EXCEEDED after that time."""
+        key = (owner, conversation_id)
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        self._wanted[key] = self._wanted.get(key, 0) + 1
+        try:
+            async with asyncio.timeout(within):
+                await lock.acquire()
+        except TimeoutError:
+            self._forget(key)
+            raise Fault(
+                Failure(
+                    kind=FaultKind.CONCURRENCY_EXCEEDED,
+                    message="Another turn of this conversation is still running. Try again when it has ended.",
+                    retry_after=5,
+                )
+            ) from None
+        except BaseException:
+            self._forget(key)
+            raise
+        return ConversationTurn(self, key)
+
+    def give_back(self, key: tuple[str, str]) -> None:
+        self._locks[key].release()
+        self._forget(key)
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        self._wanted[key] -= 1
+        if not self._wanted[key]:
+            del self._wanted[key], self._locks[key]
 
 
 class Webhooks(Protocol):

@@ -15,7 +15,7 @@ from codex_proxy.core.attempts import (
     FailedAttempts,
     TooManyWaitError,
 )
-from tests.core.test_rate import Hands
+from tests.http.test_request_limits import Hands
 
 ADDRESS = "192.0.2.1"
 

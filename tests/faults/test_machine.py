@@ -264,8 +264,8 @@ async def test_a_store_that_takes_nothing_fails_what_was_to_be_stored_and_nothin
 async def test_a_server_whose_store_takes_nothing_is_not_ready_until_it_does(
     there: Scene, trouble: Callable[[Scene], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.store.write_check.FRESH_SECONDS", 0.0)
-    monkeypatch.setattr("codex_proxy.store.write_check.FRESH_TROUBLE_SECONDS", 0.0)
+    monkeypatch.setattr("codex_proxy.store.health.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("codex_proxy.store.health.FRESH_TROUBLE_SECONDS", 0.0)
     mode = RESPONSES[1]
     before = (await there.ask(mode, "[[fake:text say=Stored.]]")).body["id"]
     no_room_left(there)

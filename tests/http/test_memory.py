@@ -24,7 +24,7 @@ from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Child
-from codex_proxy.responses.background_response import BackgroundResponse
+from codex_proxy.responses.background import BackgroundResponse
 from codex_proxy.responses.context import Context
 from codex_proxy.responses.foreground import ForegroundResponse, ResponseReader
 from codex_proxy.responses.frame_buffer import FrameBuffer, FrameReader

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from codex_proxy.store.sqlite.writer import Writer, _Write
+from codex_proxy.store.sqlite.connections import Writer, _Write
 from tests.waiting import PATIENCE
 
 ADDRESS = re.compile(r"serves on (http://\S+)/v1")

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, NotFoundError
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import Fault
-from codex_proxy.responses import background_response
+from codex_proxy.responses import background
 from codex_proxy.responses.background_responses import BackgroundResponses
 from codex_proxy.store.base import StoredResponse
 from tests.faults.scene import agent_of, write_program
@@ -241,7 +241,7 @@ async def test_a_server_that_stops_fails_what_runs_with_a_reason(tmp_path: Path)
 async def test_a_server_that_stops_fails_what_waits_for_a_place_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background_response, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(background, "RETRY_SECONDS", 0.05)
     async with holding(tmp_path, max_running_turns=1, max_queued_turns=0) as (proxy, client, _):
         in_front = asyncio.ensure_future(ask(proxy, HELD))
         await until(lambda: proxy.server.manager.running == 1)

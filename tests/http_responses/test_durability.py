@@ -160,7 +160,7 @@ async def test_a_store_that_cannot_be_read_is_a_503(proxy: Proxy, method: str, p
 async def test_a_background_end_that_cannot_be_written_is_written_when_it_can(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.responses.background_response.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("codex_proxy.responses.background.RETRY_SECONDS", 0.01)
     with failing(proxy, "update_response"):
         created = await ask(proxy, said("Hello."), background=True)
         live = proxy.server.background.find("local", created.body["id"])

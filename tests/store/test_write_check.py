@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from codex_proxy.store import write_check
+from codex_proxy.store import health
 from codex_proxy.store.base import Store, StoreUnavailable
-from codex_proxy.store.write_check import FRESH_SECONDS, FRESH_TROUBLE_SECONDS, WriteCheck
+from codex_proxy.store.health import FRESH_SECONDS, FRESH_TROUBLE_SECONDS, WriteCheck
 from tests.store.stored import Hands
 
 
@@ -72,7 +72,7 @@ async def test_all_who_ask_at_once_share_one_write(check: WriteCheck, disk: Disk
 async def test_a_disk_that_hangs_takes_no_writes_and_is_not_asked_twice_at_once(
     check: WriteCheck, disk: Disk, hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_check, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(health, "ANSWER_SECONDS", 0.01)
     disk.answers.clear()
     assert not await check.is_writable()
     hands.now += FRESH_TROUBLE_SECONDS
@@ -80,7 +80,7 @@ async def test_a_disk_that_hangs_takes_no_writes_and_is_not_asked_twice_at_once(
     assert disk.checks == 1
     disk.answers.set()
     hands.now += FRESH_TROUBLE_SECONDS
-    monkeypatch.setattr(write_check, "ANSWER_SECONDS", 20.0)
+    monkeypatch.setattr(health, "ANSWER_SECONDS", 20.0)
     assert await check.is_writable()
 
 

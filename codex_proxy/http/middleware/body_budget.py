@@ -6,12 +6,47 @@ holding is counted until that has ended.
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Literal
+
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.quotas import ByteBudget
 from codex_proxy.http.endpoint import Handler
 from codex_proxy.http.middleware.request_context import OWNER
+
+Refusal = Literal["owner", "total"]
+"""Whose limit it is that has no room."""
+
+
+class ByteBudget:
+    """Bounds bytes in memory: `total` for all owners together, `each` for one of them; 0 for no bound."""
+
+    def __init__(self, total: int, each: int) -> None:
+        self.total = total
+        self.each = each
+        self._held: Counter[str] = Counter()
+
+    @property
+    def held(self) -> int:
+        return self._held.total()
+
+    def take(self, owner: str, size: int) -> Refusal | None:
+        """Counts `size` more bytes, or returns which limit has no room for them. An owner that holds nothing always
+        has room, because one body may be larger than this limit and has a limit of its own."""
+        theirs = self._held[owner]
+        if self.each and theirs and theirs + size > self.each:
+            return "owner"
+        if self.total and self.held and self.held + size > self.total:
+            return "total"
+        self._held[owner] += size
+        return None
+
+    def give_back(self, owner: str, size: int) -> None:
+        self._held[owner] -= size
+        if not self._held[owner]:
+            del self._held[owner]
+
 
 BODY_BUDGET = web.AppKey("body_budget", ByteBudget)
 """Bytes of the bodies of all requests that are under way."""

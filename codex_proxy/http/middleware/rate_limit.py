@@ -15,9 +15,91 @@ from aiohttp import web
 
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.quotas import Allowance, RateLimits, RunningRequests
+from codex_proxy.core.ids import Clock
 from codex_proxy.http.endpoint import ENDPOINT, Handler
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
+
+MAX_BUCKETS = 1024
+"""Full buckets say nothing that a new one would not: past this many they are dropped."""
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """What a rate limit says to one request. Times are in seconds."""
+
+    allowed: bool
+    limit: int
+    remaining: int
+    full_after: float
+    """Until nothing of the past counts any more."""
+    wait: float
+    """Until the next request may pass; 0 if it may at once."""
+
+
+class _Bucket(msgspec.Struct, frozen=True):
+    """How many requests were left at a time, and how many it holds at most."""
+
+    level: float
+    since: float
+    limit: int
+
+    def at(self, now: float) -> float:
+        return min(float(self.limit), self.level + (now - self.since) * self.limit / 60)
+
+
+class RateLimits:
+    """Buckets that fill evenly: a full one takes a minute's worth at once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: dict[str, _Bucket] = {}
+
+    def take(self, key: str, per_minute: int) -> Allowance:
+        """Takes one request from the key's bucket of `per_minute`, if one is left.
+
+        A limit that changes counts from now on; what was used up before stays so.
+        """
+        now = self._clock.monotonic()
+        before = self._buckets.get(key)
+        level = float(per_minute) if before is None else min(float(per_minute), before.at(now))
+        allowed = level >= 1
+        if allowed:
+            level -= 1
+        self._buckets[key] = _Bucket(level, now, per_minute)
+        if len(self._buckets) > MAX_BUCKETS:
+            self._drop_full(now)
+        second = per_minute / 60
+        return Allowance(
+            allowed, per_minute, int(level), (per_minute - level) / second, max(0.0, (1 - level) / second)
+        )
+
+    def _drop_full(self, now: float) -> None:
+        for key in [key for key, bucket in self._buckets.items() if bucket.at(now) >= bucket.limit]:
+            del self._buckets[key]
+
+
+class RunningRequests:
+    """Counts the requests under way of each key."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, int] = {}
+
+    def enter(self, key: str, limit: int) -> bool:
+        """Counts one more, unless there are `limit` already (0: any number). Whoever entered has to `leave`."""
+        running = self._running.get(key, 0)
+        if limit and running >= limit:
+            return False
+        self._running[key] = running + 1
+        return True
+
+    def leave(self, key: str) -> None:
+        left = self._running[key] - 1
+        if left:
+            self._running[key] = left
+        else:
+            del self._running[key]
+
+    def of(self, key: str) -> int:
+        return self._running.get(key, 0)
 
 
 class RequestLimits(msgspec.Struct, frozen=True):

@@ -16,8 +16,8 @@ from codex_proxy.http.responses.create import follow
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.responses.background import cancel_in_background
 from codex_proxy.responses.follow import check_followable, starting_after
-from codex_proxy.responses.store_faults import store_errors_as_faults
 from codex_proxy.store.base import Store, StoredResponse
+from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.surfaces.responses import objects
 
 

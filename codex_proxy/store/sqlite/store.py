@@ -41,9 +41,8 @@ from codex_proxy.store.sqlite import (
     responses,
     retention,
 )
+from codex_proxy.store.sqlite.connections import Readers, Writer
 from codex_proxy.store.sqlite.opening import Connect, connect, open_in_memory, open_reader, open_writer
-from codex_proxy.store.sqlite.readers import Readers
-from codex_proxy.store.sqlite.writer import Writer
 from codex_proxy.store.usage import UsageEntry, UsageQuery, UsageSum
 
 P = ParamSpec("P")

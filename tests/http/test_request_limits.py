@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.core.quotas import MAX_BUCKETS, RateLimits, RunningRequests
+from codex_proxy.http.middleware.rate_limit import MAX_BUCKETS, RateLimits, RunningRequests
 
 
 class Hands:

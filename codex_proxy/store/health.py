@@ -1,0 +1,122 @@
+"""Whether the store works: a check of whether it takes writes, and its errors as faults that a client is told.
+
+The check is for whoever asks often: a supervisor that polls the server's health. The text of an error goes to the log
+only, since it names files of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.ids import Clock
+from codex_proxy.store.base import (
+    Maintenance,
+    NotStored,
+    Store,
+    StoreConflict,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+)
+
+log = structlog.get_logger(__name__)
+
+FRESH_SECONDS: Final = 5.0
+"""How long the answer that it takes writes is good for: asking often must not keep the disk busy."""
+FRESH_TROUBLE_SECONDS: Final = 1.0
+"""The same for the answer that it does not: it is well again as soon as there is room."""
+ANSWER_SECONDS: Final = 2.0
+"""How long a check may take; a store that takes longer takes no writes."""
+
+
+class WriteCheck:
+    """Checks whether the store takes writes. Callers that ask at the same time share one check."""
+
+    def __init__(self, store: Maintenance, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._writable = True
+        self._good_until = clock.monotonic()
+        self._check: asyncio.Task[None] | None = None
+
+    async def is_writable(self) -> bool:
+        """Whether the store takes writes now, or did within the last seconds."""
+        if self._clock.monotonic() >= self._good_until:
+            if self._check is None or self._check.done():
+                self._check = asyncio.get_running_loop().create_task(self._look())
+            done, _ = await asyncio.wait({self._check}, timeout=ANSWER_SECONDS)
+            if not done:
+                self._found("it does not answer")
+        return self._writable
+
+    async def _look(self) -> None:
+        try:
+            await self._store.check_writable()
+        except StoreUnavailable as error:
+            self._found(str(error))
+        else:
+            self._found(None)
+
+    def _found(self, trouble: str | None) -> None:
+        if trouble is not None and self._writable:
+            log.error("store_takes_no_writes", reason=trouble)
+        elif trouble is None and not self._writable:
+            log.info("store_takes_writes_again")
+        self._writable = trouble is None
+        fresh = FRESH_SECONDS if trouble is None else FRESH_TROUBLE_SECONDS
+        self._good_until = self._clock.monotonic() + fresh
+
+
+UNAVAILABLE = Failure(
+    kind=FaultKind.UNAVAILABLE,
+    message="The store cannot be read or written just now (its disk is full, or another process has locked it). "
+    "The server's log says why. Try again, or send 'store': false.",
+)
+DAMAGED = Failure(
+    kind=FaultKind.INTERNAL,
+    message="What this server's store holds of it is damaged on the disk, and nothing of it is shown. The server's log "
+    "names it; the operator finds all that is damaged with `codex-proxy store check`.",
+    code="store_damaged",
+)
+OFF = Failure(
+    kind=FaultKind.INVALID_REQUEST,
+    message="This server keeps no responses and no conversations (PROXY_STORE=off).",
+    code="store_disabled",
+)
+
+
+@contextmanager
+def store_errors_as_faults() -> Iterator[None]:
+    """Raises a `Fault` where the store is unavailable or damaged. Other errors of the store pass through."""
+    try:
+        yield
+    except StoreDamaged as error:
+        log.error("store_damaged", reason=str(error))
+        raise Fault(DAMAGED) from error
+    except StoreUnavailable as error:
+        log.error("store_unavailable", reason=str(error))
+        raise Fault(UNAVAILABLE) from error
+
+
+def required_store(store: Store | None) -> Store:
+    """The store, where there is one. Raises `Fault`."""
+    if store is None:
+        raise Fault(OFF)
+    return store
+
+
+def failure_of(error: StoreError) -> Failure:
+    """The failure that a response ends with when saving it raised this error. Logs the error."""
+    log.error("not_saved", reason=str(error))
+    if isinstance(error, NotStored):
+        message = f"The {error.kind} that this response continues was deleted while it was made."
+        return Failure(kind=FaultKind.NOT_FOUND, message=message)
+    if isinstance(error, StoreConflict):
+        return Failure(kind=FaultKind.INTERNAL, message="The response contradicts what is stored already.")
+    return DAMAGED if isinstance(error, StoreDamaged) else UNAVAILABLE
