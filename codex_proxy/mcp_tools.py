@@ -26,11 +26,11 @@ from codex_proxy.mcp.request_servers import NamedServer, RequestServers
 from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFault, McpLimits, McpListing, McpResult, McpTool
 from codex_proxy.process.child import Command, SpawnError, spawn
-from codex_proxy.process.environment import child_environment
+from codex_proxy.process.launch import child_environment
 from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.checks import Verdict
-from codex_proxy.tools.server_calls import ToolOutput
+from codex_proxy.tools.policy import ToolOutput
 from codex_proxy.workers.schema_checks import SchemaChecks
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from codex_proxy.process.environment import child_environment
-from codex_proxy.process.launch import ChildLimits
+from codex_proxy.process.launch import ChildLimits, child_environment
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent

@@ -47,9 +47,8 @@ from codex_proxy.runs.idle_sessions import ReusedSession
 from codex_proxy.runs.server_calls import ServerCalls
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.checks import Check, Verdict
-from codex_proxy.tools.policy import PolicyResult
+from codex_proxy.tools.policy import PolicyResult, ToolOutput
 from codex_proxy.tools.replay import clean_item, output_id
-from codex_proxy.tools.server_calls import ToolOutput
 
 log = structlog.get_logger(__name__)
 

@@ -26,12 +26,18 @@ from codex_proxy.core.limits import MAX_TURN_CHARS
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
-from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutputs, ReusedSession, thread_key
+from codex_proxy.runs.idle_sessions import (
+    IdleLimits,
+    IdleSessions,
+    PendingOutputs,
+    ReusedSession,
+    prints_of,
+    thread_key,
+)
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, filled
 from codex_proxy.tools.attempt import Attempt, first_attempt
 from codex_proxy.tools.checks import Check
-from codex_proxy.tools.fingerprint import prints_of
 from codex_proxy.tools.replay import entries_of, recalled_history, said_by, visible_calls
 from codex_proxy.workers.schema_checks import SchemaChecks
 from codex_proxy.workers.slots import Slot, Slots

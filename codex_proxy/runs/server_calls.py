@@ -15,7 +15,7 @@ import structlog
 from codex_proxy.core.events import Event, ToolCallRequested
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, TextPart, Tool
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.server_calls import ServerCall, ToolOutput, call_events, output_events
+from codex_proxy.tools.policy import ServerCall, ToolOutput, call_events, output_events
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,7 @@ from codex_proxy.core.events import Event
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import StrictForm, Verdict
 from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, with_schema_words
-from codex_proxy.tools.policy import PolicyResult, ToolPolicy, with_tool_choice
-from codex_proxy.tools.server_calls import ToolOutput
+from codex_proxy.tools.policy import PolicyResult, ToolOutput, ToolPolicy, with_tool_choice
 
 
 class Attempt:

@@ -20,10 +20,12 @@ from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalRequested,
     Event,
+    FullArguments,
     InputRequested,
     ItemEnded,
     ItemStarted,
     Notice,
+    OutputDelta,
     RequestClosed,
     Retrying,
     StepCompleted,
@@ -34,10 +36,61 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart, Tool, ToolCall
+from codex_proxy.core.items import (
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    Item,
+    McpApproval,
+    McpCall,
+    Part,
+    TextPart,
+    Tool,
+    ToolCall,
+)
 from codex_proxy.core.turn import NamedTools, Turn
 from codex_proxy.tools.checks import Check, Verdict, not_checked
-from codex_proxy.tools.server_calls import ServerCall, ToolOutput, call_events, output_events, output_of
+
+
+class ServerCall(msgspec.Struct, frozen=True):
+    """A call that this server runs: its tool belongs to an MCP server."""
+
+    ask: ToolCallRequested
+    tool: Tool
+
+
+class ToolOutput(msgspec.Struct, frozen=True):
+    """The output of a tool: `parts` for the model, `text` for the client. With `failed` they say what went wrong."""
+
+    parts: tuple[Part, ...]
+    text: str
+    failed: bool = False
+
+
+def call_events(ask: ToolCallRequested, tool: Tool | None, *, approved_by: str | None = None) -> list[Event]:
+    """Returns the events with which a call begins: one for the client (no tool of this server), one to approve, or
+    one to run."""
+    id = ask.item_id or ask.call_id
+    return [ItemStarted(_item(id, ask, tool, approved_by)), FullArguments(id, ask.arguments)]
+
+
+def output_events(ask: ToolCallRequested, output: ToolOutput) -> list[Event]:
+    """Returns the events that end a call that was run: its output, and the end of its item."""
+    id = ask.item_id or ask.call_id
+    return [OutputDelta(id, output.text), ItemEnded(id, "failed" if output.failed else "completed")]
+
+
+def output_of(ask: ToolCallRequested, output: ToolOutput) -> HistoryOutput:
+    return HistoryOutput(ask.call_id, output.parts, ask.kind, own=True)
+
+
+def _item(id: str, ask: ToolCallRequested, tool: Tool | None, approved_by: str | None) -> Item:
+    origin = None if tool is None else tool.mcp
+    if origin is None:
+        return ToolCall(id, ask.call_id, ask.name, ask.kind)
+    if origin.asks and approved_by is None:
+        return McpApproval(id, ask.call_id, origin.server_label, origin.name)
+    return McpCall(id, ask.call_id, origin.server_label, origin.name, approved_by)
 
 
 def may_be_called(turn: Turn) -> tuple[Tool, ...]:

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.tools.schema_document import Absence, CannotFitError, SchemaDocument
-from codex_proxy.tools.strict_subset import DEFINITIONS
+from codex_proxy.tools.strict_subset import DEFINITIONS, Absence, CannotFitError, SchemaDocument
 
 WRAPPER: Final = "value_or_null"
 """The name of the property in an object that wraps the value of an optional property which may itself be null."""

@@ -12,9 +12,16 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.tools.checks import StrictForm
-from codex_proxy.tools.schema_document import ANNOTATIONS, Absence, CannotFitError, SchemaDocument
 from codex_proxy.tools.strict_answers import WRAPPER, check_undoable
-from codex_proxy.tools.strict_subset import DEFINITIONS, is_strict, kinds
+from codex_proxy.tools.strict_subset import (
+    ANNOTATIONS,
+    DEFINITIONS,
+    Absence,
+    CannotFitError,
+    SchemaDocument,
+    is_strict,
+    kinds,
+)
 
 _NULL: Final = {"type": "null"}
 _TOLD: Final = {"default": "Default", "examples": "Examples"}

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from codex_proxy.process.environment import child_environment
+from codex_proxy.process.launch import child_environment
 from scripts.bench_lib import direct
 from scripts.bench_lib.figures import Figure, quantile
 from scripts.bench_lib.servers import chat_request, clean_environment, first_delta, provider, proxy

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.process.environment import child_environment, credential_names
+from codex_proxy.process.launch import child_environment, credential_names
 
 
 def test_a_child_gets_what_it_needs_to_run_and_to_reach_its_provider() -> None:

@@ -14,8 +14,7 @@ from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, Te
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, TextPart, Tool
 from codex_proxy.core.turn import NamedTools, Turn
-from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutputs, thread_key
-from codex_proxy.tools.fingerprint import prints_of
+from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutputs, prints_of, thread_key
 from codex_proxy.tools.policy import HiddenOutput
 from tests.runs.actors import TURN, WordDialect, WordTransport
 from tests.runs.virtual import settled, virtual

@@ -34,7 +34,7 @@ from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.runs.server_calls import BROKEN
-from codex_proxy.tools.server_calls import ToolOutput
+from codex_proxy.tools.policy import ToolOutput
 from tests.runs.actors import DONE, WordAgent, end_of, read, said
 from tests.runs.virtual import settled, virtual
 

@@ -13,7 +13,7 @@ import aiohttp
 import psutil
 import pytest
 
-from codex_proxy.process.environment import ALLOWED_NAMES, ALLOWED_PREFIXES
+from codex_proxy.process.launch import ALLOWED_NAMES, ALLOWED_PREFIXES
 from tests.process_left.talk import talk
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.model_server import model_server

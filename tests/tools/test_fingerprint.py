@@ -18,7 +18,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
-from codex_proxy.tools.fingerprint import Prints, fresh_after, prints_of
+from codex_proxy.runs.idle_sessions import Prints, fresh_after, prints_of
 from codex_proxy.tools.replay import said_text
 from tests.tools.histories import ASKING, HISTORIES, ITEMS, OUTPUTS, RAW
 

@@ -15,8 +15,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import McpApproval, McpCall, McpOrigin, TextPart, Tool, ToolCall
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.policy import DEFERRED, ENOUGH, NEVER_STOPPED, PolicyResult, ToolPolicy
-from codex_proxy.tools.server_calls import ToolOutput
+from codex_proxy.tools.policy import DEFERRED, ENOUGH, NEVER_STOPPED, PolicyResult, ToolOutput, ToolPolicy
 
 OURS = Tool("desk__find", mcp=McpOrigin("desk", "find"))
 ASKS = Tool("desk__send", mcp=McpOrigin("desk", "send", asks=True))

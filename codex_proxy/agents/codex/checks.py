@@ -27,7 +27,7 @@ from codex_proxy.commands.checkup import Check, Fact
 from codex_proxy.config import Settings, split_list
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.child import Command, Exit, SpawnError, spawn
-from codex_proxy.process.environment import child_environment
+from codex_proxy.process.launch import child_environment
 
 SANDBOX_SECONDS = 20.0
 """How long Codex may take to run `true` in its sandbox. It usually takes 0.1 s."""

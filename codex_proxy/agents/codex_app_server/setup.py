@@ -38,7 +38,7 @@ from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.core.faults import Fault
 from codex_proxy.files.private import make_folder
 from codex_proxy.process.child import Command
-from codex_proxy.process.environment import child_environment, credential_names
+from codex_proxy.process.launch import child_environment, credential_names
 
 log = structlog.get_logger(__name__)
 

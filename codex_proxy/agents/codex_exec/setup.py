@@ -26,7 +26,7 @@ from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite, toml_string,
 from codex_proxy.agents.codex.shadow_home import ProviderConfig, ShadowHome
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, provider_pairs, shell_pairs
 from codex_proxy.core.faults import Fault
-from codex_proxy.process.environment import child_environment, credential_names
+from codex_proxy.process.launch import child_environment, credential_names
 
 log = structlog.get_logger(__name__)
 

@@ -66,7 +66,7 @@ async def make_proto(context: AgentContext) -> Agent:
     from codex_proxy.agents.codex_proto.dialect import CodexProto
     from codex_proxy.config import split_list
     from codex_proxy.process.child import Command
-    from codex_proxy.process.environment import child_environment, credential_names
+    from codex_proxy.process.launch import child_environment, credential_names
 
     program, settings, environ = codex_program(context), context.settings, context.environ
     version = await find_version(program, child_environment(environ))

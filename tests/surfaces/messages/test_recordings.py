@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.runs.idle_sessions import prints_of
 from codex_proxy.surfaces.messages.parse import ParsedMessages
-from codex_proxy.tools.fingerprint import prints_of
 from tests.surfaces.messages.asking import ANY_MODEL, read, recorded
 
 REQUESTS = dict(recorded())
