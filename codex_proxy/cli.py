@@ -73,6 +73,7 @@ SETTING_OPTIONS = (
         help="The server whose models are served, for an agent that has one: http://127.0.0.1:11434/v1.",
     ),
     click.option("--codex-bin", metavar="PATH", help="The Codex binary, if it is not on PATH."),
+    click.option("--claude-bin", metavar="PATH", help="Claude Code's program, if it is not on PATH."),
     click.option("--codex-home", metavar="DIR", help="Codex's own home (default: ~/.codex)."),
     click.option("--workdir", metavar="DIR", help="Folder in which agent turns work (default: this one)."),
     click.option(

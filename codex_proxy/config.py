@@ -125,6 +125,16 @@ class Settings(BaseSettings):
     codex_model: str | None = _named(
         "codex_model", "CODEX_MODEL", default=None, description="what the model name codex-5 means"
     )
+    claude_bin: str | None = _named(
+        "claude_bin", "CLAUDE_BIN", default=None, description="path of Claude Code's program"
+    )
+    claude_processes: int = Field(
+        4,
+        ge=1,
+        le=64,
+        description="processes of Claude Code kept between turns (each 100 to 200 MB): one that waits, others with "
+        "conversations that may continue",
+    )
     codex_lite: bool | None = Field(None, description="force Codex's lite request form on or off")
     workdir: Path = Field(default_factory=Path.cwd, description="folder in which agent turns work")
     workdir_roots: str = Field("", description="folders a request may choose from, separated by colons")

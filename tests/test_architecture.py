@@ -64,6 +64,8 @@ DRIVES_CHILDREN = frozenset(
         "agents.codex_app_server.binary_check",
         "agents.codex_app_server.process",
         "agents.codex_app_server.setup",
+        "agents.claude_code.agent",
+        "agents.claude_code.process",
         "agents.openai_chat.agent",
         "agents.openai_chat.client",
         "agents.openai_chat.transport",

@@ -24,6 +24,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "codex-app-server": "codex_proxy.agents.codex_app_server.spec:SPEC",
     "codex-proto": "codex_proxy.agents.codex_proto.spec:SPEC",
     "codex-exec": "codex_proxy.agents.codex_exec.spec:SPEC",
+    "claude-code": "codex_proxy.agents.claude_code.spec:SPEC",
     "openai-chat": "codex_proxy.agents.openai_chat.spec:SPEC",
     "gemini": "codex_proxy.agents.acp.spec:GEMINI_SPEC",
     "qwen": "codex_proxy.agents.acp.spec:QWEN_SPEC",

@@ -6,13 +6,13 @@ its output right behind it, as Chat Completions wants it; reasoning is left out,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from codex_proxy.agents.openai_chat.body import custom_arguments
+from codex_proxy.agents.raw_items import items_of
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -21,7 +21,6 @@ from codex_proxy.core.items import (
     ImagePart,
     Part,
     RawHistoryItem,
-    Role,
     TextPart,
 )
 
@@ -31,14 +30,6 @@ IMAGE_BELOW: Final = "[image: see the next message]"
 """Stands in a tool's output, which is text in Chat Completions, for an image; a user's message behind it has that."""
 _ROLES: Final = {"developer": "system", "user": "user", "assistant": "assistant"}
 """Every server knows `system`; `developer` is OpenAI's own."""
-
-
-_RAW_ROLES: Final[Mapping[Any, Role]] = {
-    "system": "developer",
-    "developer": "developer",
-    "user": "user",
-    "assistant": "assistant",
-}
 
 
 class _Calls:
@@ -61,7 +52,7 @@ class Conversation:
     def add(self, item: HistoryItem) -> None:
         """Puts one more item behind the others, or an output to its call."""
         if isinstance(item, RawHistoryItem):
-            for each in _from_raw(item.json):
+            for each in items_of(item.json):
                 self.add(each)
         elif isinstance(item, HistoryMessage):
             if item.parts or item.chat_message is not None:
@@ -143,35 +134,3 @@ def _part(part: Part) -> dict[str, Any]:
         return {"type": "text", "text": part.text}
     image = {"url": part.url} if part.detail is None else {"url": part.url, "detail": part.detail}
     return {"type": "image_url", "image_url": image}
-
-
-# --- items of the Responses API -------------------------------------------------------------------
-
-
-def _from_raw(raw: bytes) -> list[HistoryItem]:
-    """An item as the model put it out, as history; nothing of one that Chat Completions has no place for."""
-    item = json.loads(raw)
-    match item.get("type", "message"):
-        case "message":
-            role = _RAW_ROLES.get(item.get("role"))
-            parts = _raw_parts(item.get("content"))
-            return [HistoryMessage(role, parts)] if role is not None and parts else []
-        case "function_call":
-            return [HistoryCall(item["call_id"], item["name"], item.get("arguments") or "")]
-        case "custom_tool_call":
-            return [HistoryCall(item["call_id"], item["name"], item.get("input") or "", "custom")]
-        case "function_call_output" | "custom_tool_call_output":
-            return [HistoryOutput(item["call_id"], _raw_parts(item.get("output")))]
-    return []
-
-
-def _raw_parts(content: Any) -> tuple[Part, ...]:
-    if isinstance(content, str):
-        return (TextPart(content),)
-    parts: list[Part] = []
-    for part in content if isinstance(content, list) else ():
-        if part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
-            parts.append(ImagePart(part["image_url"], part.get("detail")))
-        elif isinstance(text := part.get("text") or part.get("refusal"), str):
-            parts.append(TextPart(text))
-    return tuple(parts)

@@ -1,0 +1,106 @@
+"""What Claude Code does by itself: its own tools become activities, and its permission requests decisions.
+
+In: a tool's name and input, as the model gave them. Out: the kind and one line for a person; and whether the turn's
+sandbox allows it. Names decide, never words of the model's own in a title or a command.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from codex_proxy.agents.claude_code.messages import UNREADABLE
+from codex_proxy.core.items import Activity
+from codex_proxy.core.turn import Sandbox
+
+Kind = Literal["command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"]
+Permission = Literal["command", "file_change", "permission", "mcp"]
+
+KINDS: Final[dict[str, Kind]] = {
+    "Bash": "command",
+    "BashOutput": "command",
+    "KillShell": "command",
+    "Monitor": "command",
+    "PowerShell": "command",
+    "Edit": "file_change",
+    "MultiEdit": "file_change",
+    "NotebookEdit": "file_change",
+    "Write": "file_change",
+    "WebFetch": "web_search",
+    "WebSearch": "web_search",
+    "TodoWrite": "plan",
+    "ExitPlanMode": "plan",
+    "AskUserQuestion": "question",
+}
+"""Tools of Claude Code by what they do; all others are `other`."""
+
+_TEXT_FIELDS: Final = (
+    "command",
+    "file_path",
+    "notebook_path",
+    "url",
+    "query",
+    "pattern",
+    "path",
+    "description",
+)
+MAX_TEXT: Final = 300
+
+
+def kind_of(tool: str) -> Kind:
+    """What a tool does."""
+    return "mcp_call" if tool.startswith("mcp__") else KINDS.get(tool, "other")
+
+
+def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
+    """The item of a tool of the agent's own."""
+    kind = kind_of(tool)
+    said = _text(input)
+    if kind in ("command", "file_change", "web_search") and said:
+        return Activity(id, kind, said)
+    return Activity(id, kind, f"{tool} {said}".strip())
+
+
+def permission_of(tool: str) -> Permission:
+    """What kind of permission is asked for."""
+    match kind_of(tool):
+        case "command":
+            return "command"
+        case "file_change":
+            return "file_change"
+        case "mcp_call":
+            return "mcp"
+    return "permission"
+
+
+def is_allowed(sandbox: Sandbox) -> bool:
+    """Whether what the program asks permission for is allowed. It asks for what is not already allowed: reading
+    outside the folder, commands, the network; in `workspace-write` files inside the folder are allowed before."""
+    return sandbox == "danger-full-access"
+
+
+def output_text(content: Any) -> str:
+    """What a tool has given to the model, as text."""
+    if isinstance(content, str):
+        return content
+    texts = [
+        part["text"]
+        for part in (content if isinstance(content, list) else ())
+        if isinstance(part, dict) and isinstance(part.get("text"), str)
+    ]
+    return "\n".join(texts)
+
+
+def _text(input: msgspec.Raw | None) -> str:
+    if not input:
+        return ""
+    try:
+        value = msgspec.json.decode(input)
+    except UNREADABLE:
+        return ""
+    if not isinstance(value, dict):
+        return ""
+    found = next((value[name] for name in _TEXT_FIELDS if isinstance(value.get(name), str)), "")
+    line = " ".join(found.split())
+    return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"

@@ -1,0 +1,224 @@
+"""The agent `claude-code`: a process for each conversation, and one that waits for the next.
+
+A process serves one conversation. It is kept while the client may continue that, and ended with it. So that a turn need
+not wait for a start, a process of each kind that was used is started ahead, a moment after a turn took the one before;
+prompt, tools and schema are given to it with the turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+import structlog
+
+from codex_proxy.agents.account_limits import NewestLimits
+from codex_proxy.agents.agent import Agent, ProcessCounts
+from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.agents.claude_code.failures import NOT_SIGNED_IN
+from codex_proxy.agents.claude_code.launch import CAPABILITIES, LaunchKey
+from codex_proxy.agents.claude_code.process import (
+    ClaudeTransport,
+    Greeting,
+    ask_greeting,
+    spawn_failure,
+)
+from codex_proxy.agents.session import AgentSession
+from codex_proxy.core.account import AgentModel
+from codex_proxy.core.faults import STOPPING, Failure, Fault
+from codex_proxy.core.ids import Clock
+from codex_proxy.core.turn import Mode, Turn
+from codex_proxy.process.child import Command, SpawnError
+from codex_proxy.process.launch import find_program
+
+log = structlog.get_logger(__name__)
+
+RESTOCK_SECONDS: Final = 0.3
+"""How long after a turn took the waiting process the next one is started: its start takes a core for as long."""
+MAX_WAIT_SECONDS: Final = 3600.0
+"""How long a process may wait for a turn: what it has read at its start (settings, sign-in) may be old by then."""
+RECHECK_SECONDS: Final = 10.0
+"""How often it is found out anew whether somebody has signed in."""
+
+
+class ClaudeProcesses(msgspec.Struct, frozen=True):
+    """How processes are started, and how many are kept without a turn."""
+
+    name: str
+    version: str
+    command: Callable[[LaunchKey], Command]
+    empty_folder: str
+    """The working folder of plain-model turns: nothing is in it that could reach the model."""
+    warm: LaunchKey
+    """The kind of process that is started ahead before there was a turn."""
+    kept: int = 4
+    """How many processes are kept without a turn: the one that waits, and those of conversations."""
+
+
+class ClaudeCodeAgent:
+    """An `Agent`. After `start` its models are known, and a process waits for the first turn."""
+
+    members: Mapping[str, Agent] = {}
+    off: Mapping[str, tuple[str, ...]] = {}
+    any_model = True
+    warning = ""
+
+    def __init__(self, processes: ClaudeProcesses, clock: Clock) -> None:
+        self.name = processes.name
+        self.version = processes.version
+        self.capabilities = CAPABILITIES
+        self.limits = NewestLimits()
+        self._processes = processes
+        self._clock = clock
+        self._greeting = Greeting()
+        self._greeted_at = 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self._waiting: dict[Mode, tuple[LaunchKey, ClaudeTransport]] = {}
+        """The process that waits for a turn of each kind, of those that were asked for."""
+        self._restocking: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._live: set[ClaudeTransport] = set()
+        self._idle: dict[ClaudeTransport, None] = {}
+        """Those of conversations that may continue, the longest kept first."""
+        self._closed = False
+        self.restarts = 0
+        """Processes that ended while they waited, and were replaced."""
+
+    async def start(self) -> None:
+        self._greeting = await ask_greeting(self._processes.command(self._processes.warm))
+        self._greeted_at = self._clock.monotonic()
+        if not self._greeting.signed_in:
+            log.warning("agent_not_signed_in", advice=NOT_SIGNED_IN.message)
+        await self._restock(self._processes.warm)
+
+    async def open(self, turn: Turn) -> AgentSession:
+        if self._closed:
+            raise Fault(STOPPING)
+        if turn.mode == "model":
+            turn = msgspec.structs.replace(turn, workdir=self._processes.empty_folder)
+            key = LaunchKey("model", turn.workdir)
+        else:
+            key = LaunchKey("agent", turn.workdir, turn.sandbox)
+        if turn.model == "default":
+            turn = msgspec.structs.replace(turn, model="")
+        transport = self._take(key) or await self._started(key)
+        self._restock_soon(key)
+        return AgentSession(turn, ClaudeCodeTurn(), transport)
+
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        assert isinstance(session.transport, ClaudeTransport)
+        await self._end(session.transport)
+
+    # --- processes ------------------------------------------------------------------------------
+
+    def _take(self, key: LaunchKey) -> ClaudeTransport | None:
+        """The process that waits, if it is one of this kind that still lives."""
+        waits, transport = self._waiting.get(key.mode, (None, None))
+        if transport is None or waits != key:
+            return None
+        del self._waiting[key.mode]
+        old = self._clock.monotonic() - transport.started_at > MAX_WAIT_SECONDS
+        if transport.exit is None and not old:
+            return transport
+        self.restarts += transport.exit is not None
+        self._end_later(transport)
+        return None
+
+    async def _started(self, key: LaunchKey) -> ClaudeTransport:
+        transport = ClaudeTransport(self._clock.monotonic(), self._set_idle)
+        try:
+            await transport.start(self._processes.command(key))
+        except SpawnError as error:
+            raise Fault(spawn_failure(error)) from error
+        self._live.add(transport)
+        return transport
+
+    def _restock_soon(self, key: LaunchKey) -> None:
+        if self._restocking is not None:
+            self._restocking.cancel()
+        loop = asyncio.get_running_loop()
+        self._restocking = loop.call_later(RESTOCK_SECONDS, lambda: self._do(self._restock(key)))
+
+    async def _restock(self, key: LaunchKey) -> None:
+        """Starts a process that waits, unless one of that kind does."""
+        previous = self._waiting.get(key.mode)
+        if self._closed or (previous is not None and previous[0] == key):
+            return
+        try:
+            self._waiting[key.mode] = (key, await self._started(key))
+        except Fault as fault:
+            log.warning("agent_start_failed", reason=fault.failure.unquoted)
+            return
+        if previous is not None:
+            await self._end(previous[1])
+
+    def _set_idle(self, transport: ClaudeTransport, idle: bool) -> None:
+        """A conversation is kept, or continues. Those that are one too many are forgotten, the oldest first."""
+        self._idle.pop(transport, None)
+        if idle:
+            self._idle[transport] = None
+            for oldest in list(self._idle)[: -max(1, self._processes.kept - len(self._waiting))]:
+                self._idle.pop(oldest)
+                asyncio.get_running_loop().call_soon(oldest.end_conversation)
+
+    async def _end(self, transport: ClaudeTransport) -> None:
+        self._idle.pop(transport, None)
+        try:
+            await transport.release(finished=True)
+        finally:
+            self._live.discard(transport)
+
+    def _end_later(self, transport: ClaudeTransport) -> None:
+        self._do(self._end(transport))
+
+    def _do(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- what is known of it --------------------------------------------------------------------
+
+    def models(self) -> tuple[AgentModel, ...]:
+        return self._greeting.models
+
+    async def ask_limits(self) -> None:
+        """Cannot be asked without a turn."""
+
+    def processes(self) -> ProcessCounts:
+        idle = len(self._idle) + len(self._waiting)
+        return ProcessCounts(idle=idle, busy=max(0, len(self._live) - idle), restarts=self.restarts)
+
+    def trouble(self) -> Failure | None:
+        """Looks for the program as a start would, and whether somebody was signed in when that was last asked."""
+        try:
+            find_program(self._processes.command(self._processes.warm))
+        except SpawnError as error:
+            return spawn_failure(error)
+        if self._greeting.signed_in:
+            return None
+        old = self._clock.monotonic() - self._greeted_at > RECHECK_SECONDS
+        if old and not self._closed and (self._asking is None or self._asking.done()):
+            self._greeted_at = self._clock.monotonic()
+            self._asking = asyncio.ensure_future(self._ask_again())
+        return NOT_SIGNED_IN
+
+    async def _ask_again(self) -> None:
+        try:
+            self._greeting = await ask_greeting(self._processes.command(self._processes.warm))
+        except Fault as fault:
+            log.warning("agent_start_failed", reason=fault.failure.unquoted)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._restocking is not None:
+            self._restocking.cancel()
+        pending = [*self._tasks, *([self._asking] if self._asking is not None else [])]
+        await asyncio.gather(*pending, return_exceptions=True)
+        await asyncio.gather(*(self._end(transport) for transport in list(self._live)))
+        self._waiting.clear()
+
+    def kill(self) -> None:
+        for transport in list(self._live):
+            transport.kill()

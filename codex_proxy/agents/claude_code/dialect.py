@@ -1,0 +1,480 @@
+"""The dialect of Claude Code's stream of JSON lines: turns in one process, without IO.
+
+A turn is `initialize` with prompt, tools and schema, then the history line by line (each of the user's lines confirmed
+by an empty result), then the line that the model answers, then its stream until `result`. The client's tools are an
+MCP server that we are, over the same lines. All calls of a step are told when its message ends, and wait as long as the
+client takes. A process whose turn ended well, or waits for outputs, takes the next turn of the same conversation.
+Source: recordings of release 2.1.330.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.base import NOTHING, Decision, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.claude_code import activities
+from codex_proxy.agents.claude_code.failures import failure_of
+from codex_proxy.agents.claude_code.history import Feed, conversation, lines_of
+from codex_proxy.agents.claude_code.messages import (
+    CLIENT_SERVER,
+    UNREADABLE,
+    ControlRequest,
+    ControlResponse,
+    Message,
+    Result,
+    Retry,
+    RpcMessage,
+    StreamEvent,
+    WholeMessage,
+    control_answer,
+    control_refusal,
+    control_request,
+    decode,
+    rpc_answer,
+    rpc_refusal,
+)
+from codex_proxy.agents.claude_code.parked_calls import ParkedCalls
+from codex_proxy.agents.claude_code.spending import Spending
+from codex_proxy.agents.claude_code.step_reader import StepReader
+from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
+from codex_proxy.agents.claude_code.turn_states import TABLE, Change, State
+from codex_proxy.agents.failures import cleaned, failure_from_exit
+from codex_proxy.core.events import (
+    ApprovalRequested,
+    Notice,
+    Retrying,
+    StepCompleted,
+    Stop,
+    ToolCallRequested,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import HistoryItem, HistoryOutput
+from codex_proxy.core.turn import Turn, without_content
+
+INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
+SYNTHETIC: Final = "<synthetic>"
+"""The model of messages that Claude Code makes up: their texts tell of errors and are no answer."""
+EFFORTS: Final = {"none": "low", "minimal": "low"}
+"""Efforts that Claude Code does not have, and what comes nearest."""
+STOPS: Final = {
+    "max_tokens": Stop.LENGTH,
+    "model_context_window_exceeded": Stop.LENGTH,
+    "refusal": Stop.CONTENT_FILTER,
+}
+"""Anthropic's reasons for an end that is not simply one; of a call the result says `tool_use`."""
+BAD_ANSWER: Final = Failure(
+    kind=FaultKind.AGENT_PROTOCOL,
+    message="Claude Code's answer is not what this proxy knows. Update one of the two, or try again.",
+)
+CONVERSATION_LOST: Final = Failure(
+    kind=FaultKind.AGENT_CRASHED, message="Claude Code has lost this conversation. Send the request again."
+)
+BROKE_OFF: Final = "Claude Code asks its model again: the connection broke off."
+DENIED: Final = "This server allows no more than its sandbox does: the turn is {}. Go on without it."
+
+
+class ClaudeCodeTurn:
+    """A `Dialect[bytes]`. Its states are in `turn_states`."""
+
+    def __init__(self) -> None:
+        self._state = TABLE.start
+        self._turn = Turn(model="", history=())
+        self._tools = OfferedTools(())
+        self._reader = StepReader(self._turn, self._tools)
+        self._events = self._reader.events
+        """Events since the last step; the reader appends to the same list."""
+        self._writes: list[bytes] = []
+        self._feed = Feed((), 1)
+        self._unready: set[str] = set()
+        """What must come before the history can be given."""
+        self._parked = ParkedCalls()
+        self._spending = Spending()
+        self._told = Usage()
+        """What the client's request was told that it has cost."""
+        self._questions: dict[str, msgspec.Raw] = {}
+        """The program's requests for permission that are undecided: what it wants to do, by request id."""
+        self._step_open = False
+        """Whether a message of the model's has begun that has not ended."""
+        self._started = False
+        """Whether the client's turn was told to have started."""
+        self._session_id = ""
+        self._error_code: str | None = None
+        """That of the last synthetic message."""
+
+    # --- the dialect ----------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return self._state in (State.REUSABLE, State.ENDED)
+
+    def begin(self, turn: Turn) -> Step:
+        self._tools = OfferedTools(turn.tools)
+        self._reader = StepReader(turn, self._tools)
+        self._events = self._reader.events
+        spoken = conversation(turn.history)
+        self._feed = Feed(spoken.lines, 1)
+        fields: dict[str, Any] = {"hooks": None}
+        if turn.mode == "model":
+            fields["systemPrompt"] = spoken.system
+        elif spoken.system:
+            fields["appendSystemPrompt"] = spoken.system
+        self._unready = {INITIALIZE}
+        if self._tools:
+            fields["sdkMcpServers"] = [CLIENT_SERVER]
+            self._unready.add("tools/list")
+        if turn.output_schema is not None:
+            fields["jsonSchema"] = turn.output_schema
+        self._writes.append(control_request(INITIALIZE, "initialize", **fields))
+        settings = {"model": turn.model} if turn.model else {}
+        if turn.effort is not None:
+            settings["effortLevel"] = EFFORTS.get(turn.effort, turn.effort)
+        if settings:
+            self._unready.add(SETTINGS)
+            self._writes.append(control_request(SETTINGS, "apply_flag_settings", settings=settings))
+        self._turn = without_content(turn)
+        return self._take_step()
+
+    @property
+    def can_resume(self) -> bool:
+        return self._state is State.REUSABLE or (self._state is State.ACTIVE and self._parked.can_resume)
+
+    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
+        if not self.can_resume:
+            self._end(TurnEnded(Stop.FAILED, "provider", CONVERSATION_LOST))
+            return self._take_step()
+        self._turn = without_content(turn)
+        self._told = Usage()
+        self._events.append(TurnStarted(self._session_id, turn.model))
+        if self._state is State.REUSABLE:
+            self._change(Change.RESUMED)
+            self._feed = Feed(lines_of(new_items), self._feed.number)
+            self._give_next()
+        else:
+            self._spending.begin_request()
+            for item in new_items:
+                if isinstance(item, HistoryOutput):
+                    self._writes.append(self._parked.replied(item.call_id, ToolReply(item.parts)))
+        return self._take_step()
+
+    def receive(self, lines: Sequence[bytes]) -> Step:
+        for line in lines:
+            try:
+                message = decode(line)
+                self._handle(message, line)
+            except UNREADABLE:
+                self._unreadable(line)
+        return self._take_step()
+
+    def answer(self, ask_id: str, reply: Reply) -> Step:
+        if isinstance(reply, ToolReply):
+            self._writes.append(self._parked.replied(ask_id, reply))
+        else:
+            self._decide(ask_id, reply)
+        return self._take_step()
+
+    def interrupt(self) -> Step:
+        if self._state in (State.REUSABLE, State.ENDED):
+            self._change(Change.ENDED_BADLY)
+            return NOTHING
+        self._writes.append(control_request(INTERRUPT, "interrupt"))
+        self._end(TurnEnded(Stop.INTERRUPTED))
+        return self._take_step()
+
+    def eof(self, ended: Ended) -> Step:
+        if self._state is not State.ENDED:
+            if self._state is not State.REUSABLE:
+                self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
+            self._change(Change.ENDED_BADLY)
+        self._writes.clear()
+        return self._take_step()
+
+    # --- lines ----------------------------------------------------------------------------------
+
+    def _handle(self, message: Message, line: bytes) -> None:
+        if message.type == "control_request":
+            self._control_request(message)
+        elif self._state is State.ENDED:
+            pass
+        elif message.type == "stream_event":
+            if message.event is not None and message.parent_tool_use_id is None:
+                self._stream(message.event)
+        elif message.type == "control_response":
+            self._control_response(msgspec.json.decode(message.response, type=ControlResponse))
+        elif message.type == "assistant":
+            self._assistant(message)
+        elif message.type == "user":
+            self._user(msgspec.json.decode(message.message, type=WholeMessage))
+        elif message.type == "result":
+            self._result(msgspec.json.decode(line, type=Result))
+        elif message.type == "system":
+            self._system(message, line)
+
+    def _unreadable(self, line: bytes) -> None:
+        """Handles a line that is not what it should be. One that ends the turn must still end it."""
+        if self._state is State.ENDED:
+            return
+        if b'"type":"result"' in line and self._state is State.ACTIVE:
+            self._end(TurnEnded(Stop.FAILED, "provider", BAD_ANSWER))
+        else:
+            self._events.append(Notice("unreadable_message"))
+
+    def _system(self, message: Message, line: bytes) -> None:
+        if message.subtype == "init":
+            self._session_id = message.session_id or self._session_id
+            if not self._started:
+                self._started = True
+                self._events.append(TurnStarted(self._session_id, self._turn.model or message.model or ""))
+        elif message.subtype == "api_retry" and self._state is State.ACTIVE:
+            retry = msgspec.json.decode(line, type=Retry)
+            known = retry.error is not None and retry.error != "unknown"
+            said = f"Claude Code asks its model again: {retry.error}." if known else BROKE_OFF
+            self._step_open = False
+            self._events.append(Retrying(said, retry.error_status))
+
+    # --- the beginning --------------------------------------------------------------------------
+
+    def _control_response(self, response: ControlResponse) -> None:
+        id = response.request_id
+        if self._state is not State.STARTING or id not in self._unready:
+            return
+        if response.subtype != "success":
+            said = cleaned(response.error or "")
+            what = "the turn" if id == INITIALIZE else "the model or the effort of the request"
+            message = (
+                f"Claude Code did not take {what}: {said}" if said else f"Claude Code did not take {what}."
+            )
+            failure = Failure(kind=FaultKind.AGENT_PROTOCOL, message=message)
+            self._end(TurnEnded(Stop.FAILED, "provider", failure))
+            return
+        self._ready(id)
+
+    def _ready(self, what: str) -> None:
+        """Notes that something has come that the history waits for."""
+        self._unready.discard(what)
+        if self._state is State.STARTING and not self._unready:
+            self._change(Change.READY)
+            self._give_next()
+
+    def _give_next(self) -> None:
+        """Writes the history up to the next line of the user's."""
+        writes, last = self._feed.next()
+        self._writes.append(writes)
+        if last:
+            self._change(Change.ASKED)
+            self._spending.begin_turn()
+            self._reader.begin_turn()
+            self._error_code = None
+            self._step_open = False
+
+    # --- the model ------------------------------------------------------------------------------
+
+    def _stream(self, event: StreamEvent) -> None:
+        if self._state is not State.ACTIVE:
+            return
+        if event.type == "message_delta":
+            if event.delta is not None and event.delta.stop_reason is not None:
+                self._end_step(event)
+            return
+        if event.type == "message_start" and event.message is not None:
+            self._begin_step()
+            self._spending.call_began(event.message.usage)
+        self._reader.feed(event)
+
+    def _begin_step(self) -> None:
+        """Notes that a message begins. One before it that has not ended broke off, and comes anew."""
+        if self._step_open:
+            self._events.append(Retrying(BROKE_OFF))
+        self._step_open = True
+
+    def _end_step(self, event: StreamEvent) -> None:
+        self._step_open = False
+        usage = self._spending.call_ended(event.usage)
+        self._tell_usage()
+        calls = self._reader.take_calls()
+        self._ask(calls)
+        self._events.append(StepCompleted(usage))
+
+    def _tell_usage(self) -> None:
+        """Tells what the client's request has cost so far, where that is news."""
+        usage = self._spending.request
+        if usage != self._told:
+            self._told = usage
+            self._events.append(UsageReported(usage, "provider"))
+
+    def _ask(self, calls: Sequence[ToolCallRequested]) -> None:
+        self._parked.wait_for(call.call_id for call in calls)
+        self._events += calls
+
+    def _assistant(self, message: Message) -> None:
+        whole = msgspec.json.decode(message.message, type=WholeMessage)
+        if whole.model == SYNTHETIC:
+            self._error_code = _word(message.error)
+        elif self._state is not State.ACTIVE:
+            pass
+        elif message.parent_tool_use_id is not None:
+            for block in whole.blocks:
+                if block.type == "tool_use" and block.id and not (block.name or "").startswith(MODEL_PREFIX):
+                    self._reader.own_call(block, block.id)
+        elif self._reader.is_new(whole):
+            self._begin_step()
+            self._reader.assistant(whole)
+            self._step_open = False
+            usage = self._spending.call_ended(whole.usage)
+            self._tell_usage()
+            self._ask(self._reader.take_calls())
+            self._events.append(StepCompleted(usage))
+        else:
+            self._reader.assistant(whole)
+
+    def _user(self, message: WholeMessage) -> None:
+        """Handles what the program gives to the model: outputs of calls."""
+        for block in message.blocks:
+            if block.type == "tool_result":
+                self._parked.answered_by_program(block.tool_use_id or "")
+                self._reader.own_output(block)
+
+    # --- what the program asks ------------------------------------------------------------------
+
+    def _control_request(self, message: Message) -> None:
+        id = message.request_id or ""
+        try:
+            request = msgspec.json.decode(message.request, type=ControlRequest)
+        except UNREADABLE:
+            self._writes.append(control_refusal(id))
+            raise
+        if request.subtype == "mcp_message" and request.server_name == CLIENT_SERVER and request.message:
+            self._writes.append(self._mcp(id, request.message))
+        elif request.subtype == "can_use_tool":
+            self._permission(id, request)
+        else:
+            self._writes.append(control_refusal(id))
+
+    def _mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
+        """The answer of the client's MCP server; empty where it has to wait."""
+        match rpc.method:
+            case "initialize":
+                version = (rpc.params or {}).get("protocolVersion", "2025-06-18")
+                server = {"name": CLIENT_SERVER, "version": "1"}
+                result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server}
+                return rpc_answer(request_id, rpc.id, result)
+            case "tools/list":
+                answer = rpc_answer(request_id, rpc.id, {"tools": self._tools.listed()})
+                self._writes.append(answer)
+                self._ready("tools/list")
+                return b""
+            case "tools/call":
+                return self._call_requested(request_id, rpc)
+            case method if method.startswith("notifications/") or method == "ping":
+                return rpc_answer(request_id, rpc.id, {})
+        return rpc_refusal(request_id, rpc.id)
+
+    def _call_requested(self, request_id: str, rpc: RpcMessage) -> bytes:
+        """Handles the program's request for a call's output."""
+        params = rpc.params or {}
+        meta = params.get("_meta")
+        id = meta.get("claudecode/toolUseId") if isinstance(meta, dict) else None
+        if self._state is not State.ACTIVE or not isinstance(id, str):
+            return rpc_refusal(request_id, rpc.id)
+        if not (self._reader.knows(id) or self._parked.knows(id)):
+            name, arguments = params.get("name"), msgspec.json.encode(params.get("arguments") or {})
+            call = self._reader.requested_call(id, str(name), arguments.decode())
+            if call is None:
+                return rpc_refusal(request_id, rpc.id)
+            self._ask([call])
+            self._events.append(StepCompleted())
+        return self._parked.requested(id, request_id, rpc.id)
+
+    def _permission(self, request_id: str, request: ControlRequest) -> None:
+        """Answers a request for permission: the client's tools and what the sandbox allows are allowed."""
+        self._questions[request_id] = request.input or msgspec.Raw(b"{}")
+        if self._tools.find(request.tool_name) is not None or activities.is_allowed(self._turn.sandbox):
+            self._decide(request_id, Decision(approve=True))
+        elif self._state is State.ACTIVE:
+            text = activities.activity("", request.tool_name, request.input).text
+            kind = activities.permission_of(request.tool_name)
+            self._events.append(ApprovalRequested(request_id, kind, text))
+        else:
+            self._decide(request_id, Decision())
+
+    def _decide(self, ask_id: str, reply: Decision) -> None:
+        """Answers a request for permission that is undecided."""
+        wanted = self._questions.pop(ask_id, None)
+        if wanted is None:
+            return
+        answer: dict[str, Any] = {"behavior": "allow", "updatedInput": wanted}
+        if not reply.approve:
+            answer = {"behavior": "deny", "message": DENIED.format(self._turn.sandbox)}
+        self._writes.append(control_answer(ask_id, answer))
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _result(self, result: Result) -> None:
+        if self._state is State.FEEDING:
+            if result.is_error:
+                self._fail(result)
+            else:
+                self._give_next()
+        elif self._state is State.ACTIVE:
+            self._spending.turn_ended(result.usage)
+            self._tell_usage()
+            if result.stop_reason == "refusal":
+                self._end(TurnEnded(Stop.CONTENT_FILTER, "provider"))
+            elif (result.terminal_reason or "").startswith("aborted"):
+                self._end(TurnEnded(Stop.INTERRUPTED, "provider"))
+            elif result.is_error:
+                self._fail(result)
+            else:
+                self._succeed(result)
+
+    def _succeed(self, result: Result) -> None:
+        structured = bytes(result.structured_output).decode("utf-8", "replace")
+        self._reader.finish(structured if structured and structured != "null" else None)
+        self._parked.clear()
+        stop = STOPS.get(result.stop_reason or "", Stop.STOP)
+        self._events.append(TurnEnded(stop, "provider"))
+        self._change(Change.ENDED_WELL if stop is Stop.STOP else Change.ENDED_BADLY)
+
+    def _fail(self, result: Result) -> None:
+        failure = failure_of(
+            result.result,
+            code=self._error_code,
+            status=result.api_error_status,
+            reason=result.terminal_reason,
+        )
+        self._end(TurnEnded(Stop.FAILED, "provider", failure))
+
+    def _end(self, ended: TurnEnded) -> None:
+        """Ends the client's turn; the process is of no further use."""
+        if self._state is not State.REUSABLE:
+            self._events.append(ended)
+        for ask_id in list(self._questions):
+            self._decide(ask_id, Decision())
+        self._parked.clear()
+        self._change(Change.ENDED_BADLY)
+
+    def _change(self, change: Change) -> None:
+        self._state = TABLE.after(self._state, change)
+
+    def _take_step(self) -> Step:
+        if not self._events and not self._writes:
+            return NOTHING
+        step = Step(self._events[:], b"".join(self._writes))
+        self._events.clear()
+        self._writes.clear()
+        return step
+
+
+def _word(value: msgspec.Raw) -> str | None:
+    """The text of a raw value; None where it is none."""
+    try:
+        word = msgspec.json.decode(value) if value else None
+    except UNREADABLE:
+        return None
+    return word if isinstance(word, str) else None

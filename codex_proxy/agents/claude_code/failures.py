@@ -1,0 +1,121 @@
+"""What Claude Code's errors mean: its own error codes, the status of its provider, and its texts.
+
+An error comes as an assistant's message of the model `<synthetic>` with a code, whose text is never an answer, and then
+as a `result` with the provider's status. Source: recordings of release 2.1.330, and its list of codes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from codex_proxy.agents.failures import cleaned, failure_from_text
+from codex_proxy.core.faults import Failure, FaultKind
+
+K = FaultKind
+
+SIGN_IN: Final = (
+    "Claude Code is not signed in. On the machine that runs this server run `claude auth login`, or give the server a "
+    "key or token of `claude setup-token` and name its variable in PROXY_CHILD_ENV; then try again."
+)
+NOT_SIGNED_IN: Final = Failure(kind=K.AGENT_NOT_AUTHENTICATED, message=SIGN_IN)
+
+CODES: Final[dict[str, FaultKind]] = {
+    "authentication_failed": K.AGENT_NOT_AUTHENTICATED,
+    "oauth_org_not_allowed": K.AGENT_NOT_AUTHENTICATED,
+    "account_on_hold": K.AGENT_NOT_AUTHENTICATED,
+    "verification_required": K.AGENT_NOT_AUTHENTICATED,
+    "cloud_credential_error": K.AGENT_NOT_AUTHENTICATED,
+    "billing_error": K.INSUFFICIENT_QUOTA,
+    "rate_limit": K.AGENT_RATE_LIMITED,
+    "overloaded": K.UNAVAILABLE,
+    "model_not_found": K.MODEL_NOT_FOUND,
+}
+"""Codes that say what is wrong whatever stands beside them."""
+
+STATUSES: Final[dict[int, FaultKind]] = {
+    401: K.AGENT_NOT_AUTHENTICATED,
+    402: K.INSUFFICIENT_QUOTA,
+    403: K.AGENT_NOT_AUTHENTICATED,
+    404: K.MODEL_NOT_FOUND,
+    408: K.UPSTREAM_TIMEOUT,
+    413: K.REQUEST_TOO_LARGE,
+    429: K.AGENT_RATE_LIMITED,
+    503: K.UNAVAILABLE,
+    504: K.UPSTREAM_TIMEOUT,
+    529: K.UNAVAILABLE,
+}
+TOO_LONG: Final = "prompt_too_long"
+"""The `terminal_reason` of a conversation that does not fit into the model's context."""
+
+MESSAGES: Final[dict[FaultKind, str]] = {
+    K.AGENT_RATE_LIMITED: "The rate limit of Claude Code's account is reached",
+    K.CONTEXT_LENGTH_EXCEEDED: "The input is longer than the model's context window",
+    K.INSUFFICIENT_QUOTA: "The credit of Claude Code's account is used up",
+    K.MODEL_NOT_FOUND: "Claude Code's model provider does not know this model, or does not give it to this account",
+    K.REJECTED_BY_PROVIDER: "Claude Code's model provider refused the request",
+    K.REQUEST_TOO_LARGE: "The request is too large for Claude Code's model provider",
+    K.UNAVAILABLE: "Claude Code's model provider is overloaded",
+    K.UPSTREAM_DISCONNECTED: "The connection to Claude Code's model provider broke off",
+    K.UPSTREAM_ERROR: "Claude Code's model provider failed",
+    K.UPSTREAM_TIMEOUT: "Claude Code's model provider did not answer in time",
+    K.UPSTREAM_UNREACHABLE: "Claude Code's model provider cannot be reached",
+    K.USAGE_LIMIT_REACHED: "The usage limit of Claude Code's account is reached",
+}
+
+_LOST: Final = re.compile(
+    r"connection (?:to the api was )?(?:lost|closed|reset)|ECONNRESET|socket hang up|terminated",
+    re.IGNORECASE,
+)
+_UNREACHABLE: Final = re.compile(
+    r"ECONNREFUSED|ENOTFOUND|EAI_AGAIN|connection (?:refused|error)|unable to connect", re.IGNORECASE
+)
+_LATE: Final = re.compile(r"ETIMEDOUT|timed? ?out", re.IGNORECASE)
+_LIMIT: Final = re.compile(
+    r"(?:usage|session|weekly|\d-hour) limit|hit your limit|limit reached", re.IGNORECASE
+)
+_FRAME: Final = re.compile(
+    r"^(?:Failed to authenticate\. )?API Error: (?:Request rejected \(\d+\) · |\d{3} )?"
+)
+_ADVICE: Final = re.compile(
+    r" This is a server-side issue.*|\s*Run (?:--model|/model|/login)\b.*| · Please run /login.*", re.DOTALL
+)
+
+
+def failure_of(text: str, *, code: str | None, status: int | None, reason: str | None) -> Failure:
+    """The failure of a turn that ended with an error.
+
+    `code` is that of the synthetic message, `status` the provider's, `reason` the result's `terminal_reason`.
+    """
+    kind = _kind(text, code, status, reason)
+    if kind is K.AGENT_NOT_AUTHENTICATED and status is None:
+        return NOT_SIGNED_IN
+    said = cleaned(_ADVICE.sub("", _FRAME.sub("", text, count=1)))
+    if kind is K.AGENT_NOT_AUTHENTICATED:
+        return Failure(
+            kind=kind, message=f"Claude Code's sign-in was refused (HTTP {status}): {said} {SIGN_IN}"
+        )
+    known = MESSAGES.get(kind)
+    if known is None:
+        return failure_from_text(text, http_status=status)
+    return Failure(kind=kind, message=f"{known}: {said}" if said else f"{known}.")
+
+
+def _kind(text: str, code: str | None, status: int | None, reason: str | None) -> FaultKind:
+    if reason == TOO_LONG or "prompt is too long" in text.lower():
+        return K.CONTEXT_LENGTH_EXCEEDED
+    if code == "rate_limit" and status is None and _LIMIT.search(text):
+        return K.USAGE_LIMIT_REACHED
+    if code in CODES:
+        return CODES[code]
+    if status is not None and status >= 400:
+        return STATUSES.get(status, K.REJECTED_BY_PROVIDER if status < 500 else K.UPSTREAM_ERROR)
+    for pattern, kind in (
+        (_UNREACHABLE, K.UPSTREAM_UNREACHABLE),
+        (_LOST, K.UPSTREAM_DISCONNECTED),
+        (_LATE, K.UPSTREAM_TIMEOUT),
+        (_LIMIT, K.USAGE_LIMIT_REACHED),
+    ):
+        if pattern.search(text):
+            return kind
+    return K.REJECTED_BY_PROVIDER if code == "invalid_request" else K.UPSTREAM_ERROR

@@ -1,0 +1,209 @@
+"""A turn's history becomes the system prompt and the lines that Claude Code is given.
+
+In: the history, oldest first, with Responses items among it (`RawHistoryItem`). Out: lines of the user and of the
+assistant by turns, as Anthropic's API wants them: every call has its output in the line behind it, and the last line is
+the user's, since it is the one that is answered. Reasoning is left out: its signature is another conversation's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from codex_proxy.agents.claude_code.messages import assistant_line, user_line
+from codex_proxy.agents.claude_code.tool_names import call_input, image_data, model_name
+from codex_proxy.agents.raw_items import items_of
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    ImagePart,
+    Part,
+    RawHistoryItem,
+    TextPart,
+)
+
+Block = dict[str, Any]
+
+NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
+"""For a call whose output nobody brought: the provider refuses a conversation without it."""
+CONTINUE: Final = "Continue."
+"""Asks for an answer where the history ends with one of the assistant's."""
+BEGIN: Final = "(The conversation begins with your message.)"
+"""Stands in front of a history that the assistant begins, which the provider refuses."""
+LATER_INSTRUCTIONS: Final = "<developer_message>\n{}\n</developer_message>"
+"""Instructions that come in the middle of a conversation: there is one system prompt, and it comes first."""
+_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Line(msgspec.Struct):
+    """One line of the conversation: what a role says until the other one does."""
+
+    role: Literal["user", "assistant"]
+    blocks: list[Block]
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """The system prompt, and the lines behind it. The last one is the user's."""
+
+    system: str
+    lines: tuple[Line, ...]
+
+
+def conversation(history: Sequence[HistoryItem]) -> Conversation:
+    """Converts a whole history: the instructions that it begins with are the system prompt."""
+    items = list(_plain(history))
+    system: list[str] = []
+    while items and _is_instruction(items[0]):
+        system.append(_text(items.pop(0).parts))  # type: ignore[union-attr]
+    prompt = "\n\n".join(text for text in system if text)
+    if not items:  # nobody but the system speaks
+        return Conversation("", (Line("user", [_text_block(prompt or CONTINUE)]),))
+    return Conversation(prompt, lines_of(items))
+
+
+def lines_of(history: Sequence[HistoryItem]) -> tuple[Line, ...]:
+    """Converts a history, or the part of it that the agent has not seen; instructions in it are the user's."""
+    writer = _Writer()
+    for item in _plain(history):
+        writer.add(item)
+    return tuple(writer.close())
+
+
+class Feed:
+    """The lines that are still to be given, in order. The program confirms each of the user's before the next."""
+
+    def __init__(self, lines: Sequence[Line], first_number: int) -> None:
+        self._lines = list(lines)
+        self._number = first_number
+
+    @property
+    def number(self) -> int:
+        """The number for the next line of the assistant."""
+        return self._number
+
+    def next(self) -> tuple[bytes, bool]:
+        """Returns what to write up to the next of the user's lines, and whether that is the one to be answered."""
+        writes = []
+        while self._lines:
+            line = self._lines.pop(0)
+            if line.role == "assistant":
+                writes.append(assistant_line(line.blocks, self._number))
+                self._number += 1
+                continue
+            last = not self._lines
+            writes.append(user_line(line.blocks, query=last))
+            return b"".join(writes), last
+        return b"".join(writes), True
+
+
+class _Writer:
+    """Collects blocks into lines, and puts every output behind its call."""
+
+    def __init__(self) -> None:
+        self._lines: list[Line] = []
+        self._waiting: dict[str, str] = {}
+        """The ids of calls without an output: the client's id to the one that is written."""
+
+    def add(self, item: HistoryItem) -> None:
+        if isinstance(item, HistoryMessage):
+            if item.role == "assistant":
+                self._add("assistant", [_text_block(text)] if (text := _text(item.parts)) else [])
+            elif item.role == "user":
+                self._add("user", _blocks(item.parts))
+            elif text := _text(item.parts):
+                self._add("user", [_text_block(LATER_INSTRUCTIONS.format(text))])
+        elif isinstance(item, HistoryCall):
+            id = _usable_id(item.call_id)
+            call = call_input(item.arguments, item.kind)
+            block = {"type": "tool_use", "id": id, "name": model_name(item.name), "input": call}
+            self._add("assistant", [block])
+            self._waiting[item.call_id] = id
+        elif isinstance(item, HistoryOutput):
+            self._output(item)
+
+    def close(self) -> list[Line]:
+        """All lines, the last of them the user's."""
+        self._answer_waiting()
+        if not self._lines or self._lines[-1].role == "assistant":
+            self._lines.append(Line("user", [_text_block(CONTINUE)]))
+        if self._lines[0].role == "assistant":
+            self._lines.insert(0, Line("user", [_text_block(BEGIN)]))
+        return self._lines
+
+    def _output(self, item: HistoryOutput) -> None:
+        id = self._waiting.pop(item.call_id, None)
+        content = _blocks(item.parts) or [_text_block(" ")]
+        if id is None:
+            self._add("user", [_text_block(f"Output of the tool call {item.call_id}:"), *content])
+        else:
+            self._add("user", [{"type": "tool_result", "tool_use_id": id, "content": content}], result=True)
+
+    def _add(self, role: Literal["user", "assistant"], blocks: list[Block], *, result: bool = False) -> None:
+        if not blocks:
+            return
+        if role == "assistant" and self._lines and self._lines[-1].role == "user":
+            self._answer_waiting()
+        if not self._lines or self._lines[-1].role != role:
+            self._lines.append(Line(role, []))
+        line = self._lines[-1].blocks
+        if result:  # outputs come before what the user says
+            place = sum(block["type"] == "tool_result" for block in line)
+            line[place:place] = blocks
+        else:
+            line += blocks
+
+    def _answer_waiting(self) -> None:
+        """Gives calls that nobody has answered an output that says so."""
+        waiting, self._waiting = self._waiting, {}
+        for id in waiting.values():
+            content = [_text_block(NO_OUTPUT)]
+            self._add("user", [{"type": "tool_result", "tool_use_id": id, "content": content}], result=True)
+
+
+def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem]:
+    """The history without raw items: those that can be are converted."""
+    for item in history:
+        if isinstance(item, RawHistoryItem):
+            yield from items_of(item.json)
+        else:
+            yield item
+
+
+def _is_instruction(item: HistoryItem) -> bool:
+    return isinstance(item, HistoryMessage) and item.role == "developer"
+
+
+def _usable_id(call_id: str) -> str:
+    """The call's id; other characters than the provider takes are replaced."""
+    return call_id if _ID.fullmatch(call_id) else re.sub(r"[^A-Za-z0-9_-]", "_", call_id) or "call"
+
+
+def _text(parts: Sequence[Part]) -> str:
+    return "\n\n".join(part.text for part in parts if isinstance(part, TextPart) and part.text)
+
+
+def _text_block(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def _blocks(parts: Sequence[Part]) -> list[Block]:
+    """The parts as blocks; empty texts are left out, since the provider refuses them."""
+    blocks: list[Block] = []
+    for part in parts:
+        if isinstance(part, ImagePart):
+            blocks.append(_image(part))
+        elif part.text:
+            blocks.append(_text_block(part.text))
+    return blocks
+
+
+def _image(part: ImagePart) -> Block:
+    image = image_data(part)
+    if image is None:
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    return {"type": "image", "source": {"type": "base64", "media_type": image[0], "data": image[1]}}

@@ -1,0 +1,116 @@
+"""How a `claude` process is started, as values: its arguments, its folder and its environment.
+
+Two kinds of process. A *plain-model* process is nothing but the model: no tools, no settings or instructions of the
+user's, an empty folder. An *agent* process works in the turn's folder, with the user's own settings; what it may do
+without being asked is decided by its arguments, and what it asks for by the dialect. The settings of the folder itself
+are left out: they could name commands that would run unasked. Every switch carries its reason.
+Source: experiments with release 2.1.330, kept up by the tests that drive the real program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from codex_proxy.agents.base import Capability
+from codex_proxy.agents.claude_code.messages import CLIENT_SERVER
+from codex_proxy.core.turn import Mode, Sandbox
+
+CAPABILITIES: Final[frozenset[Capability]] = frozenset(
+    {"history", "client_tools", "tool_replies", "structured_output", "images", "plain_model"}
+)
+
+COMMON: Final = (
+    *("-p", "--input-format", "stream-json", "--output-format", "stream-json"),
+    "--include-partial-messages",  # deltas, not whole messages alone
+    "--verbose",  # without it the program prints the result alone
+    "--no-session-persistence",  # nothing of a client's conversation is written to the user's home
+    *("--allowedTools", f"mcp__{CLIENT_SERVER}"),  # the client's own tools are the client's affair
+)
+PLAIN: Final = (
+    *("--tools", ""),
+    "--strict-mcp-config",  # no MCP server of the user's
+    *("--setting-sources", ""),  # no hooks, no permissions, no instructions
+    "--disable-slash-commands",
+)
+AGENT: Final = (
+    *("--setting-sources", "user"),
+    *("--permission-prompt-tool", "stdio"),  # what needs permission is asked of us
+)
+READ_TOOLS: Final = ("Read", "Glob", "Grep")
+"""What a read-only turn is offered: reading outside its folder needs permission."""
+WORK_TOOLS: Final = (*READ_TOOLS, "Edit", "Write", "NotebookEdit", "Bash", "Agent", "Skill")
+"""What other turns are offered. Left out: what would outlive the turn (schedules, monitors), and questions."""
+MODES: Final[Mapping[Sandbox, str]] = {
+    "read-only": "default",
+    "workspace-write": "acceptEdits",
+    "danger-full-access": "default",
+}
+"""Permission modes: by default all that changes something needs permission; `acceptEdits` lets files of the folder be
+changed without it. In `danger-full-access` we give the permission: the program's own mode for that is refused to root.
+"""
+
+SWITCHES: Final[Mapping[str, str]] = {
+    # An error is told at once: a retry takes up to minutes, and clients try again by themselves.
+    "CLAUDE_CODE_MAX_RETRIES": "0",
+    # An answer that broke off would come again as a whole, as another text.
+    "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
+    # The client's tools stand in the request, not behind a search.
+    "ENABLE_TOOL_SEARCH": "false",
+    # No telemetry, no updates, no model calls that nobody asked for.
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    # A command in the background would outlive its turn.
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+}
+"""The environment of every process; what the operator passes on (PROXY_CHILD_ENV) comes before these."""
+
+ALLOWED_NAMES: Final = (
+    "CLAUDE_CONFIG_DIR",
+    *("ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL"),
+    *("ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL"),
+    *("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
+    *("ANTHROPIC_BEDROCK_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL", "ANTHROPIC_VERTEX_PROJECT_ID"),
+    *("AWS_REGION", "AWS_PROFILE", "CLOUD_ML_REGION"),
+    *("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "MAX_THINKING_TOKENS"),
+)
+"""Variables that a process sees beside the usual ones: where its provider and its home are. No key is among them: one
+that lies about for something else would be used, and paid for, in place of the user's sign-in."""
+KEY_NAMES: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+"""Keys that the operator may pass on by name (PROXY_CHILD_ENV)."""
+
+NEWEST_TESTED: Final = (2, 1, 330)
+OLDEST_TESTED: Final = (2, 1, 330)
+_VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})\b.*Claude Code", re.MULTILINE)
+
+
+class LaunchKey(msgspec.Struct, frozen=True):
+    """What is fixed when a process starts. Two turns of the same key can have the same process."""
+
+    mode: Mode
+    cwd: str
+    sandbox: Sandbox = "read-only"
+
+
+def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
+    """The argument vector. `unreadable`: absolute paths that an agent's own tools may not read."""
+    if key.mode == "model":
+        return (program, *COMMON, *PLAIN)
+    tools = READ_TOOLS if key.sandbox == "read-only" else WORK_TOOLS
+    argv = [program, *COMMON, *AGENT, "--permission-mode", MODES[key.sandbox], "--tools", ",".join(tools)]
+    denied = [rule for path in unreadable for rule in (f"Read(/{path})", f"Read(/{path}/**)")]
+    return (*argv, "--disallowedTools", *denied) if denied else tuple(argv)
+
+
+def version_in(text: str) -> tuple[int, int, int] | None:
+    """The release that `claude --version` names (`2.1.330 (Claude Code)`); None where it is no Claude Code."""
+    found = _VERSION.search(text)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+
+
+def version_text(version: tuple[int, int, int]) -> str:
+    """A release as people write it."""
+    return ".".join(map(str, version))

@@ -1,0 +1,231 @@
+"""The JSON lines of `claude -p --input-format stream-json --output-format stream-json`, read and written.
+
+One line is one message. Fields that have different shapes in different messages are kept as raw JSON and decoded
+where they are read. Source: recordings of Claude Code 2.1.330 (tests/golden/recordings/claude-code).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises on a line that is not what it should be."""
+
+CLIENT_SERVER: Final = "client"
+"""The name of the MCP server by which the client's tools are offered: the model sees `mcp__client__NAME`."""
+
+
+class StreamTokens(msgspec.Struct, frozen=True, gc=False):
+    """Token counts as Anthropic writes them. What was read from or written to the cache is not in `input_tokens`."""
+
+    input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens: int | None = None
+    output_tokens_details: dict[str, Any] | None = None
+
+
+class Delta(msgspec.Struct, frozen=True, gc=False):
+    """The delta of a content block, or of the message itself."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    stop_reason: str | None = None
+
+
+class ContentBlock(msgspec.Struct, frozen=True, gc=False):
+    """The start of a content block."""
+
+    type: str = ""
+    id: str | None = None
+    name: str | None = None
+
+
+class StreamHead(msgspec.Struct, frozen=True, gc=False):
+    """The message of `message_start`."""
+
+    id: str = ""
+    model: str = ""
+    usage: StreamTokens | None = None
+
+
+class StreamEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event of Anthropic's stream, which Claude Code passes on unchanged."""
+
+    type: str = ""
+    index: int = 0
+    delta: Delta | None = None
+    content_block: ContentBlock | None = None
+    message: StreamHead | None = None
+    usage: StreamTokens | None = None
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A line of the program. `raw` fields differ from message to message."""
+
+    type: str = ""
+    subtype: str = ""
+    event: StreamEvent | None = None
+    parent_tool_use_id: str | None = None
+    """The tool call that a sub-agent serves; None for the conversation itself."""
+    session_id: str | None = None
+    request_id: str | None = None
+    model: str | None = None
+    message: msgspec.Raw = msgspec.Raw()
+    request: msgspec.Raw = msgspec.Raw()
+    response: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """`system/api_retry`: the program asks its model once more."""
+
+    error_status: int | None = None
+    error: str | None = None
+
+
+class Result(msgspec.Struct, frozen=True):
+    """`result`: the end of a turn, or of a history line that asked for none."""
+
+    is_error: bool = False
+    result: str = ""
+    stop_reason: str | None = None
+    terminal_reason: str | None = None
+    api_error_status: int | None = None
+    num_turns: int | None = None
+    structured_output: msgspec.Raw = msgspec.Raw()
+    usage: StreamTokens | None = None
+    errors: list[Any] | None = None
+
+
+class WholeBlock(msgspec.Struct, frozen=True):
+    """A content block as it is told whole."""
+
+    type: str = ""
+    text: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: msgspec.Raw = msgspec.Raw()
+    tool_use_id: str | None = None
+    content: Any = None
+    is_error: bool | None = None
+
+
+class WholeMessage(msgspec.Struct, frozen=True):
+    """An assistant's or user's message as it is told whole."""
+
+    id: str = ""
+    model: str = ""
+    content: list[WholeBlock] | str = ""
+    usage: StreamTokens | None = None
+
+    @property
+    def blocks(self) -> list[WholeBlock]:
+        """Its content as blocks."""
+        if isinstance(self.content, str):
+            return [WholeBlock(type="text", text=self.content)] if self.content else []
+        return self.content
+
+
+class RpcMessage(msgspec.Struct, frozen=True):
+    """A JSON-RPC message to the client's MCP server."""
+
+    method: str = ""
+    id: int | str | None = None
+    params: dict[str, Any] | None = None
+
+
+class ControlRequest(msgspec.Struct, frozen=True):
+    """What the program asks of us."""
+
+    subtype: str = ""
+    server_name: str = ""
+    message: RpcMessage | None = None
+    tool_name: str = ""
+    input: msgspec.Raw = msgspec.Raw()
+    tool_use_id: str | None = None
+
+
+class ControlResponse(msgspec.Struct, frozen=True):
+    """The program's answer to a control request of ours."""
+
+    subtype: str = ""
+    request_id: str = ""
+    response: msgspec.Raw = msgspec.Raw()
+    error: str | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(Message)
+
+
+def decode(line: bytes) -> Message:
+    """Decodes a line. Raises one of `UNREADABLE`."""
+    return _DECODER.decode(line)
+
+
+# --- what we write ------------------------------------------------------------------------------
+
+
+def encoded(value: Any) -> bytes:
+    """One line of JSON, even if a client's JSON inside it contains line breaks."""
+    line = msgspec.json.encode(value)
+    return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
+
+
+def control_request(id: str, subtype: str, **fields: Any) -> bytes:
+    """The line that asks something of the program."""
+    return encoded({"type": "control_request", "request_id": id, "request": {"subtype": subtype, **fields}})
+
+
+def control_answer(request_id: str, answer: dict[str, Any]) -> bytes:
+    """The line that answers a control request of the program."""
+    response = {"subtype": "success", "request_id": request_id, "response": answer}
+    return encoded({"type": "control_response", "response": response})
+
+
+def control_refusal(request_id: str) -> bytes:
+    """The line that refuses a control request that we do not serve: silence would hang the program."""
+    response = {"subtype": "error", "request_id": request_id, "error": "not supported"}
+    return encoded({"type": "control_response", "response": response})
+
+
+def rpc_answer(request_id: str, rpc_id: int | str | None, result: dict[str, Any]) -> bytes:
+    """The line that answers a JSON-RPC message to the client's MCP server. A notification has no id: the program
+    then wants any id, so that 0 is given."""
+    answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "result": result}
+    return control_answer(request_id, {"mcp_response": answer})
+
+
+def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
+    """The line that refuses a JSON-RPC method which the client's MCP server does not have."""
+    error = {"code": -32601, "message": "Method not found"}
+    answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "error": error}
+    return control_answer(request_id, {"mcp_response": answer})
+
+
+def user_line(content: list[dict[str, Any]], *, query: bool) -> bytes:
+    """The line of a user's message. `query`: the model is to answer it; else it only becomes part of the history."""
+    line: dict[str, Any] = {
+        "type": "user",
+        "message": {"role": "user", "content": content},
+        "parent_tool_use_id": None,
+        "session_id": "",
+    }
+    return encoded(line if query else line | {"shouldQuery": False})
+
+
+def assistant_line(content: list[dict[str, Any]], number: int) -> bytes:
+    """The line of an assistant's message of the history. `number` tells it from the others of its process."""
+    return encoded(
+        {
+            "type": "assistant",
+            "message": {"role": "assistant", "content": content},
+            "parent_tool_use_id": None,
+            "session_id": "",
+            "uuid": f"00000000-0000-4000-8000-{number:012d}",
+        }
+    )

@@ -1,0 +1,79 @@
+"""Calls of the client's tools that wait for their outputs: the program's requests for them, and the replies.
+
+A call is known from the model's stream; the program asks for its output by `tools/call` on its MCP server, before or
+after the step has ended. So an output may come before or after the request for it. The request is answered whenever
+the output is there: nothing in it times out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from codex_proxy.agents.base import ToolReply
+from codex_proxy.agents.claude_code.messages import rpc_answer
+from codex_proxy.agents.claude_code.tool_names import output_content
+
+
+class ParkedCalls:
+    """Calls without an output, by call id."""
+
+    def __init__(self) -> None:
+        self.waiting: set[str] = set()
+        """The ids of calls whose outputs the client has not given yet."""
+        self._requests: dict[str, tuple[str, int | str | None]] = {}
+        """The program's requests for outputs: control request and JSON-RPC id."""
+        self._replies: dict[str, ToolReply] = {}
+        """Outputs that the program has not asked for yet."""
+        self._bypassed = False
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the program's turn continues once the client gives the outputs."""
+        return bool(self.waiting) and not self._bypassed
+
+    def knows(self, call_id: str) -> bool:
+        """Whether the call waits for its output, or has one that was not asked for yet."""
+        return call_id in self.waiting or call_id in self._replies
+
+    def wait_for(self, call_ids: Iterable[str]) -> None:
+        """The client is asked for the outputs of these calls."""
+        self.waiting.update(call_ids)
+
+    def requested(self, call_id: str, request_id: str, rpc_id: int | str | None) -> bytes:
+        """Handles the program's request for an output. Returns the answer; empty where it is not there yet."""
+        reply = self._replies.pop(call_id, None)
+        if reply is not None:
+            return _answer(request_id, rpc_id, reply)
+        self._requests[call_id] = (request_id, rpc_id)
+        return b""
+
+    def replied(self, call_id: str, reply: ToolReply) -> bytes:
+        """Handles an output. Returns the answer to the request for it; empty where it was not asked for yet, or does
+        not wait."""
+        if call_id not in self.waiting:
+            return b""
+        self.waiting.remove(call_id)
+        request = self._requests.pop(call_id, None)
+        if request is None:
+            self._replies[call_id] = reply
+            return b""
+        return _answer(*request, reply)
+
+    def answered_by_program(self, call_id: str) -> None:
+        """Notes that the program has given the model an output of its own: it does not wait for the client's."""
+        self._requests.pop(call_id, None)
+        self._replies.pop(call_id, None)
+        self._bypassed |= call_id in self.waiting
+        self.waiting.discard(call_id)
+
+    def clear(self) -> None:
+        """Drops all calls: the turn is over."""
+        self.waiting.clear()
+        self._requests.clear()
+        self._replies.clear()
+        self._bypassed = False
+
+
+def _answer(request_id: str, rpc_id: int | str | None, reply: ToolReply) -> bytes:
+    result = {"content": output_content(reply.parts)}
+    return rpc_answer(request_id, rpc_id, result if reply.success else result | {"isError": True})

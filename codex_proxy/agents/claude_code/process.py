@@ -1,0 +1,216 @@
+"""One `claude` process as a transport, and what it says of itself at its start.
+
+A process waits for its turn without having said a word; whoever takes it must hear of its end even where that came
+before. `ask` starts one for a question without a turn, and ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from codex_proxy.agents.base import Ended
+from codex_proxy.agents.child_per_turn import ChildTransport
+from codex_proxy.agents.claude_code.messages import (
+    UNREADABLE,
+    ControlResponse,
+    Message,
+    control_request,
+    decode,
+)
+from codex_proxy.agents.failures import how_it_ended
+from codex_proxy.agents.lines import LineFramer, LineTooLong
+from codex_proxy.agents.session import TransportReader
+from codex_proxy.core.account import AgentModel
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
+
+START_SECONDS: Final = 30.0
+"""How long a process may take to answer `initialize`: 0.4 s as a rule, ten times that on a busy machine."""
+VERSION_SECONDS: Final = 20.0
+NO_SIGN_IN: Final = ("none", "", None)
+RENEWED: Final = Ended(stderr_tail="The process was ended to make room for others.")
+
+
+class ClaudeTransport(ChildTransport):
+    """A `Transport` of one process. `on_idle` is called when its session is kept for a later turn, or used again."""
+
+    def __init__(self, started_at: float, on_idle: Callable[[ClaudeTransport, bool], None]) -> None:
+        super().__init__()
+        self.started_at = started_at
+        self.exit: Exit | None = None
+        self._on_idle = on_idle
+        self._attached: TransportReader | None = None
+
+    def attach(self, reader: TransportReader) -> None:
+        super().attach(reader)
+        self._attached = reader
+        if self.exit is not None:  # while it waited for its turn
+            asyncio.get_running_loop().call_soon(super().ended, self.exit)
+
+    def ended(self, exit: Exit) -> None:
+        self.exit = exit
+        super().ended(exit)
+
+    def set_idle(self, idle: bool) -> None:
+        self._on_idle(self, idle)
+
+    def end_conversation(self) -> None:
+        """Ends a session that is only kept: its process is wanted no longer."""
+        if self._attached is not None:
+            self._attached.ended(RENEWED)
+
+    async def release(self, *, finished: bool) -> None:
+        self._attached = None
+        await super().release(finished=finished)
+
+
+class Greeting(msgspec.Struct, frozen=True):
+    """What a process says of itself: its models, and whether somebody is signed in."""
+
+    models: tuple[AgentModel, ...] = ()
+    signed_in: bool = True
+    account: str = ""
+    """By what it is signed in, in its own word."""
+
+
+class _Model(msgspec.Struct, frozen=True):
+    value: str = ""
+    displayName: str = ""
+    supportedEffortLevels: list[str] = []
+
+
+class _Account(msgspec.Struct, frozen=True):
+    tokenSource: str | None = None
+    apiKeySource: str | None = None
+    apiProvider: str | None = None
+    email: str | None = None
+    subscriptionType: str | None = None
+
+
+class _Initialized(msgspec.Struct, frozen=True):
+    models: list[_Model] = []
+    account: _Account | None = None
+
+
+def greeting_of(response: msgspec.Raw) -> Greeting:
+    """Reads the answer to `initialize`. Raises one of `UNREADABLE`."""
+    told = msgspec.json.decode(response, type=_Initialized)
+    models = tuple(
+        AgentModel(
+            id=model.value,
+            display_name=model.displayName,
+            input_modalities=("text", "image"),
+            efforts=tuple(model.supportedEffortLevels),
+            is_default=model.value == "default",
+            owned_by="anthropic",
+        )
+        for model in told.models
+        if model.value
+    )
+    account = told.account
+    if account is None:
+        return Greeting(models)
+    by = [each for each in (account.subscriptionType, account.tokenSource, account.apiKeySource) if each]
+    named = [each for each in by if each not in NO_SIGN_IN]
+    other_provider = account.apiProvider not in (None, "firstParty")
+    signed_in = bool(named or account.email or other_provider)
+    return Greeting(models, signed_in, named[0] if named else account.apiProvider or "")
+
+
+class _Question:
+    """Listens to a process that is asked for its greeting."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[ControlResponse] = asyncio.get_running_loop().create_future()
+        self._framer = LineFramer()
+
+    def received(self, chunk: bytes) -> None:
+        try:
+            lines = self._framer.feed(chunk)
+        except LineTooLong as fault:
+            lines = fault.before
+        for line in lines:
+            try:
+                message: Message = decode(line)
+                if message.type == "control_response" and not self.answer.done():
+                    self.answer.set_result(msgspec.json.decode(message.response, type=ControlResponse))
+            except UNREADABLE:
+                continue
+
+    def ended(self, exit: Exit) -> None:
+        if not self.answer.done():
+            said = how_it_ended(Ended(exit.code, exit.signal, exit.stderr_tail))
+            self.answer.set_exception(_misconfigured(f"Claude Code ended while it was starting{said}"))
+
+
+async def ask_greeting(command: Command) -> Greeting:
+    """Starts a process, initializes it and ends it; no model is asked. Raises `Fault`."""
+    question = _Question()
+    child = await _spawned(command, question)
+    child.write(control_request("greeting", "initialize", hooks=None))
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            response = await question.answer
+        return greeting_of(response.response or msgspec.Raw(b"{}"))
+    except TimeoutError:
+        raise _misconfigured(f"Claude Code did not answer within {START_SECONDS:g} s of its start.") from None
+    except UNREADABLE:
+        raise _misconfigured("Claude Code's answer to initialize is not what it should be.") from None
+    finally:
+        await child.end(grace=0)
+
+
+class _Printed:
+    """Keeps what a short command prints."""
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+
+    def received(self, chunk: bytes) -> None:
+        if len(self.out) < 1 << 16:
+            self.out += chunk
+
+    def ended(self, exit: Exit) -> None:
+        self.exit.set_result(exit)
+
+
+async def ask_version(command: Command) -> str:
+    """What the program prints with `--version`. Raises `Fault` where it fails or hangs."""
+    printed = _Printed()
+    child = await _spawned(command, printed)
+    child.close_stdin()
+    try:
+        async with asyncio.timeout(VERSION_SECONDS):
+            exit = await asyncio.shield(printed.exit)
+    except TimeoutError:
+        raise _misconfigured(
+            f"{command.argv[0]} --version did not answer within {VERSION_SECONDS:g} s."
+        ) from None
+    finally:
+        await child.end(grace=0)
+    if exit.code != 0:
+        said = how_it_ended(Ended(exit.code, exit.signal, exit.stderr_tail))
+        raise _misconfigured(f"{command.argv[0]} --version failed{said}")
+    return printed.out.decode("utf-8", "replace")
+
+
+async def _spawned(command: Command, listener: _Question | _Printed) -> Child:
+    try:
+        return await spawn(command, listener)
+    except SpawnError as error:
+        raise Fault(spawn_failure(error)) from error
+
+
+def spawn_failure(error: SpawnError) -> Failure:
+    """The failure of a turn whose process could not be started."""
+    kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
+    return Failure(kind=kind, message=str(error))
+
+
+def _misconfigured(message: str) -> Fault:
+    return Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))

@@ -1,0 +1,173 @@
+"""The agent `claude-code`: Claude Code, by `claude -p` with JSON lines both ways."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from codex_proxy.agents.claude_code.launch import CAPABILITIES
+from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
+
+if TYPE_CHECKING:
+    from codex_proxy.agents.agent import Agent
+    from codex_proxy.agents.claude_code.launch import LaunchKey
+    from codex_proxy.commands.checkup import Check, Fact
+    from codex_proxy.process.child import Command
+
+NAME: Final = "claude-code"
+NO_CLAUDE: Final = (
+    "No Claude Code was found. Install it (`npm install -g @anthropic-ai/claude-code`), or give its path with "
+    "--claude-bin."
+)
+NO_VERSION: Final = "{} --version did not tell a version of Claude Code: is it that program?"
+
+
+async def _make(context: AgentContext) -> Agent:
+    """Finds the program and its release, and makes the folder of plain turns. Raises `NoAgentError` or `Fault`."""
+    from codex_proxy.agents.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
+    from codex_proxy.agents.claude_code.launch import LaunchKey, claude_argv, version_in, version_text
+    from codex_proxy.agents.claude_code.process import ask_version
+    from codex_proxy.files.private import make_folder
+    from codex_proxy.process.child import Command
+    from codex_proxy.protected_paths import unreadable_paths
+
+    settings = context.settings
+    program = program_of(context)
+    version = version_in(await ask_version(_version_command(context, program)))
+    if version is None:
+        raise NoAgentError(NO_VERSION.format(program))
+    empty = settings.state_dir / "empty"
+    try:
+        make_folder(settings.state_dir)
+        make_folder(empty)
+    except OSError as error:
+        raise NoAgentError(f"The state folder {settings.state_dir} cannot be used: {error}") from error
+    unreadable = unreadable_paths(settings)
+    environment, limits = claude_environment(context), context.child_limits
+
+    def command(key: LaunchKey) -> Command:
+        return Command(claude_argv(program, key, unreadable), environment, key.cwd, limits=limits)
+
+    plain = settings.builtin_tools == "never"
+    warm = (
+        LaunchKey("model", str(empty))
+        if plain
+        else LaunchKey("agent", str(settings.workdir), settings.sandbox)
+    )
+    processes = ClaudeProcesses(
+        name=NAME,
+        version=version_text(version),
+        command=command,
+        empty_folder=str(empty),
+        warm=warm,
+        kept=settings.claude_processes,
+    )
+    return ClaudeCodeAgent(processes, context.clock)
+
+
+def program_of(context: AgentContext) -> str:
+    """The Claude Code to start. Raises `NoAgentError`."""
+    named = context.settings.claude_bin
+    found = shutil.which(named or "claude", path=context.environ.get("PATH", os.defpath))
+    if found is None:
+        raise NoAgentError(
+            NO_CLAUDE if named is None else f"There is no program {named} (--claude-bin). {NO_CLAUDE}"
+        )
+    return os.path.abspath(found)
+
+
+def claude_environment(context: AgentContext) -> dict[str, str]:
+    """The whole environment of a process: where its provider and its home are, and keys only as the operator says."""
+    from codex_proxy.agents.claude_code.launch import ALLOWED_NAMES, SWITCHES
+
+    given = context.child_environment(*ALLOWED_NAMES)
+    passed_on = {name for name in SWITCHES if name in given}
+    return {**given, **{name: value for name, value in SWITCHES.items() if name not in passed_on}}
+
+
+def _version_command(context: AgentContext, program: str) -> Command:
+    from codex_proxy.process.child import Command
+
+    return Command((program, "--version"), claude_environment(context), os.path.dirname(program) or "/")
+
+
+async def _check(context: AgentContext) -> list[Check]:
+    """The program, its release, and whether it is signed in: it is initialized, and no model is asked."""
+    import tempfile
+
+    from codex_proxy.agents.claude_code.launch import (
+        KEY_NAMES,
+        NEWEST_TESTED,
+        LaunchKey,
+        claude_argv,
+        version_in,
+        version_text,
+    )
+    from codex_proxy.agents.claude_code.process import ask_greeting, ask_version
+    from codex_proxy.commands.checkup import Check
+    from codex_proxy.core.faults import Fault
+    from codex_proxy.process.child import Command
+
+    try:
+        program = program_of(context)
+    except NoAgentError as error:
+        return [Check(name="agent", status="failed", message="No Claude Code was found.", advice=str(error))]
+    checks = [Check(name="agent", status="ok", message=f"{program}.", facts={"path": program})]
+    try:
+        version = version_in(await ask_version(_version_command(context, program)))
+    except Fault as fault:
+        advice = "Give the right path with --claude-bin, or install Claude Code anew."
+        return [*checks, Check(name="version", status="failed", message=str(fault), advice=advice)]
+    if version is None:
+        message = NO_VERSION.format(program)
+        return [*checks, Check(name="version", status="failed", message=message, advice=NO_CLAUDE)]
+    checks.append(_version_check(version_text(version), version_text(NEWEST_TESTED), version > NEWEST_TESTED))
+    with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
+        argv = claude_argv(program, LaunchKey("model", folder))
+        try:
+            greeting = await ask_greeting(Command(argv, claude_environment(context), folder))
+        except Fault as fault:
+            advice = "Run `claude` by hand: what it says there is the reason."
+            return [*checks, Check(name="sign-in", status="failed", message=str(fault), advice=advice)]
+    unseen = [
+        name for name in KEY_NAMES if context.environ.get(name) and name not in claude_environment(context)
+    ]
+    return [*checks, _sign_in_check(greeting.signed_in, greeting.account, len(greeting.models), unseen)]
+
+
+def _version_check(version: str, tested: str, newer: bool) -> Check:
+    from codex_proxy.commands.checkup import Check
+
+    more = f" The newest that this proxy was tested with is {tested}." if newer else ""
+    facts: dict[str, Fact] = {"version": version, "newest_tested": tested}
+    return Check(name="version", status="ok", message=f"It is Claude Code {version}.{more}", facts=facts)
+
+
+def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
+    """`unseen`: keys that are set here and not passed on."""
+    from codex_proxy.agents.claude_code.failures import SIGN_IN
+    from codex_proxy.commands.checkup import Check
+
+    facts: dict[str, Fact] = {"account": account, "models": models, "keys_not_passed_on": ", ".join(unseen)}
+    hint = (
+        f" {', '.join(unseen)} is set, and not passed on: name it in PROXY_CHILD_ENV to use it."
+        if unseen
+        else ""
+    )
+    if not signed_in:
+        message = f"Nobody is signed in to Claude Code.{hint}"
+        return Check(name="sign-in", status="failed", message=message, advice=SIGN_IN, facts=facts)
+    by = f" ({account})" if account else ""
+    message = f"Claude Code is signed in{by}, and lists {models} models."
+    return Check(name="sign-in", status="ok", message=message, facts=facts)
+
+
+SPEC = AgentSpec(
+    name=NAME,
+    summary="Claude Code, by `claude -p` with JSON lines both ways",
+    processes="one for each conversation, and those that wait for the next",
+    make=_make,
+    check=_check,
+    capabilities=CAPABILITIES,
+)

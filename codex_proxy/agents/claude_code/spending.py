@@ -1,0 +1,82 @@
+"""Counts the tokens of a turn: of each model call as it ends, and of the whole turn as its result has it.
+
+Anthropic counts what came from the cache apart from the input; here the input is all of it, as OpenAI counts. A call of
+a tool may cut a turn of the program into several of the client's: each of those is told only its own part.
+"""
+
+from __future__ import annotations
+
+from codex_proxy.agents.claude_code.messages import StreamTokens
+from codex_proxy.core.events import Usage
+
+
+def usage_of(tokens: StreamTokens) -> Usage:
+    """Converts the counts."""
+    details = tokens.output_tokens_details or {}
+    thinking = details.get("thinking_tokens")
+    cached = tokens.cache_read_input_tokens or 0
+    return Usage(
+        input=(tokens.input_tokens or 0) + cached + (tokens.cache_creation_input_tokens or 0),
+        cached=cached,
+        output=tokens.output_tokens or 0,
+        reasoning=thinking if isinstance(thinking, int) and not isinstance(thinking, bool) else 0,
+    )
+
+
+class Spending:
+    """The tokens of one turn of the program, and which of them the client's turn has caused."""
+
+    def __init__(self) -> None:
+        self._calls = Usage()
+        """Of the model calls that are over, since the program's turn began."""
+        self._before = Usage()
+        """Of those that earlier requests of the client were told of."""
+        self._begun = StreamTokens()
+        """The counts of the model call that runs."""
+
+    def begin_turn(self) -> None:
+        """The program begins another turn."""
+        self._calls = self._before = Usage()
+        self._begun = StreamTokens()
+
+    def begin_request(self) -> None:
+        """Another request of the client continues the program's turn."""
+        self._before = self._calls
+
+    def call_began(self, tokens: StreamTokens | None) -> None:
+        """A model call has begun; `tokens` has its input."""
+        self._begun = tokens or StreamTokens()
+
+    def call_ended(self, tokens: StreamTokens | None) -> Usage:
+        """A model call is over. Returns its usage; what `tokens` leaves out was told at its beginning."""
+        begun, last = self._begun, tokens or StreamTokens()
+        self._begun = StreamTokens()
+        usage = usage_of(
+            StreamTokens(
+                _either(last.input_tokens, begun.input_tokens),
+                _either(last.cache_read_input_tokens, begun.cache_read_input_tokens),
+                _either(last.cache_creation_input_tokens, begun.cache_creation_input_tokens),
+                _either(last.output_tokens, begun.output_tokens),
+                last.output_tokens_details or begun.output_tokens_details,
+            )
+        )
+        self._calls += usage
+        return usage
+
+    def turn_ended(self, tokens: StreamTokens | None) -> None:
+        """The result's total of the program's turn: more than its calls where one of them broke off."""
+        if tokens is None:
+            return
+        whole = usage_of(tokens)
+        if whole.input + whole.output >= self._calls.input + self._calls.output:
+            self._calls = whole
+
+    @property
+    def request(self) -> Usage:
+        """Of the client's request so far."""
+        left = self._calls - self._before
+        return Usage(max(0, left.input), max(0, left.cached), max(0, left.output), max(0, left.reasoning))
+
+
+def _either(value: int | None, otherwise: int | None) -> int | None:
+    return otherwise if value is None else value

@@ -1,0 +1,252 @@
+"""Reads one model call after the other: Anthropic's stream events become items, deltas and calls.
+
+In: stream events and whole messages of the conversation itself (not of sub-agents). Out: events of the vocabulary, in
+`events`, and the calls of the client's tools, in `calls`. Arguments are passed on as they come, unless this server has
+to see them whole first. Under a schema the answer is what the model gives to the tool `StructuredOutput`: its text
+beside that is held back, and told only where a call of the client's follows it, or no structured output comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from codex_proxy.agents.claude_code import activities
+from codex_proxy.agents.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
+from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools, custom_input
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    FullText,
+    ItemEnded,
+    ItemStarted,
+    Notice,
+    OutputDelta,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallRequested,
+)
+from codex_proxy.core.items import Message, Reasoning, Tool, ToolCall
+from codex_proxy.core.turn import Turn
+
+STRUCTURED_OUTPUT: Final = "StructuredOutput"
+
+
+class _Call:
+    """A call of a client's tool that is being read."""
+
+    __slots__ = ("id", "parts", "tool", "whole")
+
+    def __init__(self, id: str, tool: Tool) -> None:
+        self.id = id
+        self.tool = tool
+        self.parts: list[str] = []
+        self.whole: msgspec.Raw | None = None
+
+    @property
+    def arguments(self) -> str:
+        """The model's exact text where it came in pieces."""
+        text = "".join(self.parts) or (bytes(self.whole).decode("utf-8", "replace") if self.whole else "")
+        return text if text.strip() else "{}"
+
+    def request(self) -> ToolCallRequested:
+        text = self.arguments
+        if self.tool.kind == "custom":
+            text = custom_input(text)
+        return ToolCallRequested(self.id, self.id, self.tool.name, text, self.id, self.tool.kind)
+
+
+class StepReader:
+    """Reads the model calls of a turn. `events` gathers what they say; whoever reads them empties it."""
+
+    def __init__(self, turn: Turn, tools: OfferedTools) -> None:
+        self.events: list[Event] = []
+        self._tools = tools
+        self._plain = turn.mode == "model"
+        self._structured = turn.output_schema is not None
+        # What the server checks, runs or hides has to be whole before the client hears of it.
+        held = any(tool.kind == "custom" or tool.strict or tool.mcp is not None for tool in turn.tools)
+        self._streams_calls = turn.parallel_tool_calls and not held
+        self._message = ""
+        self._streamed: set[str] = set()
+        """Messages that came in deltas: they are not read again when they come whole."""
+        self._open: dict[int, str] = {}
+        """Items of texts and thinking, by the index of their block."""
+        self._reading: dict[int, _Call] = {}
+        self._calls: dict[str, _Call] = {}
+        """Calls of the client's tools in this step, by id."""
+        self._held: list[Event] = []
+        """Texts that are no answer yet."""
+        self._activities: set[str] = set()
+        """The agent's own calls without an output."""
+
+    def begin_turn(self) -> None:
+        """Another turn of the program begins."""
+        self._drop_step()
+        self._activities.clear()
+        self._streamed.clear()
+
+    # --- the stream -----------------------------------------------------------------------------
+
+    def feed(self, event: StreamEvent) -> None:
+        """Reads an event of the stream, other than those about the message as a whole."""
+        match event.type:
+            case "content_block_delta":
+                self._delta(event)
+            case "content_block_start":
+                self._block_started(event)
+            case "content_block_stop":
+                self._block_ended(event.index)
+            case "message_start":
+                self._drop_step()
+                self._message = "" if event.message is None else event.message.id
+                self._streamed.add(self._message)
+
+    def _delta(self, event: StreamEvent) -> None:
+        delta = event.delta
+        if delta is None:
+            return
+        if delta.text:
+            self._say(TextDelta(self._item(event.index), delta.text))
+        elif delta.thinking:
+            self.events.append(ReasoningDelta(self._item(event.index), delta.thinking))
+        elif delta.partial_json:
+            call = self._reading.get(event.index)
+            if call is not None:
+                call.parts.append(delta.partial_json)
+                if self._streams_calls:
+                    self.events.append(ArgumentsDelta(call.id, delta.partial_json))
+
+    def _item(self, index: int) -> str:
+        return self._open.get(index) or f"{self._message}_{index}"
+
+    def _say(self, event: Event) -> None:
+        (self._held if self._structured else self.events).append(event)
+
+    def _block_started(self, event: StreamEvent) -> None:
+        block = event.content_block
+        if block is None:
+            return
+        id = f"{self._message}_{event.index}"
+        if block.type == "text":
+            self._open[event.index] = id
+            self._say(ItemStarted(Message(id)))
+        elif block.type == "thinking":
+            self._open[event.index] = id
+            self.events.append(ItemStarted(Reasoning(id)))
+        elif block.type == "tool_use" and block.id:
+            self._call_started(event.index, block.id, block.name or "")
+
+    def _call_started(self, index: int, id: str, name: str) -> None:
+        tool = self._tools.find(name)
+        if tool is None:
+            if self._plain and name != STRUCTURED_OUTPUT:
+                self.events.append(Notice("unoffered_call", name.removeprefix(MODEL_PREFIX)))
+            return
+        self._tell_held()
+        call = self._calls[id] = self._reading[index] = _Call(id, tool)
+        if self._streams_calls:
+            self.events.append(ItemStarted(ToolCall(call.id, call.id, tool.name)))
+
+    def _block_ended(self, index: int) -> None:
+        self._reading.pop(index, None)
+        id = self._open.pop(index, None)
+        if id is not None:
+            held = self._structured and any(isinstance(e, TextDelta) and e.id == id for e in self._held)
+            (self._held if held else self.events).append(ItemEnded(id))
+
+    # --- whole messages -------------------------------------------------------------------------
+
+    def is_new(self, message: WholeMessage) -> bool:
+        """Whether a message that comes whole has not come in deltas before: then it is a step of its own."""
+        return message.id not in self._streamed
+
+    def assistant(self, message: WholeMessage) -> None:
+        """Reads a message of the assistant as it comes whole."""
+        new = self.is_new(message)
+        if new:
+            self._drop_step()
+        for index, block in enumerate(message.blocks):
+            if block.type == "tool_use" and block.id:
+                self._whole_call(block, block.id, index)
+            elif new and block.type == "text" and block.text:
+                id = f"{message.id}_{index}"
+                self._say(ItemStarted(Message(id)))
+                self._say(FullText(id, block.text))
+                self._say(ItemEnded(id))
+
+    def _whole_call(self, block: WholeBlock, id: str, index: int) -> None:
+        name = block.name or ""
+        if id not in self._calls and self._tools.find(name) is not None:
+            self._call_started(index, id, name)
+        call = self._calls.get(id)
+        if call is not None:
+            call.whole = block.input
+        elif not self._plain and name != STRUCTURED_OUTPUT and not name.startswith(MODEL_PREFIX):
+            self.own_call(block, id)
+
+    def own_call(self, block: WholeBlock, id: str) -> None:
+        """A call of one of the agent's own tools, by the agent or a sub-agent of it."""
+        if id not in self._activities:
+            self._activities.add(id)
+            self.events.append(ItemStarted(activities.activity(id, block.name or "", block.input)))
+
+    def own_output(self, block: WholeBlock) -> None:
+        """The output of a call of one of the agent's own tools."""
+        id = block.tool_use_id or ""
+        if id in self._activities:
+            self._activities.remove(id)
+            text = activities.output_text(block.content)
+            if text:
+                self.events.append(OutputDelta(id, text))
+            self.events.append(ItemEnded(id, "failed" if block.is_error else "completed"))
+
+    # --- the end of a step ----------------------------------------------------------------------
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether the step has calls of the client's tools."""
+        return bool(self._calls)
+
+    def knows(self, call_id: str) -> bool:
+        """Whether a call of the client's tools came in this step."""
+        return call_id in self._calls
+
+    def take_calls(self) -> Sequence[ToolCallRequested]:
+        """The step is over: its calls of the client's tools, which wait for outputs."""
+        requests = [call.request() for call in self._calls.values()]
+        self._calls.clear()
+        self._reading.clear()
+        return requests
+
+    def requested_call(self, id: str, name: str, arguments: str) -> ToolCallRequested | None:
+        """A call of which only the request for its output is known, as of a sub-agent. None where no such tool was
+        offered."""
+        tool = self._tools.find(MODEL_PREFIX + name)
+        if tool is None:
+            return None
+        call = _Call(id, tool)
+        call.parts.append(arguments)
+        return call.request()
+
+    def finish(self, structured: str | None) -> None:
+        """The turn ended well. Tells its structured answer; without one, the text that was held back."""
+        if structured is None:
+            self._tell_held()
+            return
+        self._held.clear()
+        id = f"{self._message}_answer"
+        self.events += [ItemStarted(Message(id)), TextDelta(id, structured), ItemEnded(id)]
+
+    def _tell_held(self) -> None:
+        self.events += self._held
+        self._held.clear()
+
+    def _drop_step(self) -> None:
+        """Forgets what the step before has left: a step that broke off comes again."""
+        self._open.clear()
+        self._reading.clear()
+        self._calls.clear()
+        self._held.clear()

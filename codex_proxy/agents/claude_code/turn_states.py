@@ -1,0 +1,39 @@
+"""The state machine of a turn in a Claude Code process."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from codex_proxy.core.states import StateTable
+
+
+class State(Enum):
+    """How far the program is with the client's turn."""
+
+    STARTING = "the program is given the prompt, the tools and the settings"
+    FEEDING = "the program is given the history, message by message"
+    ACTIVE = "the model works on the turn, or waits for outputs of its calls"
+    REUSABLE = "the program's turn ended well: another one can follow on it"
+    ENDED = "nothing more is read"
+
+
+class Change(Enum):
+    """What moves a turn from one state to another."""
+
+    READY = "the program has taken the settings and listed the tools"
+    ASKED = "the program was given the message that it answers"
+    ENDED_WELL = "the program has reported the end of its turn"
+    ENDED_BADLY = "the turn failed, was given up, or the process ended"
+    RESUMED = "another turn begins"
+
+
+TABLE = StateTable(
+    State.STARTING,
+    {
+        State.STARTING: {Change.READY: State.FEEDING, Change.ENDED_BADLY: State.ENDED},
+        State.FEEDING: {Change.ASKED: State.ACTIVE, Change.ENDED_BADLY: State.ENDED},
+        State.ACTIVE: {Change.ENDED_WELL: State.REUSABLE, Change.ENDED_BADLY: State.ENDED},
+        State.REUSABLE: {Change.RESUMED: State.FEEDING, Change.ENDED_BADLY: State.ENDED},
+        State.ENDED: {Change.ENDED_BADLY: State.ENDED},
+    },
+)

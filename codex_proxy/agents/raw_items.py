@@ -1,0 +1,57 @@
+"""Items of the Responses API as a model put them out (`RawHistoryItem`), for agents that take no such items.
+
+In: an item's JSON. Out: the same as history, without what only the API's own models understand (reasoning).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    ImagePart,
+    Part,
+    Role,
+    TextPart,
+)
+
+_ROLES: Final[Mapping[Any, Role]] = {
+    "system": "developer",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+}
+
+
+def items_of(raw: bytes) -> list[HistoryItem]:
+    """Converts an item. Empty for one that says nothing outside the Responses API."""
+    item = json.loads(raw)
+    match item.get("type", "message"):
+        case "message":
+            role = _ROLES.get(item.get("role"))
+            parts = _parts(item.get("content"))
+            return [HistoryMessage(role, parts)] if role is not None and parts else []
+        case "function_call":
+            return [HistoryCall(item["call_id"], item["name"], item.get("arguments") or "")]
+        case "custom_tool_call":
+            return [HistoryCall(item["call_id"], item["name"], item.get("input") or "", "custom")]
+        case "function_call_output" | "custom_tool_call_output":
+            return [HistoryOutput(item["call_id"], _parts(item.get("output")))]
+    return []
+
+
+def _parts(content: Any) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        return (TextPart(content),)
+    parts: list[Part] = []
+    for part in content if isinstance(content, list) else ():
+        if part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
+            parts.append(ImagePart(part["image_url"], part.get("detail")))
+        elif isinstance(text := part.get("text") or part.get("refusal"), str):
+            parts.append(TextPart(text))
+    return tuple(parts)

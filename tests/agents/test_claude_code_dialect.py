@@ -1,0 +1,283 @@
+"""The dialect of Claude Code, against recordings of the real program."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from codex_proxy.agents.base import Decision, Ended, ToolReply
+from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.core.events import (
+    ApprovalRequested,
+    ArgumentsDelta,
+    Event,
+    ItemStarted,
+    Retrying,
+    StepCompleted,
+    Stop,
+    TextDelta,
+    ToolCallRequested,
+    TurnEnded,
+    Usage,
+    UsageReported,
+)
+from codex_proxy.core.faults import FaultKind
+from codex_proxy.core.items import Activity, HistoryMessage, HistoryOutput, Message, TextPart, Tool, ToolCall
+from codex_proxy.core.repair import TurnRepair
+from codex_proxy.core.turn import Turn
+from tests.agents.claude_code_replayer import NAMES, begun, heard, output_lines, recorded_turn
+from tests.core.well_formed import violations
+
+ONE = Usage(1200, 1000, 34)
+"""What the recorded model server counted for every call."""
+
+INITIALIZED = (
+    b'{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'
+)
+RESULT = b'{"type":"result","subtype":"success","is_error":false,"num_turns":0,"result":""}'
+
+
+def text_of(events: list[Event]) -> str:
+    return "".join(event.text for event in TurnRepair().feed(events) if isinstance(event, TextDelta))
+
+
+def end_of(events: list[Event]) -> TurnEnded:
+    [end] = [event for event in events if isinstance(event, TurnEnded)]
+    return end
+
+
+def usage_of(events: list[Event]) -> Usage:
+    return [event.usage for event in events if isinstance(event, UsageReported)][-1]
+
+
+def written(writes: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in writes.splitlines()]
+
+
+def said(text: str, role: Any = "user") -> HistoryMessage:
+    return HistoryMessage(role, (TextPart(text),))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_comes_of_a_recording_is_well_formed(name: str) -> None:
+    events = heard(name)
+    if name == "err_401":  # was stopped in its seventh retry
+        events.append(TurnEnded(Stop.INTERRUPTED))
+    assert violations(TurnRepair().feed(events)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "calls"),
+    [
+        ("text", "Hello from the mock model.", 1),
+        ("image", "I see.", 1),
+        ("history_ordered", "Rumpel.", 1),
+        ("history_tool_tail", "It is minus 5 and 3.", 1),
+        ("json_schema", '{"name":"Rumpel"}', 1),
+        ("agent_tools", "Running.Done.", 2),
+        ("stop_length", "cut herecut herecut hereok", 4),
+    ],
+)
+def test_a_turn_says_its_text_once_and_counts_every_model_call(name: str, text: str, calls: int) -> None:
+    events = heard(name)
+    assert text_of(events) == text
+    assert end_of(events).stop == Stop.STOP
+    assert usage_of(events) == Usage(ONE.input * calls, ONE.cached * calls, ONE.output * calls)
+    assert sum(isinstance(event, StepCompleted) for event in events) == calls
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("err_429", FaultKind.AGENT_RATE_LIMITED),
+        ("err_529", FaultKind.UNAVAILABLE),
+        ("err_400_context", FaultKind.CONTEXT_LENGTH_EXCEEDED),
+        ("no_auth", FaultKind.AGENT_NOT_AUTHENTICATED),
+        ("bad_model", FaultKind.MODEL_NOT_FOUND),
+    ],
+)
+def test_an_error_is_a_typed_failure_and_never_an_answer(name: str, kind: FaultKind) -> None:
+    events = heard(name)
+    end = end_of(events)
+    assert end.failure is not None
+    assert end.failure.kind is kind
+    assert text_of(events) == ""
+    assert not any(isinstance(event, ItemStarted) for event in events)
+    assert "API Error" not in end.failure.message
+
+
+def test_a_refusal_ends_as_content_filter() -> None:
+    assert end_of(heard("stop_refusal")).stop == Stop.CONTENT_FILTER
+
+
+def test_a_retry_after_a_break_says_the_answer_once() -> None:
+    events = heard("err_drop")
+    assert any(isinstance(event, Retrying) for event in events)
+    assert text_of(events) == "one two three four"
+    assert end_of(events).stop == Stop.STOP
+    assert usage_of(events) == Usage(3600, 3000, 36)  # three calls, two of which broke off
+
+
+def test_calls_of_a_step_come_together_with_the_models_ids_and_wait() -> None:
+    dialect, events = begun("client_tool_sdk_mcp"), []
+    for line in output_lines("client_tool_sdk_mcp"):
+        step = dialect.receive([line])
+        events += step.events
+        if any(isinstance(event, StepCompleted) for event in step.events):
+            break
+    asks = [event for event in events if isinstance(event, ToolCallRequested)]
+    assert [(ask.call_id, ask.name, ask.arguments) for ask in asks] == [
+        ("toolu_3_0", "get_weather", '{"city": "Oslo"}'),
+        ("toolu_3_1", "add", '{"a": 1, "b": 2}'),
+    ]
+    streamed = [event.text for event in events if isinstance(event, ArgumentsDelta)]
+    assert streamed == ['{"city": "Os', 'lo"}', '{"a": 1, "b"', ": 2}"]
+    assert isinstance(events[-1], StepCompleted)
+    assert dialect.can_resume
+    turn = recorded_turn("client_tool_sdk_mcp")
+    outputs = [HistoryOutput("toolu_3_1", (TextPart("3"),)), HistoryOutput("toolu_3_0", (TextPart("cold"),))]
+    step = dialect.resume(turn, outputs)
+    answers = [each["response"]["response"]["mcp_response"] for each in written(step.writes)]
+    assert [(each["id"], each["result"]["content"][0]["text"]) for each in answers] == [
+        (3, "3"),
+        (2, "cold"),
+    ]
+    assert not dialect.can_resume
+
+
+def test_an_output_that_comes_before_it_is_asked_for_is_given_then() -> None:
+    dialect, events = begun("client_tool_sdk_mcp"), []
+    request = b""
+    for line in output_lines("client_tool_sdk_mcp"):
+        if b'"tools/call"' in line and b"toolu_3_1" in line:
+            request = line
+            continue
+        events += dialect.receive([line]).events
+        if isinstance(events and events[-1], StepCompleted):
+            break
+    assert dialect.answer("toolu_3_1", ToolReply((TextPart("3"),))).writes == b""
+    [answered] = written(dialect.receive([request]).writes)
+    assert answered["response"]["response"]["mcp_response"]["result"]["content"] == [
+        {"type": "text", "text": "3"}
+    ]
+
+
+def test_a_call_that_the_program_answers_itself_cannot_be_resumed() -> None:
+    dialect = begun("client_tool_sdk_mcp")
+    for line in output_lines("client_tool_sdk_mcp"):
+        if b'"type":"user"' in line:
+            dialect.receive([line])
+            break
+        dialect.receive([line])
+    assert not dialect.can_resume
+
+
+def test_history_goes_in_line_by_line_and_each_waits_for_its_result() -> None:
+    dialect = ClaudeCodeTurn()
+    history = (
+        said("Be brief.", "developer"),
+        said("I am Rumpel."),
+        said("Noted.", "assistant"),
+        said("Who am I?"),
+    )
+    first = written(dialect.begin(Turn(model="opus", history=history, mode="model", effort="high")).writes)
+    assert [line["request"]["subtype"] for line in first] == ["initialize", "apply_flag_settings"]
+    assert first[0]["request"]["systemPrompt"] == "Be brief."
+    assert first[1]["request"]["settings"] == {"model": "opus", "effortLevel": "high"}
+    assert dialect.receive([INITIALIZED]).writes == b""
+    [line] = written(dialect.receive([INITIALIZED.replace(b'"initialize"', b'"settings"')]).writes)
+    assert line["shouldQuery"] is False
+    assert line["message"]["content"] == [{"type": "text", "text": "I am Rumpel."}]
+    answered, asked = written(dialect.receive([RESULT]).writes)
+    assert answered["message"] == {"role": "assistant", "content": [{"type": "text", "text": "Noted."}]}
+    assert "shouldQuery" not in asked
+
+
+def test_the_next_turn_of_a_kept_conversation_gives_only_what_is_new() -> None:
+    dialect = begun("text")
+    for line in output_lines("text"):
+        dialect.receive([line])
+        if dialect.can_resume:
+            break
+    turn = recorded_turn("text")
+    [asked] = written(dialect.resume(turn, [said("And now?")]).writes)
+    assert asked["message"]["content"] == [{"type": "text", "text": "And now?"}]
+
+
+def test_a_warm_process_is_given_prompt_tools_and_schema_with_the_turn() -> None:
+    schema = msgspec.Raw(b'{"type":\n"object"}')
+    tool = Tool("look", "Looks", msgspec.Raw(b'{"type":"object"}'))
+    turn = Turn(model="", history=(said("Hi"),), mode="model", tools=(tool,), output_schema=schema)
+    [line] = written(ClaudeCodeTurn().begin(turn).writes)
+    assert line["request"]["sdkMcpServers"] == ["client"]
+    assert line["request"]["jsonSchema"] == {"type": "object"}
+
+
+def test_the_client_hears_of_a_permission_and_no_is_told_to_the_program() -> None:
+    dialect = begun("agent_tools")
+    events: list[Event] = []
+    for line in output_lines("agent_tools"):
+        events += dialect.receive([line]).events
+        if isinstance(events and events[-1], ApprovalRequested):
+            break
+    asked = events[-1]
+    assert isinstance(asked, ApprovalRequested)
+    assert (asked.kind, asked.text) == ("command", "echo marker-$((40+2)); touch made.txt")
+    [answer] = written(dialect.answer(asked.ask_id, Decision()).writes)
+    assert answer["response"]["response"]["behavior"] == "deny"
+    assert dialect.answer(asked.ask_id, Decision()).writes == b""
+
+
+def test_what_the_agent_does_is_an_activity_with_its_output() -> None:
+    events = heard("agent_tools")
+    [activity] = [
+        event.item
+        for event in events
+        if isinstance(event, ItemStarted) and not isinstance(event.item, Message)
+    ]
+    assert activity == Activity("toolu_16_0", "command", "echo marker-$((40+2)); touch made.txt")
+
+
+def test_an_unknown_request_of_the_program_is_refused_at_once() -> None:
+    dialect = begun("text")
+    line = b'{"type":"control_request","request_id":"r1","request":{"subtype":"elicitation"}}'
+    [answer] = written(dialect.receive([line]).writes)
+    assert answer["response"] == {"subtype": "error", "request_id": "r1", "error": "not supported"}
+
+
+def test_an_interrupt_is_told_to_the_program_and_ends_the_turn_once() -> None:
+    dialect = begun("interrupt")
+    lines = output_lines("interrupt")
+    for line in lines[:8]:
+        dialect.receive([line])
+    step = dialect.interrupt()
+    assert [line["request"]["subtype"] for line in written(step.writes)] == ["interrupt"]
+    assert end_of(step.events).stop == Stop.INTERRUPTED
+    assert dialect.finished
+    assert dialect.receive(lines[8:]).events == []
+
+
+def test_a_process_that_ends_in_the_middle_fails_the_turn() -> None:
+    dialect = begun("text")
+    dialect.receive(output_lines("text")[:5])
+    end = end_of(dialect.eof(Ended(code=1, stderr_tail="Error: out of memory")).events)
+    assert end.failure is not None
+    assert end.failure.kind is FaultKind.AGENT_CRASHED
+
+
+def test_calls_that_this_server_has_to_see_whole_are_not_streamed() -> None:
+    turn = recorded_turn("client_tool_sdk_mcp")
+    tools = tuple(msgspec.structs.replace(tool, strict=True) for tool in turn.tools)
+    dialect = ClaudeCodeTurn()
+    dialect.begin(msgspec.structs.replace(turn, tools=tools))
+    events: list[Event] = []
+    for line in output_lines("client_tool_sdk_mcp"):
+        events += dialect.receive([line]).events
+        if isinstance(events and events[-1], StepCompleted):
+            break
+    assert not any(isinstance(event, ArgumentsDelta) for event in events)
+    assert not any(isinstance(event, ItemStarted) and isinstance(event.item, ToolCall) for event in events)
+    assert sum(isinstance(event, ToolCallRequested) for event in events) == 2
