@@ -38,7 +38,7 @@ from codex_proxy.agents.claude_code.messages import (
 )
 from codex_proxy.agents.claude_code.parked_calls import ParkedCalls
 from codex_proxy.agents.claude_code.spending import Spending
-from codex_proxy.agents.claude_code.step_reader import StepReader
+from codex_proxy.agents.claude_code.step_reader import StepReader, raw_call, raw_output
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
 from codex_proxy.agents.claude_code.turn_states import TABLE, Change, State
 from codex_proxy.agents.failures import cleaned, failure_from_exit
@@ -145,6 +145,11 @@ class ClaudeCodeTurn:
     def can_resume(self) -> bool:
         return self._state is State.REUSABLE or (self._state is State.ACTIVE and self._parked.can_resume)
 
+    @property
+    def waits_for(self) -> frozenset[str]:
+        """The ids of the calls whose outputs the client has not given yet."""
+        return frozenset(self._parked.waiting)
+
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
         if not self.can_resume:
             self._end(TurnEnded(Stop.FAILED, "provider", CONVERSATION_LOST))
@@ -174,6 +179,8 @@ class ClaudeCodeTurn:
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
         if isinstance(reply, ToolReply):
+            if ask_id in self._parked.waiting:
+                self._events.append(raw_output(ask_id, reply.parts))
             self._writes.append(self._parked.replied(ask_id, reply))
         else:
             self._decide(ask_id, reply)
@@ -387,6 +394,7 @@ class ClaudeCodeTurn:
             call = self._reader.requested_call(id, str(name), arguments.decode())
             if call is None:
                 return rpc_refusal(request_id, rpc.id)
+            self._events.append(raw_call(call))
             self._ask([call])
             self._events.append(StepCompleted())
         return self._parked.requested(id, request_id, rpc.id)

@@ -9,7 +9,7 @@ beside that is held back, and told only where a call of the client's follows it,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,11 +24,12 @@ from codex_proxy.core.events import (
     ItemStarted,
     Notice,
     OutputDelta,
+    RawItem,
     ReasoningDelta,
     TextDelta,
     ToolCallRequested,
 )
-from codex_proxy.core.items import Message, Reasoning, Tool, ToolCall
+from codex_proxy.core.items import Message, Part, Reasoning, TextPart, Tool, ToolCall
 from codex_proxy.core.turn import Turn
 
 STRUCTURED_OUTPUT: Final = "StructuredOutput"
@@ -79,6 +80,8 @@ class StepReader:
         """Calls of the client's tools in this step, by id."""
         self._held: list[Event] = []
         """Texts that are no answer yet."""
+        self._said: list[str] = []
+        """What the step has said."""
         self._activities: set[str] = set()
         """The agent's own calls without an output."""
 
@@ -123,7 +126,12 @@ class StepReader:
         return self._open.get(index) or f"{self._message}_{index}"
 
     def _say(self, event: Event) -> None:
-        (self._held if self._structured else self.events).append(event)
+        if self._structured:
+            self._held.append(event)
+            return
+        self.events.append(event)
+        if isinstance(event, TextDelta | FullText):
+            self._said.append(event.text)
 
     def _block_started(self, event: StreamEvent) -> None:
         block = event.content_block
@@ -215,8 +223,12 @@ class StepReader:
         return call_id in self._calls
 
     def take_calls(self) -> Sequence[ToolCallRequested]:
-        """The step is over: its calls of the client's tools, which wait for outputs."""
+        """The step is over. Tells what the model must see again, and returns its calls of the client's tools, which
+        wait for outputs."""
         requests = [call.request() for call in self._calls.values()]
+        self._tell_raw_message(f"{self._message}_message", "".join(self._said))
+        self._said.clear()
+        self.events += map(raw_call, requests)
         self._calls.clear()
         self._reading.clear()
         return requests
@@ -235,14 +247,24 @@ class StepReader:
         """The turn ended well. Tells its structured answer; without one, the text that was held back."""
         if structured is None:
             self._tell_held()
+            self._tell_raw_message(f"{self._message}_message", "".join(self._said))
+            self._said.clear()
             return
         self._held.clear()
         id = f"{self._message}_answer"
+        self._tell_raw_message(id, structured)
         self.events += [ItemStarted(Message(id)), TextDelta(id, structured), ItemEnded(id)]
 
     def _tell_held(self) -> None:
         self.events += self._held
+        self._said += [event.text for event in self._held if isinstance(event, TextDelta | FullText)]
         self._held.clear()
+
+    def _tell_raw_message(self, id: str, text: str) -> None:
+        if text:
+            content = [{"type": "output_text", "text": text, "annotations": []}]
+            message = {"type": "message", "id": id, "role": "assistant", "content": content}
+            self.events.append(RawItem("message", msgspec.json.encode(message)))
 
     def _drop_step(self) -> None:
         """Forgets what the step before has left: a step that broke off comes again."""
@@ -250,3 +272,32 @@ class StepReader:
         self._reading.clear()
         self._calls.clear()
         self._held.clear()
+        self._said.clear()
+
+
+def raw_call(call: ToolCallRequested) -> RawItem:
+    """A call as the item of the Responses API that stands for it in a later turn."""
+    type = "function_call" if call.kind == "function" else "custom_tool_call"
+    field = "arguments" if call.kind == "function" else "input"
+    item = {
+        "type": type,
+        "id": call.call_id,
+        "call_id": call.call_id,
+        "name": call.name,
+        field: call.arguments,
+    }
+    return RawItem(type, msgspec.json.encode(item))
+
+
+def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:
+    """The output of a call that this server has answered, as such an item."""
+    output: Any = [
+        {"type": "input_text", "text": part.text}
+        if isinstance(part, TextPart)
+        else {"type": "input_image", "image_url": part.url, "detail": part.detail}
+        for part in parts
+    ]
+    if len(output) == 1 and isinstance(parts[0], TextPart):
+        output = parts[0].text
+    item = {"type": "function_call_output", "call_id": call_id, "output": output or ""}
+    return RawItem("function_call_output", msgspec.json.encode(item))
