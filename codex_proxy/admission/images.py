@@ -31,8 +31,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from codex_proxy.core.faults import STOPPING, Fault, bad_request
-from codex_proxy.core.images import NoImageError, data_url_of
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, ImagePart, Part
+from codex_proxy.core.media import NoImageError, data_url_of
 from codex_proxy.core.safety import is_public, literal
 from codex_proxy.core.turn import Turn
 

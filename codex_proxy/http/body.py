@@ -10,7 +10,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from codex_proxy.core.faults import bad_request
-from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.media import PdfTexts
 from codex_proxy.http.codings import TooLarge, coding_of, unpacked
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.body_budget import HELD, HeldBytes

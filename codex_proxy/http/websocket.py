@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind, bad_request
-from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.media import PdfTexts
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import hints_of, parsed_from
 from codex_proxy.http.middleware.access import DIGEST, KEY_PROTOCOL, subprotocols

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from codex_proxy.core.images import NoImageError, clean_data_url
 from codex_proxy.core.items import ImagePart, Part, TextPart
+from codex_proxy.core.media import NoImageError, clean_data_url
 from codex_proxy.mcp.values import McpLimits, McpResult, text_array
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import structlog
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
-from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.media import PdfTexts
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.frame_buffer import Frames
 from codex_proxy.responses.prepare import (

@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol, TypeVar
 
-from codex_proxy.core.fair_queue import share_of
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.responses.frame_buffer import FrameBuffer
-from codex_proxy.workers.slots import Slots
+from codex_proxy.workers.slots import Slots, share_of
 
 MAX_LIVE = 1000
 """How many may run or wait: each keeps its request in RAM."""

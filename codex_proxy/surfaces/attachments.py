@@ -11,11 +11,9 @@ import codecs
 import re
 from typing import Final
 
-from codex_proxy.core import base64_text
 from codex_proxy.core.faults import bad_request
-from codex_proxy.core.images import ACCEPTED, NoImageError, clean_data_url
 from codex_proxy.core.items import ImagePart
-from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.media import ACCEPTED, NoImageError, PdfTexts, clean_data_url, decode_base64
 
 _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
@@ -89,7 +87,7 @@ def file_text(
 def _text_of(data: str, place: str, pdfs: PdfTexts | None) -> str:
     head = _DATA_URL.match(data)
     try:
-        raw = base64_text.decode(data[head.end() :] if head else data)
+        raw = decode_base64(data[head.end() :] if head else data)
     except ValueError:
         raise bad_request(
             "Invalid file: 'file_data' is no valid base64, alone or in a 'data:<type>;base64,' URL.",

@@ -15,7 +15,7 @@ import msgspec
 from pydantic import Field
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
-from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.body import Wire, parse_as
 from codex_proxy.surfaces.item_wire import AnyItem, Metadata

@@ -181,8 +181,8 @@ async def test_whatever_else_is_wrong_is_told_before_a_pdf_is_read(
 
 
 async def test_size_and_number_are_bounded(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("codex_proxy.core.pdfs.MAX_PDF_BYTES", 2_000)
-    monkeypatch.setattr("codex_proxy.core.pdfs.MAX_PDFS", 2)
+    monkeypatch.setattr("codex_proxy.core.media.MAX_PDF_BYTES", 2_000)
+    monkeypatch.setattr("codex_proxy.core.media.MAX_PDFS", 2)
     assert (await proxy.ask(chat(*[in_chat()] * 3))).status == 200  # one file, three times
     large = await proxy.ask(chat(in_chat(pdfs.pdf(*"abcdefgh"))))
     assert "is larger than" in large.error["message"]

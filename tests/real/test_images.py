@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError
 
-from codex_proxy.core.images import MAX_PIXEL_BYTES
+from codex_proxy.core.media import MAX_PIXEL_BYTES
 from tests.pictures import GIF, JPEG, LOSSY_WEBP, PICTURES, PNG, WEBP, png_of, url_of
 from tests.real.codex_home import MODEL
 from tests.real.model_scenarios import items_of

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.core.pdfs import Pdf
+from codex_proxy.core.media import Pdf
 from codex_proxy.workers import pdf_reader
 from codex_proxy.workers.pdf_reader import PdfReader
 from codex_proxy.workers.pdf_worker import MEMORY_BYTES

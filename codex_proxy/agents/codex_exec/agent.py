@@ -18,9 +18,9 @@ from codex_proxy.agents.codex.home_locks import private_home
 from codex_proxy.agents.codex_exec.launch import MAX_PROMPT
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.agents.transcript import prompt_of
-from codex_proxy.core.base64_text import decode
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import ImagePart
+from codex_proxy.core.media import decode_base64
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 
@@ -103,7 +103,7 @@ def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles
         head, _, data = image.url.partition(",")
         media_type = head.removeprefix("data:").partition(";")[0]
         path = folder / f"image-{number}{ENDINGS.get(media_type, '')}"
-        path.write_bytes(decode(data))
+        path.write_bytes(decode_base64(data))
         paths.append(str(path))
     if turn.output_schema is None:
         return TurnFiles(tuple(paths))

@@ -21,7 +21,7 @@ from codex_proxy.core.items import (
     Part,
     TextPart,
 )
-from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.attachments import file_text, image_part
 from codex_proxy.surfaces.chat import wire
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from codex_proxy.core import base64_text
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.core.images import NoImageError, clean_data_url
 from codex_proxy.core.items import ImagePart, Part, TextPart
-from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.media import NoImageError, PdfTexts, clean_data_url, decode_base64
 from codex_proxy.core.shown_text import escaped, excerpt
 from codex_proxy.surfaces.attachments import image_part
 
@@ -123,7 +121,7 @@ class BlockReader:
         media_type = _text(source, "media_type") or "of no type"
         data = _text(source, "data")
         try:
-            raw = base64_text.decode(data)
+            raw = decode_base64(data)
         except ValueError:
             raw = b""
         text = None

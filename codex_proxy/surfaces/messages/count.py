@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.core.images import picture_of
+from codex_proxy.core.media import picture_of
 from codex_proxy.core.token_bound import Piece, most_tokens
 from codex_proxy.surfaces.messages.wire import InputMessage, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve

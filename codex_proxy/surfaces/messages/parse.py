@@ -15,7 +15,7 @@ import msgspec
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryMessage, TextPart
-from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.surfaces.base import RequestHints, WorkdirParam, schema_json, workdir_of
 from codex_proxy.surfaces.body import MAX_ITEMS, most_elements

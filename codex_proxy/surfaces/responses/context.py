@@ -15,7 +15,7 @@ import msgspec
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart
-from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json

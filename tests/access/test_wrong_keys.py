@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from codex_proxy.core.attempts import (
+from codex_proxy.http.middleware.wrong_keys import (
     FORGIVEN_SECONDS,
     FREE,
     MAX_ADDRESSES,

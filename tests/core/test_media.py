@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.core.images import NoImageError, check, clean_data_url
+from codex_proxy.core.media import NoImageError, check, clean_data_url
 from tests.cpu_time import assert_cpu_time_below
 from tests.pictures import GIF, JPEG, LOSSY_WEBP, PICTURES, PIXEL, PNG, WEBP, chunk, png_of, url_of
 

@@ -1,21 +1,27 @@
-"""Checks that bytes are an image that models can see, and writes it as a data URL.
+"""Images and PDFs in a request: which bytes are one, and the base64 in which they come.
 
-Comes in: a data URL or the bytes of a file, from anybody. Goes out: a `data:<type>;base64,` URL whose type is that of
-the bytes, whatever type was declared. Raises `NoImageError` for anything else, because an agent leaves out an image
-that it cannot decode, and answers as if there had been none.
+An image comes as a data URL or as a file's bytes, from whoever sent them, and leaves as a `data:<type>;base64,` URL
+whose type is that of the bytes, whatever they were declared as. Raises `NoImageError` for anything else: an agent
+leaves out an image that it cannot decode, and answers as if nobody had sent one. Looks at what a decoder needs before
+it comes to the pixels: the format, the size, and whether the file is whole. It decodes no pixels. Everything is read by
+offsets and by the checksums of `zlib`, so that megabytes take milliseconds.
 
-Checks the format, the size, and that the file is complete. No pixels are decoded: everything is read by offsets and
-by the checksums of `zlib`, so that megabytes take milliseconds.
+A parser of bodies does no IO, and reading a PDF may take long. So it asks `PdfTexts` for the text of each, and is run
+again when those that were unread have been read.
 """
 
 from __future__ import annotations
 
+import binascii
+import hashlib
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from codex_proxy.core import base64_text
+import msgspec
+
+from codex_proxy.core.faults import bad_request
 
 ACCEPTED: Final = "a PNG, JPEG, WebP or GIF"
 MAX_PIXEL_BYTES: Final = 512 * 1024 * 1024
@@ -54,10 +60,10 @@ def clean_data_url(url: str) -> str:
     if head is None:
         raise NoImageError("is no data URL in base64")
     payload = url[head.end() :]
-    data = base64_text.decode_canonical(payload)
+    data = decode_canonical_base64(payload)
     if data is None:
         try:
-            data = base64_text.decode(payload)
+            data = decode_base64(payload)
         except ValueError:
             raise NoImageError("is no valid base64") from None
         return data_url(check(data), data)
@@ -72,7 +78,7 @@ def data_url_of(data: bytes) -> str:
 
 def data_url(media_type: str, data: bytes) -> str:
     """The bytes as a data URL of this media type."""
-    return f"data:{media_type};base64,{base64_text.encode(data)}"
+    return f"data:{media_type};base64,{encode_base64(data)}"
 
 
 def check(data: bytes) -> str:
@@ -96,7 +102,7 @@ def check(data: bytes) -> str:
 def picture_of(payload: str) -> Picture | None:
     """What an image in base64 is; None where it is none, or not whole."""
     try:
-        data = base64_text.decode(payload)
+        data = decode_base64(payload)
         read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
         return None if read is None else read(data)
     except (ValueError, IndexError):
@@ -233,3 +239,91 @@ _READERS: Final[dict[bytes, Callable[[bytes], Picture]]] = {
     b"RIFF": _webp,
 }
 """The formats that models see, and how a file of each begins."""
+
+
+MAX_PDFS: Final = 20
+"""Different ones in one request."""
+MAX_PDF_BYTES: Final = 20 << 20
+
+
+class Pdf(msgspec.Struct, frozen=True):
+    """A PDF of a request, and the field that holds it."""
+
+    data: bytes
+    field: str
+
+
+class PdfTexts:
+    """`known`: texts by digest. `unread` has the PDFs that were asked for and are not among them, by digest."""
+
+    def __init__(self, known: Mapping[bytes, str] | None = None) -> None:
+        self._known = known or {}
+        self.unread: dict[bytes, Pdf] = {}
+
+    def text_of(self, data: bytes, field: str) -> str:
+        """The text; empty for one that is unread. Raises `Fault` for one that is too large, or one too many."""
+        if len(data) > MAX_PDF_BYTES:
+            raise bad_request(
+                f"Invalid file: the PDF is larger than {MAX_PDF_BYTES >> 20} MiB.", field, "unsupported_file"
+            )
+        digest = hashlib.sha256(data).digest()
+        if digest in self._known:
+            return self._known[digest]
+        self.unread.setdefault(digest, Pdf(data, field))
+        if len(self.unread) > MAX_PDFS:
+            raise bad_request(
+                f"A request may bring at most {MAX_PDFS} PDFs: send the text of the others.",
+                field,
+                "unsupported_file",
+            )
+        return ""
+
+
+_ESCAPES: Final = {
+    f"%{code:{form}}".encode(): bytes((code,)) for code in b"+/=-_ \t\r\n" for form in ("02X", "02x")
+}
+"""What a URL library escapes of base64."""
+_URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
+_SPACES: Final = b" \t\r\n\f\v"
+_PIECE_CHARS: Final = 1 << 20
+"""What is decoded in one call, which nothing else can interrupt: 3 ms. A multiple of four."""
+
+
+def decode_canonical_base64(text: str) -> bytes | None:
+    """Decodes canonical base64: standard alphabet, padded, without white space. None for any other text."""
+    try:
+        data = _decoded(text)
+    except ValueError:
+        return None
+    # Bits that no byte needs have to be zero, which Python's decoder does not look at.
+    rest = len(data) % 3
+    exact = not rest or text.endswith(encode_base64(data[-rest:]))
+    return data if exact else None
+
+
+def decode_base64(text: str) -> bytes:
+    """Decodes base64 leniently: line breaks, the URL-safe alphabet, percent-encoding and missing padding are taken."""
+    raw = text.encode("ascii")
+    if b"%" in raw:
+        for escape, byte in _ESCAPES.items():
+            raw = raw.replace(escape, byte)
+    raw = raw.translate(_URL_SAFE, _SPACES)
+    if not raw.endswith(b"="):
+        raw += b"=" * (-len(raw) % 4)
+    return _decoded(raw)
+
+
+def _decoded(text: str | bytes) -> bytes:
+    """Decodes strictly, piece by piece, so that other threads run in between."""
+    pieces = []
+    for start in range(0, len(text), _PIECE_CHARS):
+        piece = binascii.a2b_base64(text[start : start + _PIECE_CHARS], strict_mode=True)
+        if start + _PIECE_CHARS < len(text) and len(piece) != _PIECE_CHARS // 4 * 3:
+            raise ValueError("padding in the middle")
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def encode_base64(data: bytes) -> str:
+    """Canonical base64 of the data."""
+    return binascii.b2a_base64(data, newline=False).decode()

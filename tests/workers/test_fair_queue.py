@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.core.fair_queue import FairQueue, share_of
+from codex_proxy.workers.slots import FairQueue, share_of
 
 OWNERS = "abcd"
 
