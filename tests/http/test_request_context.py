@@ -61,7 +61,9 @@ async def test_a_request_id_that_could_break_a_header_or_a_log_is_replaced(proxy
     assert answer.headers["x-request-id"].startswith("req_")
 
 
-@pytest.mark.parametrize("path", ["/v1/nothing", "/", "/v1/chat/completions/more", "/v2/chat/completions"])
+@pytest.mark.parametrize(
+    "path", ["/v1/nothing", "/nothing", "/v1/chat/completions/more", "/v2/chat/completions"]
+)
 async def test_an_unknown_path_is_404_in_the_error_envelope(proxy: Proxy, path: str) -> None:
     answer = await proxy.send("GET", path)
     assert answer.status == 404
