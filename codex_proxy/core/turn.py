@@ -92,6 +92,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """The answer's text must be a JSON object; the model is told so, and its answer is checked. Whoever makes the
     attempt sets it."""
     origin: Origin = Origin()
+    instructions_in_outputs: bool = False
+    """What the developer says right behind the outputs of calls may be told within the last of them, so that a thread
+    which waits for them can go on."""
     sampling: Mapping[str, Any] = {}
     """How the model is to choose its words (`temperature`, `seed`, ...): fields as they came, by name. Only an agent
     that can set them reads them."""

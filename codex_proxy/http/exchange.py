@@ -133,6 +133,7 @@ async def streamed(
                 raise Fault(reader.refusal)
             if data:
                 await stream.write(data)
+                silence.reset()
         return await stream.close()
     except (Fault, ConnectionError):
         raise

@@ -85,7 +85,8 @@ class EventStream:
 
 
 class IdleTimer:
-    """Interrupts waits that take longer than `seconds` (0: never).
+    """Interrupts the wait in which `seconds` (0: never) have passed since the last `reset`: what is heard meanwhile and
+    not passed on does not end a silence.
 
     It has one timer for all waits: one per wait would cost a stream of short waits more than all else that a wait does.
     Only the task that made it may wait with it, and calls `stop` at the end.
@@ -97,13 +98,18 @@ class IdleTimer:
         self._task = task
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
-        self._waiting_since: float | None = None
+        self._silent_since = self._loop.time()
+        self._waiting = False
         self._interrupted = False
         self._timer = self._loop.call_later(seconds, self._check) if seconds else None
 
+    def reset(self) -> None:
+        """Begins to count anew: something was said."""
+        self._silent_since = self._loop.time()
+
     async def wait_for(self, event: Awaitable[None]) -> bool:
-        """Waits for `event`. False where it did not come in time: it is cancelled then."""
-        self._waiting_since = self._loop.time()
+        """Waits for `event`. False where it did not come in time: it is cancelled then, and the count begins anew."""
+        self._waiting = True
         cancelling = self._task.cancelling()
         try:
             await event
@@ -112,7 +118,7 @@ class IdleTimer:
                 raise  # somebody else has cancelled the task
             return False
         finally:
-            self._waiting_since, self._interrupted = None, False
+            self._waiting = self._interrupted = False
         return True
 
     def stop(self) -> None:
@@ -122,9 +128,10 @@ class IdleTimer:
 
     def _check(self) -> None:
         now = self._loop.time()
-        since = now if self._waiting_since is None else self._waiting_since
-        if now - since >= self._seconds and not self._interrupted:
+        if not self._waiting:
+            self._silent_since = now  # it is being written to
+        elif now - self._silent_since >= self._seconds and not self._interrupted:
             self._interrupted = True
             self._task.cancel()
-            since = now
-        self._timer = self._loop.call_at(since + self._seconds, self._check)
+            self._silent_since = now
+        self._timer = self._loop.call_at(self._silent_since + self._seconds, self._check)

@@ -26,10 +26,11 @@ from codex_proxy.core.items import (
     ImagePart,
     Part,
     RawHistoryItem,
+    TextPart,
 )
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import HiddenOutput
-from codex_proxy.tools.replay import said_text
+from codex_proxy.tools.replay import said_text, spelled_alike
 
 Prints = tuple[bytes, ...]
 
@@ -79,7 +80,7 @@ def _print(item: HistoryItem) -> bytes:
     if isinstance(item, HistoryMessage):
         return _digest(item.role, *_parts(item.parts))
     if isinstance(item, HistoryCall):
-        return _digest("call", item.kind, item.call_id, item.name, item.arguments)
+        return _digest("call", item.kind, item.call_id, item.name, spelled_alike(item))
     assert isinstance(item, HistoryOutput)
     return _digest("output", item.kind, item.call_id, *_parts(item.parts))
 
@@ -123,6 +124,10 @@ class IdleLimits(msgspec.Struct, frozen=True):
 
     count: int = 32
     seconds: float = 300.0
+
+
+INSTRUCTION_WORDS = "<system-reminder>\n{}\n</system-reminder>"
+"""How an instruction is told within an output. Coding agents have long put theirs so; models know what it means."""
 
 
 class PendingOutputs(msgspec.Struct, frozen=True):
@@ -203,19 +208,22 @@ class IdleSessions:
         while len(self._kept) > self._limits.count:
             self._drop(next(iter(self._kept.values())).session)
 
-    def take(self, key: bytes, history: Sequence[HistoryItem]) -> ReusedSession | None:
-        """Returns the session whose thread has seen the beginning of this history, or None. It is no longer kept."""
+    def take(self, key: bytes, turn: Turn) -> ReusedSession | None:
+        """Returns the session whose thread has seen the beginning of the turn's history, or None. It is no longer
+        kept."""
+        history = turn.history
         printed: tuple[Prints, tuple[int, ...]] | None = None
         for kept in reversed(self._kept.values()):
             if kept.key != key or not kept.session.can_resume:
                 continue
             printed = printed or prints_of(history)
             fresh = fresh_after(kept.prints, history, printed)
-            if fresh is None or not _fits(kept.pending, fresh):
+            new = None if fresh is None else _taken(kept.pending, fresh, turn)
+            if new is None:
                 continue
             self._forget(kept.session)
             kept.session.set_idle(False)
-            return ReusedSession(kept.session, fresh, kept.pending.hidden)
+            return ReusedSession(kept.session, new, kept.pending.hidden)
         return None
 
     def close(self) -> None:
@@ -249,14 +257,45 @@ class IdleSessions:
         self._forget(session)
 
 
-def _fits(pending: PendingOutputs, fresh: Sequence[HistoryItem]) -> bool:
-    """Whether a session can continue with these items: any items on an idle thread, exactly the outputs that it waits
-    for on a pending one."""
+def _taken(
+    pending: PendingOutputs, fresh: Sequence[HistoryItem], turn: Turn
+) -> tuple[HistoryItem, ...] | None:
+    """The new items as the thread takes them; None where it does not. An idle thread takes anything but outputs; a
+    pending one exactly the outputs that it waits for, and instructions behind them where the turn allows that."""
+    outputs = [item for item in fresh if isinstance(item, HistoryOutput)]
     if not pending.visible:
-        return not any(isinstance(item, HistoryOutput) for item in fresh)
-    outputs = [item.call_id for item in fresh if isinstance(item, HistoryOutput)]
+        return None if outputs else tuple(fresh)
+    behind = fresh[len(outputs) :]
+    if (
+        len(outputs) != len(pending.visible)
+        or {item.call_id for item in outputs} != pending.visible
+        or (behind and not turn.instructions_in_outputs)
+        or not all(_is_instruction(item) for item in behind)
+    ):
+        return None
+    return (*outputs[:-1], _with_instructions(outputs[-1], behind))
+
+
+def _is_instruction(item: HistoryItem) -> bool:
     return (
-        len(outputs) == len(fresh)
-        and len(outputs) == len(pending.visible)
-        and set(outputs) == pending.visible
+        isinstance(item, HistoryMessage)
+        and item.role == "developer"
+        and all(isinstance(part, TextPart) for part in item.parts)
     )
+
+
+def _with_instructions(output: HistoryOutput, instructions: Sequence[HistoryItem]) -> HistoryOutput:
+    """The output with the instructions at its end: a thread that waits for outputs takes nothing beside them."""
+    words = [
+        INSTRUCTION_WORDS.format("".join(part.text for part in item.parts if isinstance(part, TextPart)))
+        for item in instructions
+        if isinstance(item, HistoryMessage)
+    ]
+    if not words:
+        return output
+    *parts, last = output.parts or (TextPart(""),)
+    if isinstance(last, TextPart):
+        parts.append(TextPart("\n\n".join([last.text, *words])))
+    else:
+        parts += [last, TextPart("\n\n".join(words))]
+    return msgspec.structs.replace(output, parts=tuple(parts))

@@ -208,7 +208,7 @@ class RunScheduler:
         """A session that was kept for just this, or a new one with everything that is remembered."""
         attempt = await self._first_attempt(turn)
         if attempt.as_asked:
-            reused = self.kept.take(thread_key(owner, attempt.turn), turn.history)
+            reused = self.kept.take(thread_key(owner, attempt.turn), turn)
             if reused is not None:
                 return _StartPlan(attempt, reused=reused)
         given = await self._with_memory(_replayed(turn, turn, replay), owner)

@@ -12,6 +12,7 @@ remembered.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -43,6 +44,9 @@ UNSUPPORTED = "unsupported call: "
 UNREADABLE = "failed to parse function arguments: they are not JSON"
 """The output of such a call where the agent has no tools of its own: the model made a mistake, and reads it in the
 agent's words."""
+
+MAX_EXACT = 2**53
+"""Integers below it are exact in JavaScript, which writes them without a point."""
 
 CODEX_OWN = "internal_chat_message_metadata_passthrough"
 """A field that the agent adds to raw items for itself. The model never sent it."""
@@ -119,9 +123,29 @@ def remembered_turn(
 def call_key(call: HistoryCall) -> bytes:
     """Returns the key under which the turn of a call is remembered."""
     digest = hashlib.sha256()
-    for part in (call.kind, call.call_id, call.name, call.arguments):
+    for part in (call.kind, call.call_id, call.name, spelled_alike(call)):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
     return digest.digest()
+
+
+def spelled_alike(call: HistoryCall) -> str:
+    """The arguments of a call in a spelling that is the same for the same value.
+
+    Clients of some APIs send them back as JSON of their own, with other blanks, escapes and numbers (`1` for `1.0`) in
+    it than the model wrote, and with the members in another order.
+    """
+    if call.kind == "custom":
+        return call.arguments
+    try:
+        value = json.loads(call.arguments.strip() or "{}", parse_float=_number)
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return call.arguments
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) < MAX_EXACT else number
 
 
 def clean_item(raw: bytes) -> bytes:

@@ -15,9 +15,22 @@ async def _after(seconds: float) -> None:
 
 
 @virtual
-async def test_news_within_the_time_is_news_and_each_wait_has_the_whole_time() -> None:
+async def test_what_is_said_within_the_time_begins_the_count_anew() -> None:
     silence = IdleTimer(10)
-    assert [await silence.wait_for(_after(seconds)) for seconds in (6, 6, 9.5, 0, 9.5)] == [True] * 5
+    for seconds in (6, 6, 9.5, 0, 9.5):
+        assert await silence.wait_for(_after(seconds))
+        silence.reset()
+    silence.stop()
+
+
+@virtual
+async def test_what_is_heard_and_not_passed_on_does_not_end_a_silence() -> None:
+    loop = asyncio.get_running_loop()
+    silence = IdleTimer(10)
+    began = loop.time()
+    heard = [await silence.wait_for(_after(3)) for _ in range(4)]
+    assert heard == [True, True, True, False]
+    assert loop.time() - began == pytest.approx(10)
     silence.stop()
 
 
@@ -26,11 +39,13 @@ async def test_silence_breaks_a_wait_off_exactly_when_its_time_is_over() -> None
     loop = asyncio.get_running_loop()
     silence = IdleTimer(10)
     assert await silence.wait_for(_after(3))
+    silence.reset()
     for _ in range(3):
         began = loop.time()
         assert not await silence.wait_for(_after(60))
         assert loop.time() - began == pytest.approx(10)
-        await asyncio.sleep(25)  # what happens between two waits is no silence
+        await asyncio.sleep(25)  # what is written between two waits is no silence
+        silence.reset()
     assert await silence.wait_for(_after(9))
     silence.stop()
 

@@ -12,7 +12,15 @@ from codex_proxy.agents.base import Ended
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, TextDelta
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, TextPart, Tool
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    ImagePart,
+    TextPart,
+    Tool,
+)
 from codex_proxy.core.turn import NamedTools, Turn
 from codex_proxy.runs.idle_sessions import IdleLimits, IdleSessions, PendingOutputs, prints_of, thread_key
 from codex_proxy.tools.policy import HiddenOutput
@@ -21,6 +29,7 @@ from tests.runs.virtual import settled, virtual
 
 KEY = b"key"
 CALLS = (HistoryCall("a", "f", "{}"), HistoryCall("b", "f", "{}"))
+REMINDER = "<system-reminder>\nbe brief\n</system-reminder>"
 PARKED = PendingOutputs(frozenset({"a", "b"}))
 
 
@@ -78,16 +87,20 @@ def put(
     return resting
 
 
+def asking(history: tuple[HistoryItem, ...], **more: Any) -> Turn:
+    return msgspec.structs.replace(TURN, history=history, **more)
+
+
 @virtual
 async def test_a_history_that_goes_on_gets_the_thread_and_what_is_new_to_it() -> None:
     threads = kept_threads()
     resting = put(threads)
     new = said("and now?")
-    hit = threads.take(KEY, (*SEEN, new))
+    hit = threads.take(KEY, asking((*SEEN, new)))
     assert hit is not None
     assert (hit.session, hit.new_items) == (resting.session, (new,))
     assert len(threads) == 0
-    assert threads.take(KEY, (*SEEN, new)) is None, "it serves one request at a time"
+    assert threads.take(KEY, asking((*SEEN, new))) is None, "it serves one request at a time"
 
 
 @virtual
@@ -107,7 +120,7 @@ async def test_a_history_that_goes_on_gets_the_thread_and_what_is_new_to_it() ->
 async def test_any_other_history_gets_none(history: tuple[HistoryItem, ...]) -> None:
     threads = kept_threads()
     resting = put(threads)
-    assert threads.take(KEY, history) is None
+    assert threads.take(KEY, asking(history)) is None
     assert len(threads) == 1
     assert resting.dialect.calls == []
     threads.close()
@@ -117,7 +130,7 @@ async def test_any_other_history_gets_none(history: tuple[HistoryItem, ...]) -> 
 async def test_another_key_gets_none() -> None:
     threads = kept_threads()
     put(threads)
-    assert threads.take(b"another", (*SEEN, said("now?"))) is None
+    assert threads.take(b"another", asking((*SEEN, said("now?")))) is None
     threads.close()
 
 
@@ -153,7 +166,7 @@ async def test_a_parked_thread_takes_exactly_the_outputs_that_it_waits_for(
     threads = kept_threads()
     hidden = (HiddenOutput("c", output("c", "ours")),)
     put(threads, ASKED, msgspec.structs.replace(PARKED, hidden=hidden))
-    hit = threads.take(KEY, (*ASKED, *fresh))
+    hit = threads.take(KEY, asking((*ASKED, *fresh)))
     assert (hit is not None) is fits
     if hit is not None:
         assert hit.new_items == tuple(fresh)
@@ -162,10 +175,49 @@ async def test_a_parked_thread_takes_exactly_the_outputs_that_it_waits_for(
 
 
 @virtual
+@pytest.mark.parametrize(
+    ("behind", "last"),
+    [
+        ((), (TextPart("out"),)),
+        ((said("be brief", "developer"),), (TextPart(f"out\n\n{REMINDER}"),)),
+        ((said("be brief"),), None),
+        ((said("be brief", "developer"), said("and you?")), None),
+        ((HistoryMessage("developer", (ImagePart("data:"),)),), None),
+    ],
+    ids=["nothing", "an instruction", "the user", "both", "a picture"],
+)
+async def test_an_instruction_behind_the_outputs_is_told_in_the_last_where_the_turn_allows_it(
+    behind: tuple[HistoryItem, ...], last: tuple[TextPart, ...] | None
+) -> None:
+    threads = kept_threads()
+    put(threads, ASKED, PARKED)
+    history = (*ASKED, output("a"), output("b"), *behind)
+    if behind:
+        assert threads.take(KEY, asking(history)) is None
+    hit = threads.take(KEY, asking(history, instructions_in_outputs=True))
+    assert (hit is None) is (last is None)
+    if hit is not None and last is not None:
+        assert hit.new_items == (output("a"), HistoryOutput("b", last))
+    threads.close()
+
+
+@virtual
+async def test_an_instruction_behind_an_output_with_a_picture_stands_behind_the_picture() -> None:
+    threads = kept_threads()
+    put(threads, ASKED, PARKED)
+    shown = HistoryOutput("b", (ImagePart("data:"),))
+    history = (*ASKED, output("a"), shown, said("be brief", "developer"))
+    hit = threads.take(KEY, asking(history, instructions_in_outputs=True))
+    assert hit is not None
+    assert hit.new_items[1] == HistoryOutput("b", (ImagePart("data:"), TextPart(REMINDER)))
+    threads.close()
+
+
+@virtual
 async def test_of_two_threads_that_fit_the_one_kept_last_is_taken() -> None:
     threads = kept_threads()
     first, last = put(threads), put(threads)
-    hit = threads.take(KEY, (*SEEN, said("now?")))
+    hit = threads.take(KEY, asking((*SEEN, said("now?"))))
     assert hit is not None
     assert hit.session is last.session
     threads.close()
@@ -205,7 +257,7 @@ async def test_a_thread_that_nobody_comes_back_for_ends_when_its_time_is_up() ->
 async def test_a_thread_that_was_taken_has_no_time_limit_any_more() -> None:
     threads = kept_threads(seconds=60.0)
     resting = put(threads)
-    assert threads.take(KEY, (*SEEN, said("now?"))) is not None
+    assert threads.take(KEY, asking((*SEEN, said("now?")))) is not None
     await asyncio.sleep(120)
     assert not resting.closed
 
@@ -215,7 +267,7 @@ async def test_a_thread_that_is_kept_again_has_all_of_its_time_again() -> None:
     threads = kept_threads(seconds=60.0)
     resting = put(threads)
     await asyncio.sleep(40)
-    assert threads.take(KEY, (*SEEN, said("now?"))) is not None
+    assert threads.take(KEY, asking((*SEEN, said("now?")))) is not None
     threads.put(KEY, resting.session, prints_of(SEEN)[0], PendingOutputs())
     await asyncio.sleep(40)
     assert not resting.closed
@@ -250,7 +302,7 @@ async def test_a_child_that_dies_takes_its_threads_along() -> None:
     resting.session.ended(Ended(code=1))
     assert len(threads) == 0
     assert resting.released == [True]
-    assert threads.take(KEY, (*SEEN, said("now?"))) is None
+    assert threads.take(KEY, asking((*SEEN, said("now?")))) is None
 
 
 @virtual

@@ -19,7 +19,7 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.runs.idle_sessions import Prints, fresh_after, prints_of
-from codex_proxy.tools.replay import said_text
+from codex_proxy.tools.replay import call_key, said_text
 from tests.tools.histories import ASKING, HISTORIES, ITEMS, OUTPUTS, RAW
 
 QUESTION = HistoryMessage("user", (TextPart("Well?"),))
@@ -103,6 +103,26 @@ def test_nothing_goes_on_from_nothing() -> None:
 def test_every_field_of_a_call_counts(other: HistoryCall) -> None:
     assert seen([CALL]) != seen([other])
     assert seen([CALL]) == seen([HistoryCall("a", "f", "{}", id="fc_1")])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("", "{}"),
+        ('{"b": 1.0, "a": "\\u00e9\\/"}', '{"a":"é/","b":1}'),
+        ('{ "a" : [ 1e2, -0.5 ] }', '{"a":[100,-0.5]}'),
+    ],
+)
+def test_arguments_count_by_their_value_since_clients_spell_them_anew(one: str, other: str) -> None:
+    assert seen([HistoryCall("a", "f", one)]) == seen([HistoryCall("a", "f", other)])
+    assert call_key(HistoryCall("a", "f", one)) == call_key(HistoryCall("a", "f", other))
+    if one:
+        assert seen([HistoryCall("a", "f", one, "custom")]) != seen([HistoryCall("a", "f", other, "custom")])
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "text", '{"a":1e999}', '{"a":NaN}'])
+def test_arguments_that_are_no_json_count_too(text: str) -> None:
+    assert seen([HistoryCall("a", "f", text)]) != seen([CALL])
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ def _turn(
         sampling=_sampling(request),
         stop=_stops_of(request),
         max_tokens=request.max_tokens,
+        instructions_in_outputs=True,
     )
 
 
