@@ -63,7 +63,7 @@ def unpacked(data: str, identity: str) -> list[Element]:
     reader = zlib.decompressobj()
     try:
         body = reader.decompress(raw[head:], MAX_BYTES)
-        elements = msgspec.json.decode(body, type=list[Any])
+        elements = msgspec.json.decode(body, type=list[Any]) if reader.eof else []
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return []
     return [each for each in elements if _is_element(each)]

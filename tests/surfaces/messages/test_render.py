@@ -1,0 +1,322 @@
+"""What each event becomes in an answer of Anthropic's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    RawItem,
+    ReasoningDelta,
+    RefusalDelta,
+    StepCompleted,
+    Stop,
+    TextDelta,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import Activity, McpCall, Message, Reasoning, ToolCall
+from codex_proxy.surfaces.messages.content import input_of
+from codex_proxy.surfaces.messages.state import packed, unpacked
+from tests.surfaces.chat.turns import called, did, said, thought
+from tests.surfaces.messages.answering import (
+    IDENTITY,
+    REQUEST,
+    content,
+    frames,
+    renderer,
+    streamed,
+    types,
+    whole,
+)
+
+THOUGHT = b'{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"gAAA"}'
+DOWN = Failure(kind=FaultKind.UPSTREAM_DISCONNECTED, message="The model's answer broke off.")
+
+
+def turn(*parts: list[Event] | Event, stop: str = Stop.STOP, **more: Any) -> list[Event]:
+    events: list[Event] = [TurnStarted()]
+    for part in parts:
+        events += part if isinstance(part, list) else [part]
+    return [*events, TurnEnded(stop, **more)]
+
+
+def raw(item: bytes = THOUGHT) -> RawItem:
+    return RawItem("reasoning", item)
+
+
+# --- text, thinking, calls ------------------------------------------------------------------------
+
+
+def test_a_text_is_told_in_the_order_that_sdks_want() -> None:
+    assert types(turn(said("Hel", "lo"))) == [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+
+
+def test_the_first_event_names_the_model_as_it_was_asked_for_and_has_no_usage_of_zero() -> None:
+    message = streamed(turn(said("x")))[0]["message"]
+    assert (message["id"], message["model"], message["content"]) == ("msg_1", "codex-5", [])
+    assert message["usage"]["input_tokens"] == 1
+    assert streamed(turn(said("x")), prompt_tokens=lambda: 77)[0]["message"]["usage"]["input_tokens"] == 77
+
+
+def test_several_messages_are_blocks_of_their_own() -> None:
+    assert content(turn(said("One."), said("Two.", id="n"))) == [
+        {"type": "text", "text": "One."},
+        {"type": "text", "text": "Two."},
+    ]
+
+
+def test_a_refusal_is_text_that_the_user_reads() -> None:
+    answer = whole(turn(ItemStarted(Message("m")), RefusalDelta("m", "No."), ItemEnded("m")))
+    assert answer["content"] == [{"type": "text", "text": "No."}]
+    assert answer["stop_reason"] == "end_turn"
+
+
+def test_a_message_without_a_word_is_no_block() -> None:
+    assert content(turn(ItemStarted(Message("m")), ItemEnded("m"))) == []
+
+
+def test_parts_of_a_summary_are_one_thinking_block_with_one_signature() -> None:
+    events = turn(thought("I look.", "I see."), said("So."))
+    assert content(events, thinking=True) == [
+        {"type": "thinking", "thinking": "I look.\n\nI see.", "signature": "cxp1"},
+        {"type": "text", "text": "So."},
+    ]
+    signed = [frame for frame in streamed(events, thinking=True) if "signature" in str(frame.get("delta"))]
+    assert len(signed) == 1
+
+
+def test_who_does_not_want_thinking_gets_none() -> None:
+    assert content(turn(thought("Hm."), said("So."))) == [{"type": "text", "text": "So."}]
+
+
+def test_raw_reasoning_is_not_for_clients() -> None:
+    events = turn(ItemStarted(Reasoning("r")), ReasoningDelta("r", "secret", 0, "raw"), ItemEnded("r"))
+    assert content(events, thinking=True) == []
+
+
+def test_what_comes_while_a_block_is_open_waits_until_it_is_closed() -> None:
+    events = turn(
+        [ItemStarted(Message("a")), TextDelta("a", "1"), ItemStarted(Message("b")), TextDelta("b", "3")],
+        [ItemStarted(Message("c")), TextDelta("c", "5"), ItemEnded("c")],
+        [TextDelta("a", "2"), ItemEnded("a"), TextDelta("b", "4"), ItemEnded("b")],
+    )
+    assert [block["text"] for block in content(events)] == ["12", "34", "5"]
+
+
+def test_calls_come_behind_all_else_each_in_one_piece() -> None:
+    events = turn(called('{"city":', ' "Rome"}'), said("I look."), called("", id="u"), stop=Stop.TOOL_CALLS)
+    answer = whole(events)
+    assert [block["type"] for block in answer["content"]] == ["text", "tool_use", "tool_use"]
+    assert answer["content"][1] == {
+        "type": "tool_use",
+        "id": "call_t",
+        "name": "get_weather",
+        "input": {"city": "Rome"},
+    }
+    assert answer["content"][2]["input"] == {}
+    assert answer["stop_reason"] == "tool_use"
+
+
+def test_a_call_has_the_name_that_the_client_gave_its_tool() -> None:
+    (block,) = content(turn(called("{}"), stop=Stop.TOOL_CALLS), client_names={"get_weather": "get.weather"})
+    assert block["name"] == "get.weather"
+
+
+@pytest.mark.parametrize("arguments", ["{", "[1]", '"x"', "NaN", '{"a":NaN}', "{}{}", '{"a":"\ud800"'])
+def test_arguments_that_are_no_object_are_told_in_one_so_that_the_tool_says_what_is_wrong(
+    arguments: str,
+) -> None:
+    (block,) = content(turn(called(arguments), stop=Stop.TOOL_CALLS))
+    assert list(block["input"]) == ["input"]
+    assert input_of(arguments) is None
+
+
+def test_numbers_of_any_size_are_arguments() -> None:
+    assert input_of('{"a": 1%s}' % ("0" * 400)) is not None
+
+
+def test_a_call_that_was_cut_off_in_its_arguments_is_none() -> None:
+    cut: list[Event] = [
+        ItemStarted(ToolCall("t", "call_t", "get_weather")),
+        ArgumentsDelta("t", '{"city": "Ro'),
+        ItemEnded("t", "incomplete"),
+    ]
+    answer = whole(turn(cut, stop=Stop.LENGTH))
+    assert (answer["content"], answer["stop_reason"]) == ([], "max_tokens")
+
+
+# --- what the agent does --------------------------------------------------------------------------
+
+
+def test_what_the_agent_does_is_thinking_that_no_model_reads_again() -> None:
+    mcp: list[Event] = [ItemStarted(McpCall("q", "call_q", "files", "read")), ItemEnded("q")]
+    blocks = content(turn(did("ls -l"), mcp, said("Done.")), thinking=True)
+    assert [block.get("thinking") for block in blocks] == ["[command] ls -l", "[mcp_call] files.read", None]
+    assert content(turn(did("ls -l"), said("Done."))) == [{"type": "text", "text": "Done."}]
+    assert len(content(turn(did("ls"), said("Done.")), thinking=True, show_activity=False)) == 1
+
+
+def test_a_search_that_was_asked_for_is_shown_as_anthropic_shows_its_own() -> None:
+    search: list[Event] = [ItemStarted(Activity("w", "web_search", 'say "hi"')), ItemEnded("w")]
+    used, found, _ = content(turn(search, said("It says.")), web_search=True)
+    assert (used["type"], used["name"], used["input"]) == (
+        "server_tool_use",
+        "web_search",
+        {"query": 'say "hi"'},
+    )
+    assert found == {"type": "web_search_tool_result", "tool_use_id": used["id"], "content": []}
+    assert used["id"].startswith("srvtoolu_")
+    assert len(content(turn(search, said("It says.")))) == 1
+
+
+# --- the model's state ----------------------------------------------------------------------------
+
+
+def test_the_models_state_is_one_block_before_the_calls() -> None:
+    call = b'{"type":"function_call","call_id":"call_t","name":"get_weather","arguments":"{}"}'
+    events = turn(said("I look."), raw(), raw(call), StepCompleted(), called("{}"), stop=Stop.TOOL_CALLS)
+    blocks = content(events, state_identity=IDENTITY)
+    assert [block["type"] for block in blocks] == ["text", "redacted_thinking", "tool_use"]
+    assert unpacked(blocks[1]["data"], IDENTITY) == [json.loads(THOUGHT), "call_t"]
+
+
+def test_without_calls_the_state_stands_at_the_end() -> None:
+    blocks = content(turn(raw(), said("So.")), state_identity=IDENTITY)
+    assert [block["type"] for block in blocks] == ["text", "redacted_thinking"]
+
+
+def test_where_the_client_has_everything_already_there_is_no_state() -> None:
+    message = RawItem("message", b'{"type":"message","role":"assistant","content":[]}')
+    assert len(content(turn(message, said("So.")), state_identity=IDENTITY)) == 1
+    assert len(content(turn(raw(), said("So.")))) == 1
+
+
+def test_state_has_no_more_of_an_item_than_the_model_gave() -> None:
+    noted = msgspec.json.encode({**json.loads(THOUGHT), "internal_note": "x", "status": None})
+    data = packed([noted], IDENTITY)
+    assert data is not None
+    assert unpacked(data, IDENTITY) == [json.loads(THOUGHT)]
+
+
+@pytest.mark.parametrize("other", ["codex-app-server/gpt-5.4", "", "codex-app-server/gpt-5.5 "])
+def test_state_of_another_model_is_none(other: str) -> None:
+    data = packed([THOUGHT], IDENTITY)
+    assert data is not None
+    assert unpacked(data, other) == []
+
+
+def test_damaged_state_is_none_wherever_it_is_cut_or_changed() -> None:
+    data = packed([THOUGHT], IDENTITY)
+    assert data is not None
+    for place in range(len(data)):
+        assert unpacked(data[:place], IDENTITY) == []
+        changed = data[:place] + ("A" if data[place] != "A" else "B") + data[place + 1 :]
+        assert unpacked(changed, IDENTITY) in ([], [json.loads(THOUGHT)])
+
+
+# --- how it ends ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason"),
+    [
+        (Stop.STOP, "end_turn"),
+        (Stop.LENGTH, "max_tokens"),
+        (Stop.CONTENT_FILTER, "refusal"),
+        (Stop.TOOL_CALLS, "end_turn"),
+        ("of_tomorrow", "end_turn"),
+    ],
+)
+def test_each_end_has_a_reason_that_clients_know(stop: str, reason: str) -> None:
+    assert whole(turn(said("x"), stop=stop))["stop_reason"] == reason
+
+
+def test_calls_are_the_reason_whatever_the_agent_says() -> None:
+    assert whole(turn(called("{}"), stop=Stop.STOP))["stop_reason"] == "tool_use"
+    assert whole(turn(called("{}"), stop="of_tomorrow"))["stop_reason"] == "tool_use"
+
+
+def test_a_stop_sequence_is_told() -> None:
+    answer = whole(turn(said("x"), stop_sequence="END"))
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "END")
+
+
+def test_usage_tells_what_was_cached_apart() -> None:
+    usage = UsageReported(Usage(input=100, cached=80, output=7, reasoning=3))
+    answer = whole(turn(said("x"), usage))
+    assert answer["usage"] == {
+        "input_tokens": 20,
+        "output_tokens": 7,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 80,
+    }
+    assert streamed(turn(said("x"), usage))[-2]["usage"] == answer["usage"]
+
+
+def test_usage_that_nobody_told_is_an_estimate() -> None:
+    usage = whole(turn(said("x" * 30)), prompt_tokens=lambda: 50)["usage"]
+    assert usage["input_tokens"] == 50
+    assert usage["output_tokens"] > 1
+    assert whole(turn(said("word " * 30)), max_tokens=3)["usage"]["output_tokens"] == 3
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def test_a_failure_after_the_first_byte_ends_the_stream_as_an_error() -> None:
+    events = [*turn(said("Hal"))[:-1], TurnEnded(Stop.FAILED, failure=DOWN)]
+    last = streamed(events)[-1]
+    assert last == {
+        "type": "error",
+        "error": {"type": "api_error", "message": DOWN.message},
+        "request_id": REQUEST,
+    }
+    assert "message_stop" not in types(events)
+    assert "message_delta" not in types(events)
+
+
+def test_a_failure_before_it_can_be_a_status() -> None:
+    answer = renderer(stream=True)
+    answer.feed([TurnStarted(), ItemStarted(ToolCall("t", "call_t", "x")), TurnEnded("failed", failure=DOWN)])
+    assert answer.failure == DOWN
+    assert not answer.visible
+
+
+def test_calls_of_a_turn_that_fails_are_not_told() -> None:
+    events = [*turn(said("x"), called("{}"))[:-1], TurnEnded(Stop.FAILED, failure=DOWN)]
+    assert "tool_use" not in str(streamed(events))
+
+
+def test_an_interrupted_turn_is_no_whole_answer() -> None:
+    assert types(turn(said("x"), stop=Stop.INTERRUPTED))[-1] == "error"
+    answer = renderer()
+    answer.feed(turn(said("x"), stop=Stop.INTERRUPTED))
+    with pytest.raises(Fault):
+        answer.result()
+
+
+def test_opening_a_silent_stream_sends_its_beginning_once() -> None:
+    answer = renderer(stream=True)
+    assert [frame["type"] for frame in frames(answer.open())] == ["message_start"]
+    assert answer.open() == b""
+    assert "message_start" not in [frame["type"] for frame in frames(answer.feed(turn(said("x"))))]
+    assert renderer().open() == b""
