@@ -1,0 +1,371 @@
+"""What messages tell the model: everything in its place, and nothing that they say refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryMessage,
+    HistoryOutput,
+    ImagePart,
+    RawHistoryItem,
+    TextPart,
+)
+from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.idle_sessions import prints_of
+from codex_proxy.surfaces.messages.history import NO_RESULT, ORPHAN
+from codex_proxy.surfaces.messages.state import packed
+from tests.pictures import png_of
+from tests.surfaces.messages.asking import ask, history, identity, refused, result, said, texts, use
+
+PNG = base64.b64encode(png_of(8, 8)).decode()
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.330.66f; cc_entrypoint=cli;"}
+PDF = base64.b64encode(b"%PDF-1.1 pages").decode()
+ENCRYPTED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+SECOND = {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "gBBB"}
+MESSAGE = {"type": "message", "role": "assistant", "content": []}
+
+
+def called(id: str) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": id, "name": "get_weather", "arguments": "{}"}
+
+
+def state(*items: dict[str, Any], model: str = "gpt-5.5") -> dict[str, Any]:
+    data = packed([json.dumps(item).encode() for item in items], f"codex-app-server/{model}")
+    return {"type": "redacted_thinking", "data": data}
+
+
+# --- instructions ---------------------------------------------------------------------------------
+
+
+def test_the_billing_block_is_dropped_and_the_rest_is_one_instruction() -> None:
+    system = [BILLING, {"type": "text", "text": "You are it."}, {"type": "text", "text": "Be brief."}]
+    assert texts(ask(system=system).turn.history)[0] == "developer: You are it.\n\nBe brief."
+    assert texts(ask(system=BILLING["text"]).turn.history) == ["user: hello"]
+
+
+@pytest.mark.parametrize("system", ["You are it.", [{"type": "text", "text": "You are it."}]])
+def test_instructions_may_be_a_text_or_blocks(system: Any) -> None:
+    assert texts(ask(system=system).turn.history) == ["developer: You are it.", "user: hello"]
+
+
+def test_instructions_in_the_middle_stay_there() -> None:
+    told = history(
+        said("user", "Hi."), said("system", "Be brief."), said("assistant", "Yes."), said("user", "So?")
+    )
+    assert texts(told) == ["user: Hi.", "developer: Be brief.", "assistant: Yes.", "user: So?"]
+
+
+# --- calls and results ----------------------------------------------------------------------------
+
+
+def test_results_stand_right_behind_their_calls_in_the_calls_order() -> None:
+    told = history(
+        said("user", "Hi."),
+        said("assistant", "I look.", use("a"), use("b", x=1)),
+        said("user", "wait!", result("b", "two"), result("a", "one")),
+        said("system", "Be brief."),
+    )
+    assert texts(told) == [
+        "user: Hi.",
+        "assistant: I look.",
+        "HistoryCall",
+        "HistoryCall",
+        "a: one",
+        "b: two",
+        "user: wait!",
+        "developer: Be brief.",
+    ]
+
+
+def test_results_may_come_in_several_messages_with_words_between() -> None:
+    told = history(
+        said("assistant", use("a")),
+        said("assistant", use("b")),
+        said("user", result("a", "one")),
+        said("system", "Tool loaded."),
+        said("user", result("b", "two")),
+        said("assistant", "Both."),
+    )
+    assert texts(told)[2:] == ["a: one", "b: two", "developer: Tool loaded.", "assistant: Both."]
+
+
+def test_a_call_without_a_result_gets_one_that_says_so() -> None:
+    told = history(said("assistant", use("a"), use("b")), said("user", result("b", "two"), "go on"))
+    assert texts(told)[2:] == [f"a: {NO_RESULT}", "b: two", "user: go on"]
+
+
+def test_a_result_that_nobody_asked_for_is_what_the_user_says() -> None:
+    told = history(said("user", result("x", "sunny"), "and now?"))
+    assert texts(told) == [f"user: {ORPHAN}|sunny|and now?"]
+    twice = history(said("assistant", use("a")), said("user", result("a", "one"), result("a", "two")))
+    assert texts(twice)[1:] == ["a: one", f"user: {ORPHAN}|two"]
+
+
+def test_an_id_may_come_again_in_a_later_answer() -> None:
+    told = history(
+        said("assistant", use("a")), said("user", result("a", "1")),
+        said("assistant", use("a")), said("user", result("a", "2")),
+    )  # fmt: skip
+    assert texts(told) == ["HistoryCall", "a: 1", "HistoryCall", "a: 2"]
+
+
+def test_arguments_keep_the_order_of_their_members() -> None:
+    (call,) = history(said("assistant", use("a", zebra=1, apple={"y": [1.5, None]})))[:1]
+    assert call == HistoryCall("a", "get_weather", '{"zebra":1,"apple":{"y":[1.5,null]}}')
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        ("no such file", "Error: no such file"),
+        ("Error: no such file", "Error: no such file"),
+        ("<tool_use_error>none</tool_use_error>", "<tool_use_error>none</tool_use_error>"),
+        ([], "Error: "),
+        (None, "Error: "),
+    ],
+)
+def test_a_result_that_is_an_error_says_so(content: Any, shown: str) -> None:
+    told = history(said("assistant", use("a")), said("user", result("a", content, is_error=True)))
+    assert texts(told)[1] == f"a: {shown}"
+
+
+def test_pictures_in_results_reach_the_model() -> None:
+    told = history(
+        said("assistant", use("a")), said("user", result("a", [PICTURE, {"type": "text", "text": "x"}]))
+    )
+    assert isinstance(told[1], HistoryOutput)
+    assert told[1].parts == (ImagePart(f"data:image/png;base64,{PNG}"), TextPart("x"))
+
+
+def test_the_same_result_as_a_text_or_as_a_block_is_the_same() -> None:
+    one = history(said("assistant", use("a")), said("user", result("a", "x")))
+    other = history(said("assistant", use("a")), said("user", result("a", [{"type": "text", "text": "x"}])))
+    assert one == other
+    assert history(said("assistant", use("a")), said("user", result("a", "")))[1:] == (
+        HistoryOutput("a", (TextPart(""),)),
+    )
+
+
+# --- the model's state ----------------------------------------------------------------------------
+
+
+def test_state_goes_back_to_its_place_among_texts_and_calls() -> None:
+    told = history(
+        said("user", "Hi."),
+        said(
+            "assistant",
+            {"type": "thinking", "thinking": "Hm.", "signature": "cxp1"},
+            "I look.",
+            state(ENCRYPTED, MESSAGE, SECOND, called("a")),
+            use("a"),
+        ),
+        said("user", result("a")),
+    )
+    assert texts(told) == [
+        "user: Hi.",
+        "RawHistoryItem",
+        "assistant: I look.",
+        "RawHistoryItem",
+        "HistoryCall",
+        "a: sunny",
+    ]
+    assert [json.loads(item.json) for item in told if isinstance(item, RawHistoryItem)] == [ENCRYPTED, SECOND]
+
+
+def test_a_text_that_the_client_added_stands_before_the_calls() -> None:
+    told = history(said("assistant", "One.", "Two.", state(ENCRYPTED, called("a")), use("a")))
+    assert texts(told)[:4] == ["RawHistoryItem", "assistant: One.", "assistant: Two.", "HistoryCall"]
+
+
+def test_what_the_client_has_cut_away_is_not_missed() -> None:
+    told = history(said("assistant", state(ENCRYPTED, MESSAGE, called("a"), called("b")), use("b")))
+    assert texts(told)[:2] == ["RawHistoryItem", "HistoryCall"]
+
+
+def test_the_same_state_twice_is_told_once() -> None:
+    told = history(
+        said("assistant", "x", state(ENCRYPTED)), said("user", "?"), said("assistant", state(ENCRYPTED), "x")
+    )
+    assert texts(told).count("RawHistoryItem") == 1
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        state(ENCRYPTED, model="gpt-5.4-mini"),
+        {"type": "redacted_thinking", "data": "EqQBCgIYAhIM"},
+        {"type": "redacted_thinking", "data": "ü"},
+        {"type": "redacted_thinking"},
+        {"type": "thinking", "thinking": "Hm.", "signature": "EqQBCgIYAhIM" * 5000},
+    ],
+    ids=["another model", "Anthropic's", "damaged", "none", "signed by Anthropic"],
+)
+def test_state_of_others_is_dropped_without_a_word(block: dict[str, Any]) -> None:
+    answer = ask(messages=[said("assistant", block, "So."), said("user", "Go on.")])
+    assert texts(answer.turn.history) == ["assistant: So.", "user: Go on."]
+    assert answer.ignored == ()
+
+
+# --- documents, searches, what is new ---------------------------------------------------------------
+
+
+def document(source: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "document", "source": source, **more}
+
+
+def test_a_text_document_is_its_text_with_title_and_context() -> None:
+    block = document(
+        {"type": "text", "media_type": "text/plain", "data": "All."}, title='A "b"', context="Of me."
+    )
+    assert texts(history(said("user", block))) == [
+        "user: <document title=\"A 'b'\">\nOf me.\nAll.\n</document>"
+    ]
+    answer = ask(messages=[said("user", {**block, "citations": {"enabled": True}})])
+    assert answer.ignored == ("citations",)
+
+
+def test_a_document_of_blocks_keeps_its_pictures() -> None:
+    block = document({"type": "content", "content": [{"type": "text", "text": "All."}, PICTURE]})
+    (message,) = history(said("user", block))
+    assert isinstance(message, HistoryMessage)
+    assert [type(part) for part in message.parts] == [TextPart, TextPart, ImagePart, TextPart]
+
+
+def test_a_pdf_that_nobody_reads_is_a_note_to_the_model() -> None:
+    block = document({"type": "base64", "media_type": "application/pdf", "data": PDF}, title="plan.pdf")
+    answer = ask(messages=[said("user", block)])
+    assert texts(answer.turn.history) == [
+        "user: [Document plan.pdf, application/pdf, 14 bytes: this model cannot read it.]"
+    ]
+    assert answer.ignored == ("document",)
+
+
+def test_a_pdf_that_is_read_here_is_its_text() -> None:
+    block = document({"type": "base64", "media_type": "application/pdf", "data": PDF})
+    pdfs = PdfTexts()
+    ask(messages=[said("user", block)], how={"pdfs": pdfs})
+    (digest,) = pdfs.unread
+    answer = ask(messages=[said("user", block)], how={"pdfs": PdfTexts({digest: "Pages."})})
+    assert "Pages." in texts(answer.turn.history)[0]
+    assert answer.ignored == ()
+
+
+def test_results_of_a_search_are_told_by_title_and_address() -> None:
+    found = {"type": "web_search_result", "title": "Codex", "url": "https://x", "encrypted_content": "…"}
+    told = history(
+        said(
+            "assistant",
+            {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
+            {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [found]},
+            "It is.",
+        )
+    )
+    assert texts(told) == ["assistant: [Results of a search:]\nCodex - https://x", "assistant: It is."]
+
+
+def test_a_search_of_ours_leaves_no_words_that_the_model_did_not_say() -> None:
+    ours = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    assert texts(history(said("assistant", ours, "It is."))) == ["assistant: It is."]
+
+
+def test_a_search_result_that_the_user_brings_is_told() -> None:
+    block = {"type": "search_result", "title": "T", "source": "S", "content": [{"type": "text", "text": "C"}]}
+    assert texts(history(said("user", block))) == ["user: T - S\nC"]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "!"}},
+        {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
+        {"type": "image"},
+        {"type": "image", "source": {"type": "url", "url": "ftp://x"}},
+    ],
+    ids=["torn", "of the Files API", "without a source", "of another scheme"],
+)
+def test_a_picture_that_cannot_be_shown_is_refused_in_the_newest_message_only(block: dict[str, Any]) -> None:
+    failure = refused(messages=[said("user", "Hi."), said("user", block)])
+    assert (failure.param or "").startswith("messages[1].content[0].source")
+    told = history(said("user", block), said("assistant", "Hm."), said("user", "Go on."))
+    assert "left out" in texts(told)[0]
+
+
+def test_an_agent_without_eyes_gets_a_note_for_pictures_of_the_history() -> None:
+    blind = {"takes_images": lambda turn: False}
+    answer = ask(messages=[said("user", PICTURE), said("user", "So?")], how=blind)
+    assert "An image was left out" in texts(answer.turn.history)[0]
+
+
+def test_a_reference_to_a_tool_is_told() -> None:
+    block = {"type": "tool_reference", "tool_name": "WebSearch"}
+    told = history(said("assistant", use("a", "ToolSearch")), said("user", result("a", [block])))
+    assert texts(told)[1] == "a: The tool WebSearch can be called from now on."
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["text", "a", "image"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "text", "id", "name", "input", "source", "data", "content", "title", "url"]
+            ),
+            inner,
+        )
+    ),
+    max_leaves=8,
+)
+KINDS = (
+    "text image document search_result tool_use tool_result thinking redacted_thinking tool_reference "
+    "server_tool_use web_search_tool_result web_fetch_tool_result container_upload of_tomorrow"
+)
+FIELDS = "text id name input source data content title url tool_use_id is_error signature tool_name context citations"
+BLOCKS = st.builds(
+    lambda kind, more: {**more, "type": kind},
+    st.sampled_from(KINDS.split()),
+    st.dictionaries(st.sampled_from(FIELDS.split()), VALUES, max_size=5),
+)
+MESSAGES = st.builds(
+    lambda role, content: {"role": role, "content": content},
+    st.sampled_from(["user", "assistant", "system", "of_tomorrow"]),
+    st.none() | st.text(max_size=5) | st.lists(BLOCKS | VALUES, max_size=5),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(MESSAGES, max_size=6))
+def test_nothing_in_the_history_is_ever_refused(messages: list[dict[str, Any]]) -> None:
+    told = history(*messages, said("user", "So?"))
+    waiting: list[str] = []
+    for item in told:
+        if isinstance(item, HistoryCall):
+            waiting.append(item.call_id)
+        elif isinstance(item, HistoryOutput):
+            assert item.call_id == waiting.pop(0), "outputs stand behind their calls, in order"
+        elif isinstance(item, HistoryMessage):
+            assert not waiting or item.role == "assistant"
+            assert item.parts
+    assert waiting == []
+    assert prints_of(told)[0]
+
+
+def test_identity_is_of_agent_and_model() -> None:
+    """The parser is told by whom a turn will be read."""
+    asked: list[str] = []
+
+    def named(turn: Turn) -> str:
+        asked.append(identity(turn))
+        return ""
+
+    ask(model="gpt-5.5-high", how={"identity": named})
+    assert asked == ["codex-app-server/gpt-5.5"]
