@@ -1,0 +1,308 @@
+"""What the fields of a request mean, what is ignored and named, and the little that is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codex_proxy.core.account import AgentModel
+from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.turn import NamedTools, Turn
+from codex_proxy.surfaces.base import RequestHints
+from codex_proxy.surfaces.messages.effort import nearest
+from codex_proxy.surfaces.messages.errors import error_body
+from codex_proxy.surfaces.messages.tools import model_name
+from codex_proxy.surfaces.messages.wire import MessagesRequest
+from codex_proxy.surfaces.models import ModelCatalog
+from tests.surfaces.chat.asking import CATALOG
+from tests.surfaces.messages.asking import HELLO, ask, read, refused, result, said, tool, use
+from tests.surfaces.messages.test_history import BLOCKS, MESSAGES, VALUES
+
+LONG = "mcp__a_server_with_a_name__a_tool_with_a_name_that_is_longer_than_providers_take"
+SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+ALL = ModelCatalog(
+    models=(AgentModel(id="gpt-5.5", efforts=("minimal", "low", "medium", "high"), is_default=True),)
+)
+
+
+def turn(catalog: ModelCatalog = CATALOG, **fields: Any) -> Turn:
+    return ask(catalog, **fields).turn
+
+
+# --- the plain fields -----------------------------------------------------------------------------
+
+
+def test_the_fields_that_every_api_has() -> None:
+    answer = ask(stream=True, max_tokens=9000, stop_sequences=["END", "", "END"], model="codex-5")
+    assert (answer.stream, answer.turn.max_tokens, answer.turn.stop) == (True, 9000, ("END",))
+    assert answer.model_asked == "codex-5"
+
+
+def test_without_a_model_it_is_the_default_one() -> None:
+    assert ask(model=None).model_asked == "codex-5"
+    assert refused(model="claude-of-tomorrow").kind is FaultKind.MODEL_NOT_FOUND
+
+
+def test_what_changes_nothing_is_taken_and_named() -> None:
+    answer = ask(
+        temperature=1, top_k=5, service_tier="auto", speed="fast", inference_geo="eu", fallbacks=[{"model": "x"}],
+        metadata={"user_id": "{}"}, context_management={"edits": []}, of_tomorrow={"a": 1},
+        cache_control={}, nothing=None,
+    )  # fmt: skip
+    assert set(answer.ignored) == {
+        *("temperature", "top_k", "service_tier", "speed", "inference_geo", "fallbacks", "metadata"),
+        *("context_management", "of_tomorrow"),
+    }
+    assert answer.turn.sampling == {"temperature": 1, "top_k": 5}
+
+
+def test_names_that_are_no_names_do_not_come_into_a_header() -> None:
+    odd: dict[str, Any] = {"a\r\nb": 1, "ü": 1, "x" * 65: 1, **{f"f{number}": 1 for number in range(50)}}
+    answer = ask(CATALOG, None, **odd)
+    assert len(answer.ignored) == 20
+    assert all(name.startswith("f") for name in answer.ignored)
+
+
+def test_who_brings_tools_or_instructions_wants_the_plain_model() -> None:
+    assert turn().mode == "agent"
+    assert turn(system="Be brief.").mode == "model"
+    assert turn(tools=[tool()]).mode == "model"
+    assert turn(tools=[tool(defer_loading=True)]).mode == "model"
+    assert turn(how={"headers": RequestHints(mode="model")}).mode == "model"
+
+
+def test_a_folder_may_be_named_in_the_metadata() -> None:
+    answer = ask(metadata={"workdir": "/x", "user_id": "me"})
+    assert (answer.turn.workdir, answer.workdir_param) == ("/x", "metadata.workdir")
+
+
+# --- thinking and effort --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "effort"),
+    [
+        ({}, None),
+        ({"output_config": {"effort": "low"}}, "low"),
+        ({"output_config": {"effort": "max"}}, "high"),
+        ({"output_config": {"effort": "xhigh"}}, "high"),
+        ({"output_config": {"effort": "of_tomorrow"}}, None),
+        ({"thinking": {"type": "adaptive"}}, None),
+        (
+            {"thinking": {"type": "adaptive", "display": "updates"}, "output_config": {"effort": "medium"}},
+            "medium",
+        ),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "low"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2049}}, "medium"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 24576}}, "high"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 100_000}}, "high"),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "high"}},
+            "high",
+        ),
+        ({"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}, "minimal"),
+        ({"model": "gpt-5.5-low"}, "low"),
+        ({"model": "gpt-5.5-low", "output_config": {"effort": "high"}}, "high"),
+    ],
+)
+def test_effort(fields: dict[str, Any], effort: str | None) -> None:
+    assert turn(ALL, **fields).effort == effort
+
+
+def test_the_newest_message_that_names_an_effort_decides() -> None:
+    messages = [HELLO, said("system", "x", output_config={"effort": "low"}), said("assistant", "y"), HELLO]
+    assert turn(ALL, messages=messages, output_config={"effort": "high"}).effort == "low"
+
+
+def test_an_effort_that_is_unknown_here_is_named() -> None:
+    assert ask(output_config={"effort": "of_tomorrow"}).ignored == ("output_config.effort",)
+
+
+def test_of_a_model_that_nobody_lists_the_usual_efforts_are_asked() -> None:
+    assert nearest("max", ()) == "high"
+    assert nearest("none", ()) == "low"
+    assert nearest("none", ("none", "low")) == "none"
+
+
+def test_thinking_is_shown_to_who_asks_for_it() -> None:
+    assert (ask().thinking, ask().turn.summary) == (False, None)
+    shown = ask(thinking={"type": "adaptive"})
+    assert (shown.thinking, shown.turn.summary) == (True, "auto")
+    assert not ask(thinking={"type": "disabled"}).thinking
+    assert not ask(thinking={"type": "of_tomorrow"}).thinking
+
+
+# --- the answer's format --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["output_config", "output_format"])
+def test_a_format_is_the_schema_of_the_answer(field: str) -> None:
+    wanted = {"type": "json_schema", "schema": {"type": "object"}}
+    given: dict[str, Any] = {field: {"format": wanted} if field == "output_config" else wanted}
+    assert turn(**given).output_schema == msgspec.Raw(b'{"type":"object"}')
+
+
+def test_a_format_that_is_none_is_refused_by_its_field() -> None:
+    assert refused(output_config={"format": {"type": "xml"}}).param == "output_config.format.type"
+    assert refused(output_format={"type": "json_schema"}).param == "output_format.schema"
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+def test_tools_are_functions() -> None:
+    extra = {"cache_control": {"type": "ephemeral"}, "eager_input_streaming": True, "input_examples": [{}]}
+    one, other = turn(tools=[tool("a", strict=True, **extra), {"name": "b", "type": "custom"}]).tools
+    assert (one.name, one.description, one.strict) == ("a", "Does it.", True)
+    assert one.parameters == msgspec.Raw(b'{"type":"object"}')
+    assert (other.description, other.strict) == ("", False)
+
+
+def test_a_name_that_is_too_long_is_shortened_for_the_model_and_given_back() -> None:
+    answer = ask(tools=[tool(LONG), tool("get.weather")], tool_choice={"type": "tool", "name": LONG})
+    short, dotted = (each.name for each in answer.turn.tools)
+    assert len(short) == 64
+    assert short.startswith("mcp__a_server_with_a_name__")
+    assert dotted.startswith("get_weather_")
+    assert answer.client_names == {short: LONG, dotted: "get.weather"}
+    assert answer.turn.tool_choice == NamedTools((short,), required=True)
+    call = ask(messages=[said("assistant", use("a", LONG)), said("user", result("a"))]).turn.history[0]
+    assert call.name == short  # type: ignore[union-attr]
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_two_names_never_become_one(one: str, other: str) -> None:
+    assert (model_name(one) == model_name(other)) is (one == other)
+    assert len(model_name(one)) <= 64
+
+
+def test_a_deferred_tool_is_offered_once_the_history_refers_to_it() -> None:
+    tools = [
+        tool("ToolSearch"),
+        tool("a", defer_loading=True),
+        tool("b", defer_loading=True),
+        tool("c", defer_loading=True),
+    ]
+    found = {"type": "tool_reference", "tool_name": "a"}
+    messages = [
+        said("assistant", use("1", "ToolSearch"), use("2", "b")),
+        said("user", result("1", [found]), result("2"), "Tool loaded."),
+    ]
+    assert [each.name for each in turn(tools=tools).tools] == ["ToolSearch"]
+    assert [each.name for each in turn(tools=tools, messages=messages).tools] == ["ToolSearch", "a", "b"]
+    chosen = turn(tools=tools, tool_choice={"type": "tool", "name": "c"})
+    assert [each.name for each in chosen.tools] == ["ToolSearch", "c"]
+
+
+def test_where_anthropics_servers_would_search_for_tools_all_are_offered() -> None:
+    answer = ask(
+        tools=[{"type": "tool_search_tool_regex_20251119", "name": "s"}, tool("a", defer_loading=True)]
+    )
+    assert [each.name for each in answer.turn.tools] == ["a"]
+    assert answer.ignored == ("tools[0]",)
+
+
+@pytest.mark.parametrize(
+    ("choice", "means", "parallel"),
+    [
+        ({"type": "auto"}, "auto", True),
+        ({"type": "auto", "disable_parallel_tool_use": True}, "auto", False),
+        ({"type": "any"}, "required", True),
+        ({"type": "any", "disable_parallel_tool_use": True}, "required", False),
+        ({"type": "tool", "name": "get_weather"}, NamedTools(("get_weather",), required=True), True),
+        ({"type": "none"}, "none", True),
+    ],
+)
+def test_the_choice_of_a_tool(choice: dict[str, Any], means: Any, parallel: bool) -> None:
+    made = turn(tools=[tool()], tool_choice=choice)
+    assert (made.tool_choice, made.parallel_tool_calls) == (means, parallel)
+
+
+def test_a_web_search_is_the_agents_own() -> None:
+    answer = ask(tools=[SEARCH], tool_choice={"type": "auto"})
+    assert (answer.web_search, answer.turn.web_search, answer.turn.tools) == (True, True, ())
+    assert answer.ignored == ("tools[0].max_uses",)
+    assert not ask(tools=[SEARCH], tool_choice={"type": "none"}).turn.web_search
+    assert ask(tools=[SEARCH], tool_choice={"type": "any"}).turn.tool_choice == "auto"
+    assert ask(
+        tools=[SEARCH, tool()], tool_choice={"type": "tool", "name": "web_search"}
+    ).turn.tool_choice == NamedTools(())
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("code_execution_20250825", "Anthropic's own servers"),
+        ("web_fetch_20250910", "Anthropic's own servers"),
+        ("mcp_toolset", "Anthropic's own servers"),
+        ("bash_20250124", "input_schema"),
+        ("text_editor_20250728", "input_schema"),
+        ("memory_20250818", "input_schema"),
+    ],
+)
+def test_a_tool_that_is_not_here_is_refused_with_what_to_do(kind: str, words: str) -> None:
+    failure = refused(tools=[tool(), {"type": kind, "name": "x"}])
+    assert failure.param == "tools[1]"
+    assert words in failure.message
+    assert "custom tool" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [tool(), tool()]}, "tools[1].name"),
+        ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
+        ({"tools": [{"name": "a", "input_schema": []}]}, "tools[0].input_schema"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tools": [tool()], "tool_choice": {"type": "tool", "name": "b"}}, "tool_choice.name"),
+        ({"tools": [tool()], "tool_choice": {"type": "all"}}, "tool_choice.type"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop_sequences": ["x" * 1001]}, "stop_sequences[0]"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_its_field(fields: dict[str, Any], param: str) -> None:
+    assert refused(**fields).param == param
+
+
+# --- whatever comes in ----------------------------------------------------------------------------
+
+BODIES = st.dictionaries(st.sampled_from([*MessagesRequest.model_fields, "of_tomorrow"]), VALUES, max_size=6)
+TOOLS = st.lists(
+    st.dictionaries(
+        st.sampled_from(["name", "type", "input_schema", "defer_loading", "description", "strict"]), VALUES
+    ),
+    max_size=3,
+)
+
+
+def outcome(body: bytes) -> None:
+    """Any other exception than the client's fault fails the test."""
+    try:
+        read(body)
+        return
+    except Fault as raised:
+        failure = raised.failure
+    assert json.loads(error_body(failure, "req_1"))["type"] == "error"
+    assert failure.kind in (FaultKind.INVALID_REQUEST, FaultKind.MODEL_NOT_FOUND)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60) | BODIES.map(lambda body: json.dumps(body).encode()))
+def test_bytes_are_a_request_or_a_fault(body: bytes) -> None:
+    outcome(body)
+
+
+@settings(deadline=None)
+@given(st.lists(MESSAGES, min_size=1, max_size=4), BODIES, TOOLS, st.lists(BLOCKS, max_size=2))
+def test_any_request_is_taken_or_refused(
+    messages: list[Any], body: dict[str, Any], tools: list[Any], system: list[Any]
+) -> None:
+    outcome(json.dumps({"system": system, "tools": tools, **body, "messages": messages}).encode())
