@@ -1,0 +1,318 @@
+"""POST /v1/messages of a whole server: framing, pings, faults as Claude Code has to see them, tools, access, limits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.access.keyed import bearing, key_of, keyed_proxy
+from tests.http.serving import Answer, Proxy, fake_proxy
+from tests.surfaces.messages.answering import fold, frames
+from tests.surfaces.messages.asking import recorded, result, tool, use
+from tests.surfaces.messages.asking import said as spoken
+
+TEXT = "Hello from the deterministic fake agent."
+
+
+@pytest.fixture(params=["proto", "app-server"])
+def dialect(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def said(text: str = "Hello.", **fields: Any) -> dict[str, Any]:
+    """A request with one message of the user's."""
+    messages = [{"role": "user", "content": text}]
+    return {"model": "codex-5", "max_tokens": 32000, "messages": messages, **fields}
+
+
+async def ask(proxy: Proxy, body: Any, path: str = "/v1/messages?beta=true", **more: Any) -> Answer:
+    """As Claude Code asks."""
+    given = more.pop("headers", {})
+    headers = {
+        "anthropic-version": "2023-06-01",
+        "anthropic-beta": "claude-code-20250219,of-tomorrow",
+        **given,
+    }
+    return await proxy.send("POST", path, body, headers=headers, **more)
+
+
+def folded(answer: Answer) -> dict[str, Any]:
+    return fold(frames(answer.text.encode()))
+
+
+# --- an answer ------------------------------------------------------------------------------------
+
+
+async def test_a_whole_answer_is_a_message(proxy: Proxy) -> None:
+    answer = await ask(proxy, said())
+    assert answer.status == 200
+    assert answer.body["content"] == [{"type": "text", "text": TEXT}]
+    assert (answer.body["stop_reason"], answer.body["model"]) == ("end_turn", "codex-5")
+    assert answer.body["id"].startswith("msg_")
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
+async def test_a_stream_put_together_is_the_whole_answer(tmp_path: Path, dialect: str) -> None:
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        for marker in ("text", "reasoning", "unicode", "multi_message", "tool_call", "tool_calls", "refusal"):
+            body = said(f"[[fake:{marker}]]", tools=[tool()], thinking={"type": "adaptive"})
+            whole = (await ask(proxy, body)).body
+            streamed = folded(await ask(proxy, {**body, "stream": True}))
+            assert {**streamed, "id": ""} == {**_renamed(whole, streamed), "id": ""}, marker
+
+
+def _renamed(whole: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
+    """The answer with the ids of another one, and its state, in which there are ids."""
+    pairs = zip(whole["content"], like["content"], strict=True)
+    return {**whole, "content": [{**one, **_names_in(other)} for one, other in pairs]}
+
+
+def _names_in(block: dict[str, Any]) -> dict[str, Any]:
+    return {name: block[name] for name in ("id", "data") if name in block}
+
+
+async def test_a_stream_is_server_sent_events_that_nobody_may_keep(proxy: Proxy) -> None:
+    answer = await ask(proxy, said(stream=True))
+    assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    assert answer.headers["Cache-Control"] == "no-cache"
+    assert answer.headers["request-id"].startswith("req_")
+    assert folded(answer)["content"][0]["text"] == TEXT
+
+
+async def test_what_changes_nothing_is_named(proxy: Proxy) -> None:
+    answer = await ask(proxy, said(metadata={"user_id": "x"}, of_tomorrow=1))
+    assert answer.headers["x-codex-ignored-params"] == "of_tomorrow, metadata"
+
+
+async def test_a_silent_stream_begins_and_is_kept_alive_by_pings(tmp_path: Path, dialect: str) -> None:
+    async with fake_proxy(tmp_path, sse_keepalive_ms=20, fake_dialect=dialect) as proxy:
+        answer = await ask(proxy, said("[[fake:text first=150]]", stream=True))
+    kinds = [frame["type"] for frame in frames(answer.text.encode())]
+    assert kinds[:2] == ["message_start", "ping"]
+    assert kinds.count("message_start") == 1
+    assert folded(answer)["stop_reason"] == "end_turn"
+
+
+async def test_what_the_agent_does_unseen_ends_no_silence(tmp_path: Path) -> None:
+    """A call is told in one piece; until then the client hears pings, and not nothing."""
+    async with fake_proxy(tmp_path, sse_keepalive_ms=30) as proxy:
+        marker = '[[fake:tool_call delay=15 n=12 args=\'{"city": "' + "Rome " * 20 + "\"}']]"
+        answer = await ask(proxy, said(marker, tools=[tool()], stream=True))
+    kinds = [frame["type"] for frame in frames(answer.text.encode())]
+    assert "ping" in kinds
+    assert folded(answer)["content"][-1]["type"] == "tool_use"
+
+
+async def test_a_stop_sequence_ends_the_answer_and_is_told(tmp_path: Path, dialect: str) -> None:
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        answer = await ask(proxy, said('[[fake:text say="one two three"]]', stop_sequences=["two"]))
+    assert answer.body["content"] == [{"type": "text", "text": "one "}]
+    assert (answer.body["stop_reason"], answer.body["stop_sequence"]) == ("stop_sequence", "two")
+
+
+async def test_max_tokens_cuts_the_answer(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        answer = await ask(proxy, said("[[fake:long_text n=500]]", max_tokens=3))
+    assert answer.body["stop_reason"] == "max_tokens"
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+async def test_a_call_and_its_result(tmp_path: Path, dialect: str) -> None:
+    tools = [tool()]
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        first = await ask(proxy, said("What is the weather in Rome?", tools=tools, stream=True))
+        call = folded(first)["content"][-1]
+        assert (call["type"], call["name"]) == ("tool_use", "get_weather")
+        messages = [
+            *said("What is the weather in Rome?")["messages"],
+            {"role": "assistant", "content": folded(first)["content"]},
+            spoken("user", result(call["id"], "sunny")),
+        ]
+        second = await ask(proxy, said(tools=tools, messages=messages))
+    assert folded(first)["stop_reason"] == "tool_use"
+    assert "sunny" in second.body["content"][0]["text"]
+
+
+async def test_a_long_name_comes_back_as_the_client_wrote_it(tmp_path: Path, dialect: str) -> None:
+    name = "mcp__server__" + "weather_" * 12
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        answer = await ask(proxy, said("[[fake:tool_call]]", tools=[tool(name)]))
+    assert answer.body["content"][-1]["name"] == name
+
+
+async def test_a_tool_of_anthropics_servers_is_refused_with_what_to_do(proxy: Proxy) -> None:
+    answer = await ask(proxy, said(tools=[{"type": "code_execution_20250825", "name": "code_execution"}]))
+    assert answer.status == 400
+    assert answer.error["type"] == "invalid_request_error"
+    assert "custom tool" in answer.error["message"]
+
+
+async def test_a_history_of_anything_is_answered(tmp_path: Path, dialect: str) -> None:
+    messages = [
+        spoken("user", "Hi.", {"type": "container_upload", "file_id": "f"}),
+        spoken("assistant", {"type": "redacted_thinking", "data": "x"}, use("a"), use("b")),
+        spoken("system", "Be brief."),
+        spoken("user", result("b", [{"type": "of_tomorrow"}]), result("z")),
+        spoken("assistant", {"type": "web_search_tool_result", "content": {"error_code": "unavailable"}}),
+        spoken("user", "Well?"),
+    ]
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        assert (await ask(proxy, said(messages=messages, system="You are it."))).status == 200
+
+
+RECORDED = ["01-print-session", "05-web", "09-signature-interleaved"]
+
+
+async def test_recorded_sessions_are_answered(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, {"FAKE_CODEX_MODELS": "any"}, fake_dialect="app-server") as proxy:
+        for name, entry in recorded(*RECORDED):
+            answer = await ask(proxy, entry["body"], entry["path"])
+            assert answer.status == 200, (name, answer.text)
+            assert folded(answer)["role"] == "assistant"
+
+
+# --- faults before the first byte -------------------------------------------------------------------
+
+FAULTS: dict[str, tuple[int, str, bool]] = {
+    "auth_401": (500, "api_error", True),
+    "quota": (402, "billing_error", True),
+    "model_not_found": (404, "not_found_error", False),
+    "invalid_prompt": (400, "invalid_request_error", False),
+    "context_length": (400, "invalid_request_error", False),
+    "usage_limit": (429, "rate_limit_error", True),
+    "error_rate_limit": (429, "rate_limit_error", False),
+    "error_500": (500, "api_error", False),
+    "overloaded": (529, "overloaded_error", False),
+}
+"""By scenario of the fake agent: the status and type, and whether the client must not try again."""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("scenario", FAULTS)
+async def test_a_fault_before_the_first_byte_is_a_plain_status(
+    tmp_path: Path, scenario: str, stream: bool, dialect: str
+) -> None:
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        answer = await ask(proxy, said(f"[[fake:{scenario}]]", stream=stream))
+    status, kind, lasting = FAULTS[scenario]
+    assert (answer.status, answer.error["type"]) == (status, kind), answer.text
+    assert answer.headers["Content-Type"].startswith("application/json")
+    assert (answer.headers.get("x-should-retry") == "false") is lasting
+    assert answer.body["request_id"] == answer.headers["request-id"]
+
+
+async def test_too_long_a_context_is_told_in_the_words_by_which_clients_compact(
+    tmp_path: Path, dialect: str
+) -> None:
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        answer = await ask(proxy, said("[[fake:context_length]]", stream=True))
+    words = answer.error["message"].split()
+    assert words[:4] == ["prompt", "is", "too", "long:"]
+    assert words[5:7] == ["tokens", ">"]
+    assert int(words[4]) > int(words[7])
+
+
+async def test_a_model_that_is_not_here_is_not_found(proxy: Proxy) -> None:
+    answer = await ask(proxy, said(model="claude-of-tomorrow"))
+    assert (answer.status, answer.error["type"]) == (404, "not_found_error")
+
+
+async def test_a_body_that_is_no_request_is_refused_in_anthropics_shape(proxy: Proxy) -> None:
+    for body in (b"{", b"[]", b'{"messages": 5}'):
+        answer = await ask(proxy, body)
+        assert (answer.status, answer.body["type"]) == (400, "error")
+    wrong = await proxy.send("GET", "/v1/messages", headers={"anthropic-version": "2026-10-21"})
+    assert (wrong.status, wrong.error["type"]) == (405, "invalid_request_error")
+
+
+async def test_a_body_that_is_too_large_is_413_in_anthropics_shape(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, body_limit=2000) as proxy:
+        answer = await ask(proxy, said("x" * 3000))
+    assert (answer.status, answer.error["type"]) == (413, "request_too_large")
+
+
+async def test_a_server_without_room_is_a_rate_limit(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, rate_limit_rpm=1) as proxy:
+        await ask(proxy, said())
+        answer = await ask(proxy, said())
+    assert (answer.status, answer.error["type"]) == (429, "rate_limit_error")
+    assert int(answer.headers["Retry-After"]) >= 1
+
+
+# --- faults behind it -------------------------------------------------------------------------------
+
+
+async def test_a_fault_in_mid_stream_is_an_error_event_and_no_end(tmp_path: Path, dialect: str) -> None:
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        answer = await ask(proxy, said("[[fake:error_mid_text]]", stream=True))
+        whole = await ask(proxy, said("[[fake:error_mid_text]]"))
+    events = frames(answer.text.encode())
+    assert events[0]["type"] == "message_start"
+    assert events[-1]["type"] == "error"
+    assert events[-1]["request_id"] == answer.headers["request-id"]
+    assert "message_stop" not in [event["type"] for event in events]
+    assert (whole.status, whole.body["type"]) == (events_status(events[-1]), "error")
+
+
+def events_status(event: dict[str, Any]) -> int:
+    return {"api_error": 500, "timeout_error": 504, "overloaded_error": 529}[event["error"]["type"]]
+
+
+async def test_an_agent_that_dies_in_mid_stream_is_an_error_event(tmp_path: Path, dialect: str) -> None:
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        answer = await ask(proxy, said("[[fake:long_text n=200 misbehave=crash at=8]]", stream=True))
+    last = frames(answer.text.encode())[-1]
+    assert (last["type"], last["error"]["type"]) == ("error", "api_error")
+
+
+async def test_after_a_ping_a_fault_is_an_event(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, sse_keepalive_ms=20, first_event_timeout=0.3) as proxy:
+        answer = await ask(proxy, said("[[fake:text misbehave=hang at=1]]", stream=True))
+    kinds = [event["type"] for event in frames(answer.text.encode())]
+    assert (kinds[0], kinds[1], kinds[-1]) == ("message_start", "ping", "error")
+
+
+async def test_a_client_that_leaves_ends_the_turn(tmp_path: Path, dialect: str) -> None:
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        body = said("[[fake:count n=100000 delay=5]]", stream=True)
+        async with proxy.session.post(f"{proxy.url}/v1/messages", json=body) as reply:
+            await reply.content.readline()
+        await proxy.settled()
+
+
+# --- access -----------------------------------------------------------------------------------------
+
+
+async def test_either_header_brings_the_key_and_a_wrong_one_is_told_once(tmp_path: Path) -> None:
+    async with keyed_proxy(tmp_path, {"ada": {}}) as proxy:
+        key = key_of("ada")
+        assert (await ask(proxy, said(), headers={"x-api-key": key})).status == 200
+        assert (await ask(proxy, said(), headers=bearing("ada"))).status == 200
+        both = {"x-api-key": key, "Authorization": "Bearer sk-ant-of-anthropic"}
+        assert (await ask(proxy, said(), headers=both)).status == 200
+        answer = await ask(proxy, said(), headers={"x-api-key": "wrong"})
+    assert (answer.status, answer.error["type"]) == (401, "authentication_error")
+    assert answer.headers["x-should-retry"] == "false"
+
+
+async def test_a_key_that_may_not_use_a_model_is_told_so(tmp_path: Path) -> None:
+    async with keyed_proxy(tmp_path, {"bob": {"models": ["codex-5-low"]}}) as proxy:
+        answer = await ask(proxy, said(), headers=bearing("bob"))
+        low = await ask(proxy, said(output_config={"effort": "low"}), headers=bearing("bob"))
+    assert (answer.status, answer.error["type"]) == (403, "permission_error")
+    assert low.status == 200
+
+
+async def test_the_log_names_the_session_and_no_word_of_it(tmp_path: Path, logged: list[Any]) -> None:
+    session = "ffdb129f-e764-453f-a8bf-4f9c5fe6955b"
+    async with fake_proxy(tmp_path) as proxy:
+        await ask(proxy, said("secret words"), headers={"x-claude-code-session-id": session})
+        await ask(proxy, said("secret words"), headers={"x-claude-code-session-id": "not one"})
+    lines = [line for line in logged if line["event"] == "request" and line["path"] == "/v1/messages"]
+    assert [line.get("session") for line in lines] == [session, None]
+    assert "secret" not in json.dumps(logged, default=str)
