@@ -18,7 +18,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
-from codex_proxy.core.pdfs import PdfTexts
+from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.idle_sessions import prints_of
 from codex_proxy.surfaces.messages.history import NO_RESULT, ORPHAN
