@@ -28,6 +28,7 @@ from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalRequested,
     Event,
+    ForwardedBytes,
     InputRequested,
     RawItem,
     Stop,
@@ -119,6 +120,7 @@ class Run:
         self.client = client
         """Whose turn it is."""
         self.attempt = attempt
+        self._forwards = turn.forwarded is not None
         self.raw: list[bytes] = []
         """Raw items of this turn, in order: what the model has to see again."""
         self._owner = owner
@@ -213,6 +215,10 @@ class Run:
             return
         if size and self._replayable == "unheard":
             self._replayable = ""
+        if self._forwards and len(events) == 1 and type(events[0]) is ForwardedBytes:
+            self._watch.alive(visible=True)
+            self.log.append(events, size)  # no stage has anything to do with it
+            return
         self._take(self.attempt.feed(events), session, size)
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> None:

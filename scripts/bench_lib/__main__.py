@@ -15,6 +15,7 @@ from scripts.bench_lib import (
     first_token,
     lookup,
     paced_streams,
+    passing,
     short_turns,
     startup,
     steps,
@@ -32,6 +33,7 @@ ROWS = {
     "6": storing.rows,
     "7": steps.rows,
     "8": lookup.rows,
+    "9": passing.rows,
 }
 SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench.json"
 

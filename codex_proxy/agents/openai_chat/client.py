@@ -7,6 +7,7 @@ Lines and the number of headers are bounded. What goes wrong becomes a `Failure`
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import SimpleNamespace
@@ -148,7 +149,13 @@ class Exchange:
         self._has_bytes = False
         self._reading = False
         self._timer = asyncio.timeout(None)
-        self.task = asyncio.get_running_loop().create_task(self._run())
+        self._loop = asyncio.get_running_loop()
+        self._deadline = math.inf
+        """When the read that is under way is given up, by the loop's clock."""
+        self._check: asyncio.TimerHandle | None = None
+        """Looks at the deadline, and at that which has taken its place: a timer for each read would cost more than the
+        read."""
+        self.task = self._loop.create_task(self._run())
 
     def finish(self) -> None:
         """Nobody wants more of the answer. What little is left of it is read, or the connection is closed."""
@@ -188,6 +195,8 @@ class Exchange:
             end = End(_CUT if self._has_bytes else failure_of(error))
         finally:
             self._reading = False
+            if self._check is not None:
+                self._check.cancel()
         if not self._over:
             self._deliver([end], 0)
 
@@ -198,7 +207,7 @@ class Exchange:
                 return End(_PACKED)
             while True:
                 if not self._may_read.is_set():
-                    self._timer.reschedule(None)
+                    self._deadline = math.inf
                     await self._may_read.wait()
                 self._await_next()
                 chunk = await response.content.readany()
@@ -225,7 +234,22 @@ class Exchange:
         )
 
     def _set_timer(self, seconds: float) -> None:
-        self._timer.reschedule(asyncio.get_running_loop().time() + seconds)
+        self._deadline = deadline = self._loop.time() + seconds
+        if self._check is None or deadline < self._check.when():
+            self._look_at(deadline)
+
+    def _look_at(self, when: float) -> None:
+        if self._check is not None:
+            self._check.cancel()
+        self._check = self._loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        """Gives the read up, where its deadline has passed."""
+        self._check = None
+        if self._deadline <= self._loop.time():
+            self._timer.reschedule(self._deadline)
+        elif self._deadline < math.inf:
+            self._look_at(self._deadline)
 
     def _late(self) -> Failure:
         limits = self._timeouts

@@ -5,8 +5,8 @@ where they must: a chunk with nothing but usage is left out, and usage taken out
 asked for it; the model has another name where the client called it so; what is an error is not passed on. A body that
 is JSON although a stream was asked for becomes one, and the other way round.
 
-Fast on purpose: most events are a delta and nothing else, and a block of such is recognised by counting a few words in
-it. All others are decoded.
+Fast on purpose: most events are a delta and nothing else. A block of such is recognised by what stands around the last
+one, or by counting a few words in it. All others are decoded.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from codex_proxy.agents.openai_chat.whole_answers import chunks_of, whole_of
 from codex_proxy.core.events import Usage
 
 DONE: Final = b"data: [DONE]\n\n"
+_DELTA: Final = b'"choices":[{"index":0,"delta":{'
+_UNFINISHED: Final = b'"finish_reason":null'
 _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r?\n")
@@ -64,6 +66,8 @@ class Passage:
         self._parts: list[bytes] = []
         """Of the event that is not complete yet, or of the JSON object."""
         self._size = 0
+        self._head = self._tail = b""
+        """How the last delta's event began and ended, around what it said."""
         self._chunks: list[dict[str, Any]] = []
         """Of a stream although one JSON object was asked for."""
         self._kept = 0
@@ -84,10 +88,11 @@ class Passage:
         block = chunk if whole else self._block(chunk)
         if not block:
             return b""
-        is_plain = self._stream and self._held is None and self._model_shown is None
-        if is_plain and (count := _plain_deltas(block)):
-            self.deltas += count
-            return block
+        if self._stream and self._held is None and self._model_shown is None:
+            count = self._like_the_last(block) or self._plain_deltas(block)
+            if count:
+                self.deltas += count
+                return block
         return b"".join(self._observed(block))
 
     def close(self) -> bytes:
@@ -119,14 +124,36 @@ class Passage:
             return False
         return True
 
+    def _like_the_last(self, block: bytes) -> int:
+        """How many events a block has, if each begins and ends as the last delta did; else 0."""
+        if not self._head or not (block.startswith(self._head) and block.endswith(self._tail)):
+            return 0
+        count = block.count(b"\n") // 2
+        return count if count == 1 or count == block.count(self._head) == block.count(self._tail) else 0
+
+    def _plain_deltas(self, block: bytes) -> int:
+        """How many events a block has, if all of them are deltas that need not be looked at; else 0.
+
+        Inside of JSON strings quotes have a backslash, so that no text of the model can pass for one of these words.
+        """
+        count = block.count(b'"choices":[{')
+        if (
+            count != block.count(b"\n\n")
+            or b"error" in block
+            or b"\r" in block
+            or block.count(b'"finish_reason":null') != block.count(b'"finish_reason"')
+            or block.count(b'"usage":null') != block.count(b'"usage"')
+        ):
+            return 0
+        last = block[block.rfind(b"\n\n", 0, -2) + 2 if count > 1 else 0 :]
+        begin, end = last.find(_DELTA), last.rfind(_UNFINISHED)
+        if 0 < begin < end:
+            self._head, self._tail = last[: begin + len(_DELTA)], last[end:]
+        return count
+
     def _block(self, chunk: bytes) -> bytes:
         """The events that are complete with this chunk."""
-        before = b"".join(self._parts[-2:])[-2:]  # a blank line may be cut, too
-        end = 0
-        if not self._is_json:
-            seen = before + chunk
-            plain, crlf = seen.rfind(b"\n\n"), seen.rfind(b"\n\r\n")
-            end = max(plain + 2 if plain >= 0 else 0, crlf + 3 if crlf >= 0 else 0) - len(before)
+        end = 0 if self._is_json else _end_of_events(b"".join(self._parts[-2:])[-2:], chunk)
         if end > 0:
             block = b"".join((*self._parts, chunk[:end]))
             self._parts = [chunk[end:]] if end < len(chunk) else []
@@ -270,21 +297,17 @@ def _says_something(chunk: dict[str, Any]) -> bool:
     return False
 
 
-def _plain_deltas(block: bytes) -> int:
-    """How many events a block has, if all of them are deltas that need not be looked at; else 0.
-
-    Inside of JSON strings quotes have a backslash, so that no text of the model can pass for one of these words.
-    """
-    count = block.count(b'"choices":[{')
-    if (
-        count != block.count(b"\n\n")
-        or b"error" in block
-        or b"\r" in block
-        or block.count(b'"finish_reason":null') != block.count(b'"finish_reason"')
-        or block.count(b'"usage":null') != block.count(b'"usage"')
-    ):
-        return 0
-    return count
+def _end_of_events(before: bytes, chunk: bytes) -> int:
+    """Where the last event ends that is complete with this chunk; 0 where none is. `before`: the two bytes in front of
+    it, since a blank line may be cut, too."""
+    end = chunk.rfind(b"\n\n")
+    if end >= 0:
+        return end + 2
+    end = chunk.rfind(b"\n\r\n")
+    if end >= 0:
+        return end + 3
+    found = _BLANK_LINE.search(before + chunk[:2])
+    return 0 if found is None else found.end() - len(before)
 
 
 def _with_model(body: bytes, name: str) -> bytes:

@@ -1,0 +1,119 @@
+"""Row 9: Chat Completions passed on to a server of the same, against the plainest reverse proxy that aiohttp makes."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from scripts.bench_lib.figures import Figure, quantile
+from scripts.bench_lib.servers import (
+    DELTA,
+    PATIENCE,
+    ROOT,
+    BenchError,
+    Proxy,
+    clean_environment,
+    drain,
+    first_delta,
+    messages_request,
+    proxy,
+)
+
+AGAINST = "a plain aiohttp reverse proxy"
+STREAMS = 8
+TICK = 0.01
+"""Seconds: how finely the system tells another process's CPU time."""
+EVERY = 10
+"""Milliseconds between two deltas of a stream at a fast model's pace."""
+
+
+def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
+    paced, flood, rounds, firsts = (20, 2_000, 1, 5) if quick else (400, 200_000, 5, 200)
+    with _side("upstream") as (_, port):
+        url = f"http://127.0.0.1:{port}"
+        flags = ("--agent", "openai-chat", "--upstream-url", url)
+        with proxy(folder, *flags) as ours, _side("reverse", url) as (process, reverse_port):
+            sides = _Sides(ours, Proxy(process, reverse_port))
+            yield sides.cpu("at a model's pace", paced, EVERY, STREAMS, rounds, goal="<= 1.3")
+            yield sides.cpu("as fast as they come", flood, 0, 1, rounds, goal="")
+            yield sides.first_byte(firsts)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    ours: Proxy
+    theirs: Proxy
+
+    def cpu(self, name: str, deltas: int, every: int, streams: int, rounds: int, *, goal: str) -> Figure:
+        """CPU of each process for as many deltas."""
+        request = asked(deltas, every)
+        mine: list[float] = []
+        plain: list[float] = []
+        for side in (self.ours, self.theirs):  # so that neither pays for what happens once
+            asyncio.run(_drained(side.port, asked(50, 0), 1, 50))
+        for _ in range(rounds):
+            for side, spent in ((self.ours, mine), (self.theirs, plain)):
+                before = side.cpu()
+                asyncio.run(_drained(side.port, request, streams, deltas if every else 0))
+                spent.append(side.cpu() - before)
+        value = f"{median(mine) / (deltas * streams) * 1e6:.1f} us each"
+        ratio = median(mine) / max(median(plain), TICK)
+        return Figure("9", f"CPU of a delta passed on, {name}", AGAINST, ratio, goal, rounds, value)
+
+    def first_byte(self, rounds: int) -> Figure:
+        """Until the first delta, one request at a time, in turns."""
+        request = asked(1, 0)
+
+        async def measured() -> tuple[list[float], list[float]]:
+            mine, plain = [], []
+            for _ in range(rounds):
+                mine.append(await first_delta(self.ours.port, request))
+                plain.append(await first_delta(self.theirs.port, request))
+            return mine, plain
+
+        mine, plain = asyncio.run(measured())
+        mine, plain = mine[rounds // 10 :], plain[rounds // 10 :]
+        added = (quantile(mine, 0.5) - quantile(plain, 0.5)) * 1000
+        ratio = quantile(mine, 0.5) / quantile(plain, 0.5)
+        return Figure(
+            "9", "first delta passed on, p50", AGAINST, ratio, "< 1 ms added", rounds, f"{added:.2f} ms added"
+        )
+
+
+def asked(deltas: int, every: int) -> bytes:
+    """A request for so many deltas, `every` milliseconds one."""
+    messages = [{"role": "user", "content": "Go."}]
+    return messages_request(messages, "model", stream=True, model="bench", max_tokens=deltas, seed=every)
+
+
+async def _drained(port: int, request: bytes, streams: int, deltas: int) -> None:
+    count = DELTA if deltas else None
+    seen = await asyncio.gather(*(drain(port, request, count=count) for _ in range(streams)))
+    if set(seen) != {deltas}:
+        raise BenchError(f"{seen} deltas came through of {deltas}")
+
+
+@contextmanager
+def _side(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A process of `passing_sides`, and its port."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "scripts.bench_lib.passing_sides", *arguments],
+        cwd=ROOT, env=clean_environment({}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process, int(process.stdout.readline())
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
