@@ -35,11 +35,10 @@ from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.messages import MESSAGES_OPTIONS, MessagesOptions
 from codex_proxy.http.metrics import add_metrics
-from codex_proxy.http.middleware.access import HOSTS, MAX_LINE, PASSES_KEYS
+from codex_proxy.http.middleware.access import HOSTS, MAX_LINE, ORIGINS, PASSES_KEYS, is_origin
 from codex_proxy.http.middleware.body_budget import BODY_BUDGET, ByteBudget
 from codex_proxy.http.middleware.content_log import log_contents
 from codex_proxy.http.middleware.forwarded import TRUSTED_PROXIES, Network
-from codex_proxy.http.middleware.origins import ORIGINS, is_origin
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RateLimits, RequestLimits, RunningRequests
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
 from codex_proxy.http.server import Runner, application
@@ -162,7 +161,7 @@ class Server:
             self.app,
             access_log=None,
             handler_cancellation=True,
-            auto_decompress=False,  # `http.codings` unpacks: bounded, and only what is whole
+            auto_decompress=False,  # `http.body` unpacks: bounded, and only what is whole
             keepalive_timeout=SILENT_SECONDS,
             max_line_size=MAX_LINE,
             max_field_size=MAX_LINE,

@@ -13,10 +13,9 @@ from codex_proxy.agents.agent import serving
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLOCK, IDS, RUNS, USAGE
 from codex_proxy.http.body import hints_of, parsed_from, read_body
-from codex_proxy.http.exchange import LogReader, streamed, whole
+from codex_proxy.http.exchange import LogReader, Source, start, start_samples, streamed, whole
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers
-from codex_proxy.http.sources import Source, start, start_samples
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.http.turn_timings import TurnTimings

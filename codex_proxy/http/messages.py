@@ -17,10 +17,9 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLOCK, IDS, RUNS, USAGE
 from codex_proxy.http.body import hints_of, parsed_from, read_body
 from codex_proxy.http.endpoint import REQUEST_ID
-from codex_proxy.http.exchange import LogReader, streamed, whole
+from codex_proxy.http.exchange import LogReader, OneRun, start, streamed, whole
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers, json_response
-from codex_proxy.http.sources import OneRun, start
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.http.turn_timings import TurnTimings

@@ -11,11 +11,10 @@ from aiohttp import web
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import hints_of, parsed_from, read_body
-from codex_proxy.http.exchange import LogReader, Reader, streamed, whole
+from codex_proxy.http.exchange import LogReader, OneRun, Reader, streamed, whole
 from codex_proxy.http.middleware.body_budget import HELD
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers
-from codex_proxy.http.sources import OneRun
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.http.turn_timings import TurnTimings
