@@ -184,6 +184,16 @@ class Played:
             self.receive([{"jsonrpc": "2.0", "id": waiting[0]["id"], "result": {}}])
 
     @property
+    def unasked(self) -> bool:
+        """Whether the agent has called tools that the client was not asked for."""
+        return bool(self.turn._new_calls)
+
+    @property
+    def asked(self) -> bool:
+        """Whether the client was asked for outputs that it has not given."""
+        return bool(self.turn._waiting)
+
+    @property
     def end(self) -> TurnEnded:
         """The end of the client's last turn."""
         return next(event for event in reversed(self.events) if isinstance(event, TurnEnded))
@@ -262,17 +272,31 @@ def play(
     prompt = played.last_request("session/prompt")
     messages = messages_of(name, nth)
     for index, message in enumerate(messages):
-        given = (
-            {**message, "id": prompt["id"]}
-            if prompt and isinstance(message, dict) and "method" not in message
-            else message
-        )
-        played.receive([given])
+        if isinstance(message, dict) and (_is_answer(message) or _ends_a_call(message)):
+            _ask(played, ToolsSettled(last=True))
+        if prompt is not None and isinstance(message, dict) and _is_answer(message):
+            message = {**message, "id": prompt["id"]}
+        played.receive([message])
         following = messages[index + 1] if index + 1 < len(messages) else None
-        if isinstance(message, ToolCalled) and not isinstance(following, ToolCalled):
-            played.receive([ToolsSettled()])
-            give_outputs(played)
+        _ask(played, None if isinstance(following, ToolCalled) else ToolsSettled())
     return played
+
+
+def _is_answer(message: dict[str, Any]) -> bool:
+    return "method" not in message
+
+
+def _ends_a_call(message: dict[str, Any]) -> bool:
+    update = message.get("params", {}).get("update", {})
+    return update.get("status") in ("completed", "failed")
+
+
+def _ask(played: Played, settled: ToolsSettled | None) -> None:
+    """Lets the time pass that is waited for further calls (None: no time), and gives the outputs that are asked for."""
+    if settled is not None and played.unasked:
+        played.receive([settled])
+    while played.turn.can_resume and played.asked:
+        give_outputs(played)
 
 
 def give_outputs(played: Played, text: str = "minus 5 degrees") -> None:

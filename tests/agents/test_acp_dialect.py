@@ -161,7 +161,6 @@ def test_a_call_that_only_looks_like_one_of_the_clients_tools_is_not_allowed(cal
         ("qwen", "session/set_mode", "plan"),
         ("opencode", "session/set_config_option", "plan"),
         ("copilot", "session/set_mode", "https://agentclientprotocol.com/protocol/session-modes#plan"),
-        ("claude-acp", "session/set_mode", "plan"),
         ("codex-acp", "session/set_mode", "read-only"),
     ],
 )
@@ -173,6 +172,18 @@ def test_a_session_is_put_into_its_read_only_mode_before_its_first_prompt(
     assert methods.index(method) < methods.index("session/prompt")
     params = next(request["params"] for request in played.requests if request["method"] == method)
     assert mode in params.values()
+
+
+def test_a_session_that_is_in_its_mode_already_is_left_there() -> None:
+    played = opened("claude-acp-text")
+    assert [request["method"] for request in played.requests] == ["session/new", "session/prompt"]
+
+
+def test_a_turn_with_tools_gets_the_mode_in_which_they_are_called() -> None:
+    played = opened("qwen-client_tool_parked", tools=TOOLS)
+    request = played.last_request("session/set_mode")
+    assert request is not None
+    assert request["params"]["modeId"] == "default"
 
 
 def test_an_agent_that_asks_nobody_is_not_prompted() -> None:
@@ -219,8 +230,8 @@ def test_calls_of_one_step_are_asked_together() -> None:
 
 def test_a_call_that_comes_while_the_client_is_asked_is_asked_with_the_outputs_of_the_others() -> None:
     played = opened("copilot-client_tool_parked", tools=TOOLS)
-    played.receive([ToolCalled("call-1", "a", "get_weather", "{}"), ToolsSettled()])
-    played.receive([ToolCalled("call-2", "b", "add", "{}"), ToolsSettled()])
+    played.receive([ToolCalled("call-1", "a", "get_weather", "{}"), ToolsSettled(last=True)])
+    played.receive([ToolCalled("call-2", "b", "add", "{}"), ToolsSettled(last=True)])
     assert [call.call_id for call in played.calls] == ["a"]
     give_outputs(played)
     assert [call.call_id for call in played.calls] == ["a", "b"]
@@ -240,7 +251,7 @@ def test_the_first_prompt_waits_for_the_list_of_tools_and_not_for_ever() -> None
 
 def test_a_turn_whose_call_the_agent_has_given_up_is_not_resumed() -> None:
     played = opened("gemini-client_tool_parked", tools=TOOLS)
-    played.receive([ToolCalled("call-1", "", "get_weather", "{}"), ToolsSettled()])
+    played.receive([ToolCalled("call-1", "", "get_weather", "{}"), ToolsSettled(last=True)])
     assert played.turn.can_resume
     played.receive([ToolDropped("call-1")])
     assert not played.turn.can_resume
@@ -248,7 +259,7 @@ def test_a_turn_whose_call_the_agent_has_given_up_is_not_resumed() -> None:
 
 def test_a_call_of_a_tool_that_was_not_offered_fails_at_the_tool_server() -> None:
     played = opened("gemini-client_tool_parked", tools=TOOLS)
-    played.receive([ToolCalled("call-1", "", "rm", "{}"), ToolsSettled()])
+    played.receive([ToolCalled("call-1", "", "rm", "{}"), ToolsSettled(last=True)])
     assert played.calls == []
     assert played.outputs[0][1]["isError"] is True
 

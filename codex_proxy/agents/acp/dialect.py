@@ -126,6 +126,8 @@ class AcpTurn:
         self._writes: list[bytes] = []
         self._new_calls: list[ToolCalled] = []
         """Calls of the client's tools that the client has not heard of."""
+        self._settled = False
+        """No further call has come for a while, but the agent has not reported all of them."""
         self._waiting: dict[str, str] = {}
         """Calls that the client was asked for: the tool server's key of each, by call id."""
         self._permissions: dict[str, tuple[int | str, Any]] = {}
@@ -262,7 +264,7 @@ class AcpTurn:
         turn, program = self._turn, self._program
         assert turn is not None
         offer = offer_of(result)
-        wanted = program.modes(turn.sandbox)
+        wanted = program.modes(turn.sandbox, tools=bool(self._tools))
         mode = offer.mode_of(wanted)
         if wanted and mode is None and not program.unconfined:
             message = NO_SAFE_MODE.format(program.preset.title)
@@ -323,6 +325,8 @@ class AcpTurn:
         self._reader.read(update)
         if self._reader.used_tools:
             self._usage.another_call()
+            if self._settled and not self._waiting and self._are_all_called():
+                self._ask_client()
         usage = self._usage.chunk(update.meta)
         if usage is not None:
             self._events.append(UsageReported(usage, "provider"))
@@ -346,7 +350,7 @@ class AcpTurn:
             return
         turn = self._turn
         assert turn is not None
-        self._reader.add_call(call)
+        call = self._reader.add_call(call)
         if self._tools.may_be_allowed(call) or self._program.allows_all(turn.sandbox):
             self._writes.append(answer(id, decision(options, allow=True)))
             return
@@ -403,13 +407,15 @@ class AcpTurn:
             case ToolsListed():
                 self._listed(message)
             case ToolCalled() if self._state is State.PROMPTING:
-                self._reader.end_texts()
                 self._usage.another_call()
                 self._new_calls.append(message)
+                self._settled = False
             case ToolCalled():
                 self._writes.append(tool_output(message.key, call_result((), success=False)))
-            case ToolsSettled() if not self._waiting:
+            case ToolsSettled() if not self._waiting and (message.last or self._are_all_called()):
                 self._ask_client()
+            case ToolsSettled():
+                self._settled = True
             case ToolDropped():
                 self._dropped(message.key)
 
@@ -422,11 +428,19 @@ class AcpTurn:
         if self._state is State.OPENING and self._session and not self._handlers:
             self._go_on_opening()
 
+    def _are_all_called(self) -> bool:
+        """Whether the calls at the tool server are those that the agent reports: then no other will come, and no text
+        of before them."""
+        called, reported = len(self._new_calls), self._reader.open_client_calls
+        return called <= reported if self._program.preset.one_call_at_a_time else called == reported
+
     def _ask_client(self) -> None:
         """Asks the client for the outputs of the calls that it has not heard of: that ends the step."""
         calls, self._new_calls = self._new_calls, []
+        self._settled = False
         if not calls or self._state is not State.PROMPTING:
             return
+        self._reader.end_texts()
         for call in calls:
             tool = self._tools.tool(call.name)
             if tool is None:

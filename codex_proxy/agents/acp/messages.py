@@ -90,7 +90,9 @@ class ToolCalled(msgspec.Struct, frozen=True):
 
 
 class ToolsSettled(msgspec.Struct, frozen=True):
-    """No further call has come for a while after the last one."""
+    """No further call has come for a while after the last one; `last`: for so long that none is waited for."""
+
+    last: bool = False
 
 
 class ToolDropped(msgspec.Struct, frozen=True):

@@ -28,6 +28,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """None: it is not known what its counts cover, so none is reported."""
     read_only: tuple[str, ...] = ()
     """Names of its modes in which it writes nothing, or nothing unasked, the best one first."""
+    tool_modes: tuple[str, ...] = ()
+    """The same for turns with tools of the client, where it calls none in those of `read_only`."""
     writing: Mapping[str, str] = {}
     """Its modes for wider sandboxes, by sandbox; only where it is `sandboxed`."""
     asks: bool = False
@@ -45,6 +47,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     `Info: ` is about a retry."""
     null_usage_fails: bool = False
     """A `usage` that is null says that the turn failed."""
+    one_call_at_a_time: bool = False
+    """It makes the calls of a step one after the other, and announces them all at first."""
     lists_late: bool = False
     """It asks for the tools of MCP servers only when it is prompted."""
 
@@ -80,7 +84,9 @@ QWEN: Final = Preset(
     tested="0.24.4",
     usage="chunks",
     read_only=("plan", "default"),
+    tool_modes=("default",),
     asks=True,
+    one_call_at_a_time=True,
     keys=("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY", "QWEN_MODEL"),
     sign_in="Run `qwen` once and sign in, or set OPENAI_API_KEY (and OPENAI_BASE_URL, OPENAI_MODEL).",
 )
@@ -125,13 +131,13 @@ CLAUDE_ACP: Final = Preset(
     package="@agentclientprotocol/claude-agent-acp",
     tested="0.100.0",
     usage="turn",
-    read_only=("plan", "default"),
+    # In the mode `plan` a model of its own decides what runs without being asked.
+    read_only=("default",),
     asks=True,
     # Without it the client's tools are behind a search; retries go on for minutes.
     env={"ENABLE_TOOL_SEARCH": "false", "CLAUDE_CODE_MAX_RETRIES": "2"},
     keys=_CLAUDE_KEYS,
     sign_in="Run `claude` once and sign in, or set ANTHROPIC_API_KEY.",
-    lists_late=True,
 )
 CODEX_ACP: Final = Preset(
     name="codex-acp",

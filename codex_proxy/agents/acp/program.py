@@ -70,13 +70,16 @@ class Program(msgspec.Struct, frozen=True):
     unconfined: bool = False
     """The operator lets it run and write without being asked, and in the widest sandbox without asking."""
 
-    def modes(self, sandbox: Sandbox) -> Sequence[str]:
-        """The modes in which a turn may run, the best one first; empty where any will do."""
+    def modes(self, sandbox: Sandbox, *, tools: bool = False) -> Sequence[str]:
+        """The modes in which a turn may run, the best one first; empty where any will do. `tools`: it has tools of
+        the client."""
         writing = self.preset.writing.get(sandbox)
         if writing is not None:
             return (writing,)
         if self.unconfined and sandbox == "danger-full-access":
             return ()
+        if tools and self.preset.tool_modes:
+            return self.preset.tool_modes
         return self.preset.read_only or READ_ONLY_MODES
 
     def allows_all(self, sandbox: Sandbox) -> bool:

@@ -43,6 +43,8 @@ PROGRESS_SECONDS: Final = 10.0
 """Between two signs that a call is still being worked on."""
 SETTLE_SECONDS: Final = 0.2
 """After a call, how long another one of the same step is waited for."""
+UNREPORTED_SECONDS: Final = 2.0
+"""The same where the agent has not reported all of its calls, or more than it has made."""
 LIST_SECONDS: Final = 10.0
 """How long an agent may take to ask for the tools of a new session before it is prompted without."""
 MAX_CALLS: Final = 128
@@ -69,7 +71,7 @@ class Door:
         self._server = server
         self._calls: dict[str, asyncio.Future[Any]] = {}
         self._count = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: list[asyncio.TimerHandle] = []
         self._list_timer: asyncio.TimerHandle | None = None
 
     def server_entry(self, *, http: bool) -> dict[str, Any]:
@@ -104,9 +106,12 @@ class Door:
         arguments = params.get("arguments")
         text = msgspec.json.encode(arguments if arguments is not None else {}).decode()
         self._tell(ToolCalled(key, _call_id(params.get("_meta")), str(params.get("name") or ""), text))
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = loop.call_later(SETTLE_SECONDS, self._tell, ToolsSettled())
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = [
+            loop.call_later(SETTLE_SECONDS, self._tell, ToolsSettled()),
+            loop.call_later(UNREPORTED_SECONDS, self._tell, ToolsSettled(last=True)),
+        ]
         return key, future
 
     def give(self, key: str, result: Any) -> None:
@@ -123,9 +128,10 @@ class Door:
     def close(self) -> None:
         """Closes the door: its token is worth nothing any more, and calls that wait end without a result."""
         self.sink = None
-        for timer in (self._timer, self._list_timer):
-            if timer is not None:
-                timer.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        if self._list_timer is not None:
+            self._list_timer.cancel()
         self._server.forget(self)
         for future in self._calls.values():
             future.cancel()

@@ -43,6 +43,8 @@ ENDED: Final = ("completed", "failed")
 MAX_TITLE: Final = 400
 """Characters of an activity's line."""
 ERROR, INFO = "Error: ", "Info: "
+RETRYING: Final = ("Retrying", "Reconnecting")
+"""How the official adapters begin to tell the same."""
 RETRIES: Final = ("Retrying...", "retrying...")
 """How texts end by which an agent tells that it asks its model again."""
 
@@ -52,6 +54,8 @@ class OpenCall(msgspec.Struct):
     tool call itself, and empty for a command that was not named yet."""
 
     id: str | None
+    told: Update
+    """All that was reported of it, the newest last."""
     output: str = ""
     """What it has printed, as far as it was reported."""
 
@@ -79,6 +83,11 @@ class UpdateReader:
         self._ended_calls: set[str] = set()
         self._step_called = False
         """Whether the model call that was reported last has called tools."""
+
+    @property
+    def open_client_calls(self) -> int:
+        """How many calls of the client's tools the agent has reported that have not ended."""
+        return sum(1 for call in self._calls.values() if call.id is None)
 
     def start_turn(self, tools: ClientTools) -> None:
         """Another turn begins, with these tools of the client."""
@@ -170,19 +179,23 @@ class UpdateReader:
 
     # --- what the agent does --------------------------------------------------------------------
 
-    def add_call(self, call: Update) -> None:
-        """Adds what is reported of a tool call, in an update or in a request for permission."""
+    def add_call(self, call: Update) -> Update:
+        """Adds what is reported of a tool call, in an update or in a request for permission. Returns all that was
+        reported of it."""
         name = call.tool_call_id
         if not name or name in self._ended_calls:
-            return
+            return call
         self.used_tools = True
         state = self._calls.get(name)
         if state is None:
             self.end_texts()
             self._step_called = True
-            state = self._calls[name] = OpenCall("" if _is_unnamed(call) else self._begin_call(call))
-        elif state.id == "":
-            state.id = self._begin_call(msgspec.structs.replace(call, kind=call.kind or "execute"))
+            waits = _is_unnamed(call) and not self.tools.is_called_by(call)
+            state = self._calls[name] = OpenCall("" if waits else self._begin_call(call), call)
+        else:
+            state.told = _merged(state.told, call)
+            if state.id == "":
+                state.id = self._begin_call(state.told)
         if state.id:
             self._add_output(state, call)
         if call.status in ENDED:
@@ -190,6 +203,7 @@ class UpdateReader:
             self._ended_calls.add(name)
             if state.id:
                 self.events.append(ItemEnded(state.id, "failed" if call.status == "failed" else "completed"))
+        return state.told
 
     def _begin_call(self, call: Update) -> str | None:
         if self.tools.is_called_by(call):
@@ -232,7 +246,7 @@ class UpdateReader:
         if failure is not None and failure.get("severity") == "warning":
             title = failure.get("title")
             text = cleaned(title if isinstance(title, str) else "", MAX_TITLE)
-            if text.startswith("Retrying"):
+            if text.startswith(RETRYING):
                 self._retry(text)
             else:
                 self.events.append(Notice("agent_warning", text))
@@ -272,6 +286,16 @@ def _text_of(content: Any) -> str:
     """The text of a content block; empty for blocks of other types."""
     text = content.get("text") if isinstance(content, dict) and content.get("type") == "text" else None
     return text if isinstance(text, str) else ""
+
+
+def _merged(before: Update, call: Update) -> Update:
+    """What was reported of a call, and over that what is reported now."""
+    told = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
+    if isinstance(before.meta, dict) and isinstance(call.meta, dict):
+        told["meta"] = {**before.meta, **call.meta}
+    if before.raw_input and not call.raw_input:
+        told.pop("raw_input", None)
+    return msgspec.structs.replace(before, **told)
 
 
 def _is_unnamed(call: Update) -> bool:
