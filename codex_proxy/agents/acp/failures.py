@@ -35,6 +35,10 @@ NO_MODEL: Final = re.compile(
 SERVER_ERROR: Final = re.compile(
     r"\b50\d\b|internal server error|terminated|stream disconnected", re.IGNORECASE
 )
+ADDRESSES: Final = re.compile(
+    r" ?If it persists, check your inference gateway[^.]*\([^)]*\)\.?|\b(?:(?:\d{1,3}\.){3}\d{1,3}|localhost):\d+\b"
+)
+"""What texts tell of where the model provider is, beside links, which are cut out of every text."""
 INTERNAL: Final = re.compile(r"^Internal error(?:: )?")
 
 ERROR_KINDS: Final = {
@@ -82,7 +86,7 @@ def failure_of_text(
 ) -> Failure:
     """The failure that a text tells of. `kind` is what the agent says that it is, `status` the HTTP status that it
     names beside the text."""
-    text = text.removeprefix("API Error: ").removeprefix("Error: ")
+    text = ADDRESSES.sub("", text.removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)
     said = found.message.removeprefix(f"{MESSAGES.get(found.kind, '')}: ")
     told = _kind_in(text) or kind or found.kind

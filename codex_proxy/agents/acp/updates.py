@@ -190,11 +190,11 @@ class UpdateReader:
         if state is None:
             self.end_texts()
             self._step_called = True
-            waits = _is_unnamed(call) and not self.tools.is_called_by(call)
+            waits = _is_unnamed(call, call) and not self.tools.is_called_by(call)
             state = self._calls[name] = OpenCall("" if waits else self._begin_call(call), call)
         else:
             state.told = _merged(state.told, call)
-            if state.id == "":
+            if state.id == "" and not _is_unnamed(state.told, call):
                 state.id = self._begin_call(state.told)
         if state.id:
             self._add_output(state, call)
@@ -298,15 +298,10 @@ def _merged(before: Update, call: Update) -> Update:
     return msgspec.structs.replace(before, **told)
 
 
-def _is_unnamed(call: Update) -> bool:
-    """Whether a command is reported that has yet to be told: an update or a request for permission follows."""
-    told = isinstance(call.raw_input, dict) and call.raw_input.get("command")
-    return (
-        call.session_update == "tool_call"
-        and call.kind == "execute"
-        and call.raw_input is not None
-        and not told
-    )
+def _is_unnamed(told: Update, newest: Update) -> bool:
+    """Whether a command is reported of which more follows: its text, a request for permission, or its run."""
+    named = isinstance(told.raw_input, dict) and told.raw_input.get("command")
+    return told.kind == "execute" and told.status == "pending" and newest.session_update != "" and not named
 
 
 def _line_of(call: Update) -> str:
