@@ -25,8 +25,8 @@ from codex_proxy.surfaces.items import ItemDict, references_of, resolved, with_i
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.context import Measure
 from codex_proxy.surfaces.responses.history import HistoryEntry, history_entries
-from codex_proxy.surfaces.responses.objects import previous_not_found, previous_too_large
 from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of
+from codex_proxy.surfaces.responses.response_object import previous_not_found, previous_too_large
 from codex_proxy.surfaces.responses.tools import joined
 
 _dict = msgspec.json.Decoder(dict[str, object])

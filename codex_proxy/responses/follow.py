@@ -15,8 +15,8 @@ from codex_proxy.responses.background_responses import Live
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.base import UNFINISHED, Frame, NotStored, Store, StoredResponse
 from codex_proxy.store.health import required_store, store_errors_as_faults
-from codex_proxy.surfaces.responses.objects import not_resumable
 from codex_proxy.surfaces.responses.profile import end_of_stream, new_events
+from codex_proxy.surfaces.responses.response_object import not_resumable
 
 HEARTBEAT = b": heartbeat\n\n"
 """The comment that a silent stream gets."""

@@ -21,7 +21,7 @@ from codex_proxy.responses.service import ResponsesService
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses import context as contexts
-from codex_proxy.surfaces.responses import objects
+from codex_proxy.surfaces.responses import response_object
 from codex_proxy.surfaces.responses.context import ParsedContext
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import tokens_in
@@ -33,7 +33,7 @@ async def count_input_tokens(request: web.Request) -> web.Response:
     service = request.app[RESPONSES]
     parsed = await _parsed(request, counting=True)
     measure, fresh = await measure_context(parsed, service.store, request[OWNER], service.ids)
-    return json_response(objects.token_count(measure.tokens_with(parsed, fresh)))
+    return json_response(response_object.token_count(measure.tokens_with(parsed, fresh)))
 
 
 async def compact(request: web.Request) -> web.Response:
@@ -53,7 +53,7 @@ async def compact(request: web.Request) -> web.Response:
     response = renderer.response()
     texts = [part["text"] for item in response["output"] for part in item.get("content", ())]
     return json_response(
-        objects.compacted(
+        response_object.compacted(
             id=service.ids.new("resp_"),
             created_at=int(service.clock.epoch()),
             item_id=service.ids.new("cmp_"),

@@ -18,14 +18,14 @@ from codex_proxy.responses.background import cancel_in_background
 from codex_proxy.responses.follow import check_followable, starting_after
 from codex_proxy.store.base import Store, StoredResponse
 from codex_proxy.store.health import store_errors_as_faults
-from codex_proxy.surfaces.responses import objects
+from codex_proxy.surfaces.responses import response_object
 
 
 def store_for(request: web.Request) -> Store:
     """The store that may hold the response of the path. Where there is none, nothing is there."""
     store = request.app[RESPONSES].store
     if store is None:
-        raise objects.not_found(request.match_info["id"])
+        raise response_object.not_found(request.match_info["id"])
     return store
 
 
@@ -36,7 +36,7 @@ async def stored_response(request: web.Request) -> StoredResponse:
     with store_errors_as_faults():
         found = await store.response(request[OWNER], id)
     if found is None:
-        raise objects.not_found(id)
+        raise response_object.not_found(id)
     return found
 
 
@@ -71,11 +71,11 @@ async def delete(request: web.Request) -> web.Response:
     with store_errors_as_faults():
         was_there = await store.delete_response(request[OWNER], id)
     if not was_there:
-        raise objects.not_found(id)
+        raise response_object.not_found(id)
     live = request.app[RESPONSES].background.find(request[OWNER], id)
     if live is not None:
         await live.cancel_and_wait()
-    return json_response(objects.deleted(id))
+    return json_response(response_object.deleted(id))
 
 
 async def list_input_items(request: web.Request) -> web.Response:
@@ -85,9 +85,9 @@ async def list_input_items(request: web.Request) -> web.Response:
         await listed(
             request,
             partial(store_for(request).input_items, request[OWNER], id),
-            default=objects.INPUT_ITEMS_LIMIT,
+            default=response_object.INPUT_ITEMS_LIMIT,
             form=shown,
-            missing=objects.not_found(id),
+            missing=response_object.not_found(id),
         )
     )
 
@@ -95,7 +95,7 @@ async def list_input_items(request: web.Request) -> web.Response:
 async def cancel(request: web.Request) -> web.Response:
     """POST /v1/responses/{id}/cancel: one in the background is stopped, its agent too; one that is over stays."""
     found = await stored_response(request)
-    if objects.cancelling(msgspec.json.decode(found.json)) == "cancel":
+    if response_object.cancelling(msgspec.json.decode(found.json)) == "cancel":
         await cancel_in_background(request.app[RESPONSES], store_for(request), found)
         found = await stored_response(request)
     return web.Response(body=found.json, content_type="application/json")

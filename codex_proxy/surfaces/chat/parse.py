@@ -1,9 +1,9 @@
-"""Parses a chat request into a `Turn`, and what is needed to answer it.
+"""Parses a chat request into a `Turn`, with the client's tools, and what is needed to answer it.
 
 Comes in: the bytes of the body, the operator's settings, the models, and the headers. Goes out: `ParsedChat`. Raises
-`Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode where it is switched off).
-Admission checks later what the agent can do. Sources: docs/contract.md#parameters-of-chat-completions,
-docs/contract.md#messages-and-parts.
+`Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode where it is switched off). Admission
+checks later what the agent can do. Sources: docs/contract.md#parameters-of-chat-completions,
+docs/contract.md#messages-and-parts, docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from codex_proxy.core.faults import bad_request
+from codex_proxy.core.items import Tool
 from codex_proxy.core.media import PdfTexts
-from codex_proxy.core.turn import Sandbox, Turn
-from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, workdir_of
+from codex_proxy.core.turn import NamedTools, Sandbox, ToolChoice, Turn
+from codex_proxy.surfaces.base import Logprobs, RequestHints, WorkdirParam, schema_json, workdir_of
 from codex_proxy.surfaces.body import MAX_ITEMS, most_elements
+from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.chat.answer import (
     choices_of,
     format_of,
@@ -38,10 +41,94 @@ from codex_proxy.surfaces.chat.forward import (
     unknown_fields,
 )
 from codex_proxy.surfaces.chat.messages import has_instructions, history_of, web_images
-from codex_proxy.surfaces.chat.tools import offered_by
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve, service_tier
-from codex_proxy.surfaces.request_options import BuiltinTools, mode_of, sandbox_of, with_json_hint
+from codex_proxy.surfaces.request_options import (
+    BuiltinTools,
+    grammar_words,
+    known_tool,
+    mode_of,
+    refuse_duplicates,
+    sandbox_of,
+    with_json_hint,
+)
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """The tools that the model is offered. `legacy`: the client used `functions` and expects `function_call` in the
+    answer."""
+
+    tools: tuple[Tool, ...]
+    choice: ToolChoice
+    legacy: bool
+
+
+def offered_by(request: wire.ChatRequest) -> Offered:
+    """Returns the tools of the request and its `tool_choice`."""
+    legacy = bool(request.functions)
+    if legacy and request.tools:
+        raise bad_request("Give either 'tools' or 'functions', not both.", "functions")
+    if legacy:
+        return _functions(request.functions or [], request.function_call)
+    tools = [_tool(tool) for tool in request.tools or ()]
+    fields = [f"tools[{i}].{tool.kind}.name" for i, tool in enumerate(tools)]
+    refuse_duplicates(tools, fields)
+    if request.function_call not in (None, "auto", "none"):
+        raise bad_request("'function_call' is only allowed when 'functions' are given.", "function_call")
+    return Offered(tuple(tools), _choice(request.tool_choice, tools), legacy=False)
+
+
+def _functions(definitions: list[wire.FunctionDefinition], choice: wire.LegacyChoice | None) -> Offered:
+    tools = [_function(definition) for definition in definitions]
+    refuse_duplicates(tools, [f"functions[{i}].name" for i in range(len(tools))])
+    if not isinstance(choice, wire.Named):
+        return Offered(tuple(tools), "none" if choice == "none" else "auto", legacy=True)
+    named = known_tool(choice.name, "function", tools, "function_call.name")
+    return Offered(tuple(tools), NamedTools((named,), required=True), legacy=True)
+
+
+def _tool(tool: wire.AnyTool) -> Tool:
+    if isinstance(tool, wire.FunctionTool):
+        return _function(tool.function)
+    return Tool(tool.custom.name, _custom_description(tool.custom), kind="custom")
+
+
+def _function(definition: wire.FunctionDefinition) -> Tool:
+    return Tool(
+        definition.name,
+        definition.description or "",
+        schema_json(definition.parameters) if definition.parameters is not None else None,
+        strict=bool(definition.strict),
+    )
+
+
+def _custom_description(definition: wire.CustomDefinition) -> str:
+    description = definition.description or ""
+    if not isinstance(definition.format, wire.GrammarFormat):
+        return description
+    grammar = definition.format.grammar
+    return grammar_words(description, grammar.syntax, grammar.definition)
+
+
+def _choice(choice: wire.ToolChoice | None, tools: list[Tool]) -> ToolChoice:
+    if choice is None or choice == "auto" or choice == "none":
+        return choice or "auto"
+    if not tools:
+        raise bad_request("'tool_choice' is only allowed when 'tools' are given.", "tool_choice")
+    if choice == "required":
+        return choice
+    if isinstance(choice, wire.ChosenAllowed):
+        names = tuple(
+            _chosen(tool, tools, f"tool_choice.allowed_tools.tools[{i}]")
+            for i, tool in enumerate(choice.allowed_tools.tools)
+        )
+        return NamedTools(names, required=choice.allowed_tools.mode == "required")
+    return NamedTools((_chosen(choice, tools, "tool_choice"),), required=True)
+
+
+def _chosen(choice: wire.ChosenTool, tools: list[Tool], place: str) -> str:
+    name = choice.custom.name if isinstance(choice, wire.ChosenCustom) else choice.function.name
+    return known_tool(name, choice.type, tools, f"{place}.{choice.type}.name")
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):

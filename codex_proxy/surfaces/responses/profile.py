@@ -23,9 +23,9 @@ from codex_proxy.core.items import Activity, McpApproval, McpCall, McpTools, Rea
 from codex_proxy.surfaces.base import json_bytes, raw_text
 from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.responses.events import Events, FrameList, ResponseEvents
-from codex_proxy.surfaces.responses.objects import failed
 from codex_proxy.surfaces.responses.output import ARGUMENTS, TEXT, OutputItem, Part
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
+from codex_proxy.surfaces.responses.response_object import failed
 
 Profile: TypeAlias = Literal["openai", "open-responses-server"]
 """The form of a stream's events (`PROXY_RESPONSES_PROFILE`)."""

@@ -12,7 +12,7 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.surfaces.models import DEFAULT_NAME
-from codex_proxy.surfaces.responses import objects
+from codex_proxy.surfaces.responses import response_object
 from codex_proxy.surfaces.responses.context import (
     COMPACTION_WORDS,
     Measure,
@@ -123,7 +123,7 @@ def test_the_plain_model_sums_up_what_it_has_seen() -> None:
 def test_the_summary_is_what_the_assistant_said_and_a_new_chain_begins_with_it() -> None:
     summary = summary_in(whole(turn(said("Owls", " fly.", id="a"), said("By night.", id="b"), called("{}"))))
     assert summary == "Owls fly.\n\nBy night."
-    compacted = objects.compacted(
+    compacted = response_object.compacted(
         id="resp_1", created_at=1, item_id="cmp_1", summary=summary, usage=Usage(5, 0, 2, 0)
     )
     (told,) = history(*compacted["output"])

@@ -12,7 +12,7 @@ from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.surfaces.errors import error_body, status_of
 from codex_proxy.surfaces.items import with_ids
-from codex_proxy.surfaces.responses import objects
+from codex_proxy.surfaces.responses import response_object
 from tests.surfaces.chat.turns import said, turn
 from tests.surfaces.responses.answering import Counting, renderer, whole
 from tests.surfaces.responses.asking import ask, history
@@ -27,12 +27,16 @@ def running() -> dict[str, Any]:
 
 
 def test_a_deleted_response_says_so() -> None:
-    assert objects.deleted("resp_1") == {"id": "resp_1", "object": "response.deleted", "deleted": True}
+    assert response_object.deleted("resp_1") == {
+        "id": "resp_1",
+        "object": "response.deleted",
+        "deleted": True,
+    }
 
 
 def test_a_synchronous_response_cannot_be_cancelled_in_the_seeds_words() -> None:
     with pytest.raises(Fault) as raised:
-        objects.cancelling(DONE)
+        response_object.cancelling(DONE)
     error = json.loads(error_body(raised.value.failure, "responses"))["error"]
     assert (status_of(raised.value.failure, "responses"), error["code"]) == (
         400,
@@ -46,22 +50,24 @@ def test_a_synchronous_response_cannot_be_cancelled_in_the_seeds_words() -> None
 
 def test_cancelling_is_idempotent() -> None:
     response = running()
-    assert objects.cancelling(response) == "cancel"
-    stopped = objects.cancelled(response)
-    assert (stopped["status"], objects.cancelling(stopped)) == ("cancelled", "keep")
+    assert response_object.cancelling(response) == "cancel"
+    stopped = response_object.cancelled(response)
+    assert (stopped["status"], response_object.cancelling(stopped)) == ("cancelled", "keep")
     Response.model_validate(stopped, strict=True)
 
 
 def test_a_response_that_nobody_ends_any_more_failed_for_a_reason() -> None:
-    lost = objects.failed(running(), Failure(kind=FaultKind.UNAVAILABLE, message="The server was restarted."))
+    lost = response_object.failed(
+        running(), Failure(kind=FaultKind.UNAVAILABLE, message="The server was restarted.")
+    )
     Response.model_validate(lost, strict=True)
     assert lost["status"] == "failed"
-    assert objects.cancelling(lost) == "keep"
+    assert response_object.cancelling(lost) == "keep"
 
 
 def test_the_output_of_a_compaction_begins_a_new_chain() -> None:
     kept = with_ids(ask(input="Remember me.").input_items, Counting())
-    compacted = objects.compacted(
+    compacted = response_object.compacted(
         id="resp_1", created_at=1, item_id="cmp_1", summary="Owls.", usage=Usage(5, 0, 2, 0), kept=kept
     )
     CompactedResponse.model_validate({**compacted, "output": compacted["output"][-1:]}, strict=True)
@@ -69,7 +75,7 @@ def test_the_output_of_a_compaction_begins_a_new_chain() -> None:
 
 
 def test_a_count_of_tokens_is_an_estimate_and_says_so() -> None:
-    counted = objects.token_count(100)
+    counted = response_object.token_count(100)
     InputTokenCountResponse.model_validate(counted, strict=True)
     assert counted == {"object": "response.input_tokens", "input_tokens": 100, "estimated": True}
 
@@ -77,15 +83,21 @@ def test_a_count_of_tokens_is_an_estimate_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("fault", "status", "type", "param", "code"),
     [
-        (objects.not_found("resp_1"), 404, "not_found_error", None, "not_found"),
+        (response_object.not_found("resp_1"), 404, "not_found_error", None, "not_found"),
         (
-            objects.previous_not_found("resp_1"),
+            response_object.previous_not_found("resp_1"),
             400,
             "invalid_request_error",
             "previous_response_id",
             "previous_response_not_found",
         ),
-        (objects.not_resumable("resp_1"), 400, "invalid_request_error", "stream", "stream_not_resumable"),
+        (
+            response_object.not_resumable("resp_1"),
+            400,
+            "invalid_request_error",
+            "stream",
+            "stream_not_resumable",
+        ),
     ],
 )
 def test_what_is_not_there_is_named(
