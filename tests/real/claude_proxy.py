@@ -1,0 +1,85 @@
+"""A proxy whose agent is the real Claude Code, with a home of the test's, and the scripted model as its provider.
+
+`CLAUDE_BIN` names the program, else `PATH` has it. It comes from npm and is in none of the locked packages: where it is
+not installed these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from openai import AsyncOpenAI
+
+from codex_proxy.app import Server, make_server
+from codex_proxy.config import Settings
+from tests.real.anthropic_model import AnthropicModel
+from tests.real.proxy import client_of
+
+PROGRAM = shutil.which(os.environ.get("CLAUDE_BIN", "claude"))
+
+needs_claude = pytest.mark.skipif(
+    PROGRAM is None,
+    reason="Claude Code is not installed: npm install @anthropic-ai/claude-code, and CLAUDE_BIN or PATH",
+)
+
+
+def environment_of(folder: Path, model: AnthropicModel, *, key: str = "sk-ant-test") -> dict[str, str]:
+    """The server's variables. Nothing of this machine's Claude Code is in them."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "ANTHROPIC_BASE_URL": model.url,
+    }
+    return environment | ({"ANTHROPIC_API_KEY": key} if key else {})
+
+
+def settings_of(folder: Path, **more: Any) -> Settings:
+    """Settings of a proxy whose every file is in this folder."""
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    given: dict[str, Any] = {
+        "agent": "claude-code",
+        "claude_bin": PROGRAM,
+        "child_env": "ANTHROPIC_API_KEY",
+        "workdir": work,
+        "state_dir": folder / "state",
+        "port": 0,
+        "drain_ms": 0,
+    }
+    return Settings(**(given | more))
+
+
+@asynccontextmanager
+async def claude_proxy(
+    folder: Path, model: AnthropicModel, *, key: str = "sk-ant-test", **more: Any
+) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
+    """A running proxy in this process, and the official SDK as its client."""
+    server = await make_server(settings_of(folder, **more), environment_of(folder, model, key=key))
+    try:
+        await server.start()
+        async with client_of(f"http://127.0.0.1:{server.port}") as client:
+            yield client, server
+    finally:
+        await server.stop()
+
+
+def claude_processes() -> list[psutil.Process]:
+    """Every process of Claude Code that this process has started, however deep."""
+    assert PROGRAM is not None
+    return [each for each in psutil.Process().children(recursive=True) if _is_claude(each)]
+
+
+def _is_claude(process: psutil.Process) -> bool:
+    try:
+        return "--input-format" in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
