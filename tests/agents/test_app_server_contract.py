@@ -12,11 +12,12 @@ import pytest
 from codex_proxy.agents.codex_app_server.contract import (
     CAPABILITIES,
     CONTRACT,
+    DEFINITIONS,
     ContractCheck,
     Missing,
+    SchemaError,
     check_contract,
 )
-from codex_proxy.agents.codex_app_server.protocol_schema import DEFINITIONS, SchemaError
 from tests.codex_schemas import NEWEST, ONE_CALL_AT_A_TIME, TOO_OLD, schema
 
 LISTS = {

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.codex_app_server.client_tools import dynamic_tool
+from codex_proxy.agents.codex_app_server.calls import dynamic_tool
 from codex_proxy.agents.codex_app_server.messages import request
 from codex_proxy.agents.codex_app_server.turn_params import (
     MAX_TURN_INPUT,

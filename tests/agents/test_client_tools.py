@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.codex_app_server.client_tools import (
+from codex_proxy.agents.codex_app_server.calls import (
     IGNORED_NAMES,
     MAX_CHARS,
     PREFIX,

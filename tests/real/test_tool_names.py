@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.codex_app_server.client_tools import agent_name
+from codex_proxy.agents.codex_app_server.calls import agent_name
 from tests.real.model_plans import call_with, plan, say
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer

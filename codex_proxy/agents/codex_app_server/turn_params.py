@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.client_tools import agent_name, custom_arguments, dynamic_tool
+from codex_proxy.agents.codex_app_server.calls import agent_name, custom_arguments, dynamic_tool
 from codex_proxy.agents.codex_app_server.launch import agent_thread_params, plain_thread_params
 from codex_proxy.core.items import (
     HistoryCall,

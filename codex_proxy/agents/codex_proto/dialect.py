@@ -21,8 +21,7 @@ from codex_proxy.agents.codex_proto.activities import (
     with_reason,
 )
 from codex_proxy.agents.codex_proto.open_items import LEGACY, Calls, Messages, ReasoningItems
-from codex_proxy.agents.codex_proto.usage import TurnUsage
-from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, decode, plain_delta, spellings
+from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, TurnUsage, decode, plain_delta, spellings
 from codex_proxy.agents.failures import (
     cleaned,
     failure_from_exit,
