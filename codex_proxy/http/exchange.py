@@ -104,10 +104,17 @@ class SampledRuns:
             run.interrupt()
 
 
-async def start(manager: RunScheduler, turn: Turn, owner: str, *, runner: ToolRunner | None = None) -> OneRun:
-    """One turn of this owner's under way; `runner` runs the tools of the server. Raises the `Fault` of a turn that
-    cannot begin."""
-    return OneRun(await manager.start(turn, owner, runner=runner))
+async def start(
+    manager: RunScheduler,
+    turn: Turn,
+    owner: str,
+    *,
+    runner: ToolRunner | None = None,
+    remembers: bool = True,
+) -> OneRun:
+    """One turn of this owner's under way; `runner` runs the tools of the server; `remembers`: what the model has to see
+    again may be remembered here. Raises the `Fault` of a turn that cannot begin."""
+    return OneRun(await manager.start(turn, owner, runner=runner, remembers=remembers))
 
 
 async def start_samples(

@@ -105,6 +105,7 @@ async def count_message_tokens(request: web.Request) -> web.Response:
 
 async def _parsed(request: web.Request) -> ParsedMessages:
     app, client, hints = request.app, request[CLIENT], hints_of(request)
+    keeps_state = app[MESSAGES_OPTIONS].reasoning_state != "off"
     return await parsed_from(
         request,
         await read_body(request),
@@ -113,7 +114,7 @@ async def _parsed(request: web.Request) -> ParsedMessages:
             settings=client.messages,
             catalog=app[CATALOG],
             headers=hints,
-            identity=app[RUNS].identity,
+            identity=app[RUNS].identity if keeps_state else lambda turn: "",
             pdfs=pdfs,
             takes_images=lambda turn: "images" in app[RUNS].agent_of(turn).capabilities,
         ),
@@ -135,7 +136,8 @@ async def _stream(
 
 async def _start(request: web.Request, turn: Turn) -> OneRun:
     turn, tools = await request.app[ADMISSION].add_server_tools(turn, request[CLIENT], FIELDS)
-    return await start(request.app[RUNS], turn, request[OWNER], runner=tools.runner)
+    remembers = request.app[MESSAGES_OPTIONS].reasoning_state != "off"
+    return await start(request.app[RUNS], turn, request[OWNER], runner=tools.runner, remembers=remembers)
 
 
 def _renderer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> MessagesRenderer:

@@ -64,6 +64,7 @@ class _Started(msgspec.Struct, frozen=True):
 
     slot: Slot
     durable: bool
+    remembers: bool
     replay: tuple[HistoryItem, ...] | None
     context: Context
     """That of its request, under which the log tells what is done for it: most is heard in the agent's."""
@@ -132,6 +133,7 @@ class RunScheduler:
         owner: str = "",
         *,
         durable: bool = True,
+        remembers: bool = True,
         replay: tuple[HistoryItem, ...] | None = None,
         runner: ToolRunner | None = None,
         first: Sequence[Event] = (),
@@ -139,9 +141,9 @@ class RunScheduler:
         """Starts a run and returns it. Raises a `Fault` where there is no room, or the agent cannot take the turn.
 
         `owner` names whose turn it is: no other owner gets what is remembered or kept of it. `durable`: what is
-        remembered of it may be written to disk. `replay` is the same history with the model's own items in it, for a
-        thread that has not seen them. `runner` runs this server's tools; `first` are events that the client sees
-        before the agent's.
+        remembered of it may be written to disk; `remembers`: something is remembered at all. `replay` is the same
+        history with the model's own items in it, for a thread that has not seen them. `runner` runs this server's
+        tools; `first` are events that the client sees before the agent's.
         """
         slot = await self._slot(owner)
         to_run = bool(approved_calls(turn))
@@ -163,7 +165,7 @@ class RunScheduler:
             client=owner, calls=calls, most=self._limits.size,
             keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities,
         )  # fmt: skip
-        self._runs[run] = _Started(slot, durable, replay, context)
+        self._runs[run] = _Started(slot, durable, remembers, replay, context)
         if first:
             run.add_first_events(first)
         if not to_run:
@@ -266,7 +268,7 @@ class RunScheduler:
         return True
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
-        if not run.attempt.policy.visible:
+        if not run.attempt.policy.visible or not self._runs[run].remembers:
             return None
         return self._clean_up(self._remember(run), self._context_of(run))
 

@@ -1,0 +1,46 @@
+"""docs/messages.md says nothing that is not so: the tests that it names exist, and its tables are the code's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.surfaces.messages.errors import TABLE
+from codex_proxy.surfaces.messages.render import STOP_REASONS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "messages.md").read_text()
+NAMED = re.findall(r"`(tests/\S+\.py)::(\w+)`", PAGE)
+
+
+def section(title: str) -> str:
+    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED, ids=[name for _, name in NAMED])
+def test_a_test_that_the_page_names_exists(file: str, name: str) -> None:
+    tree = ast.parse((ROOT / file).read_text())
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assert name in defined
+
+
+def test_the_page_has_every_kind_of_error_and_every_reason() -> None:
+    said = re.findall(r"\| (\d{3}) `(\w+)`", section("Errors"))
+    rows = {(str(row.status), row.type) for row in TABLE.values() if row.status not in (405, 431)}
+    assert {(status, kind) for status, kind in said if kind != "prompt"} == rows
+    assert set(re.findall(r"\| `(\w+)`", section("Streams"))) == {"stop_reason", *STOP_REASONS}
+
+
+def test_every_part_of_the_page_that_the_code_names_is_there() -> None:
+    headings = {
+        re.sub(r"\W+", "-", line.lstrip("# ").lower()) for line in PAGE.splitlines() if line.startswith("#")
+    }
+    modules = (ROOT / "codex_proxy" / "surfaces" / "messages").glob("*.py")
+    named = {
+        anchor for module in modules for anchor in re.findall(r"messages\.md#([\w-]+)", module.read_text())
+    }
+    assert named
+    assert named <= headings
