@@ -207,6 +207,10 @@ def _plan(reply: Reply, chosen: Chosen, body: dict[str, Any]) -> Iterator[Act]:
             yield from reply.reasoning([words_of(each["think"])], [])
         elif "wait" in each:
             yield Gate(each["wait"])
+        elif "search" in each:
+            action = {"type": "search", "query": each["search"]}
+            item = {"type": "web_search_call", "id": f"ws_{reply.number}", "action": action}
+            yield from reply.item(item | {"status": "completed"}, {"status": "in_progress"})
         else:
             custom = each.get("kind") == "custom"
             yield from reply.call(each["call"], each["text"], custom=custom, namespace=each.get("namespace"))

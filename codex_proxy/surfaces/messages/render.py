@@ -33,7 +33,7 @@ from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, 
 from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
 from codex_proxy.surfaces.messages.content import GrowingBlock, Speech, WholeBlock, frame, input_of
 from codex_proxy.surfaces.messages.errors import error_event
-from codex_proxy.surfaces.messages.state import packed
+from codex_proxy.surfaces.messages.state import OUTPUTS, packed
 from codex_proxy.surfaces.text_output import TextRun, pieces_together
 from codex_proxy.surfaces.usage import Spent, json_tokens
 
@@ -96,6 +96,8 @@ class MessagesRenderer:
         self._waiting: list[Speech] = []
         self._calls: dict[str, _Call] = {}
         self._raw: list[bytes] = []
+        self._ran_tools = False
+        """The agent or this server has run calls of the model in this turn, which the client does not know of."""
         self._searches = 0
         self._stop_sequence: str | None = None
         self.finish_reason = ""
@@ -306,11 +308,14 @@ class MessagesRenderer:
     def _raw_item(self, event: RawItem, out: list[bytes]) -> None:
         if self._state_identity is not None:
             self._raw.append(event.json)
+            self._ran_tools = self._ran_tools or event.type in OUTPUTS
 
     # --- the end --------------------------------------------------------------------------------
 
     def _tell_state(self, out: list[bytes]) -> None:
-        if self._state_identity is None or not self._raw:
+        """Sends the model's state, where the model needs it in the next step. Behind a last text it does not: providers
+        leave out the reasoning of earlier turns, and `claude --print` prints the last block, whatever it is."""
+        if self._state_identity is None or not (self._calls or self._ran_tools):
             return
         data = packed(self._raw, self._state_identity)
         if data is not None:

@@ -36,7 +36,8 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """The types of items that a model takes back, and their fields; what an agent adds for itself is left out."""
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
-_OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+"""What answers a call of the model; that of a client's call is not among a turn's raw items."""
 
 Element: TypeAlias = dict[str, Any] | int | str
 """A raw item; `0` for a message; the id of a call."""
@@ -71,7 +72,7 @@ def unpacked(data: str, identity: str) -> list[Element]:
 
 def _elements(raw: Iterable[bytes]) -> list[Element]:
     items = [msgspec.json.decode(each, type=dict[str, Any]) for each in raw]
-    answered = {item.get("call_id") for item in items if item.get("type") in _OUTPUTS}
+    answered = {item.get("call_id") for item in items if item.get("type") in OUTPUTS}
     elements: list[Element] = []
     for item in items:
         kind = item.get("type")

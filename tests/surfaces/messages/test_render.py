@@ -199,9 +199,19 @@ def test_the_models_state_is_one_block_before_the_calls() -> None:
     assert unpacked(blocks[1]["data"], IDENTITY) == [json.loads(THOUGHT), "call_t"]
 
 
-def test_without_calls_the_state_stands_at_the_end() -> None:
+def test_behind_a_last_text_there_is_no_state_since_claude_code_prints_the_last_block() -> None:
     blocks = content(turn(raw(), said("So.")), state_identity=IDENTITY)
+    assert [block["type"] for block in blocks] == ["text"]
+
+
+def test_calls_that_the_client_does_not_know_of_are_told_behind_a_text_too() -> None:
+    call = b'{"type":"function_call","call_id":"own","name":"mcp__a__b","arguments":"{}"}'
+    output = RawItem("function_call_output", b'{"type":"function_call_output","call_id":"own","output":"x"}')
+    blocks = content(
+        turn(raw(), RawItem("function_call", call), output, said("So.")), state_identity=IDENTITY
+    )
     assert [block["type"] for block in blocks] == ["text", "redacted_thinking"]
+    assert len(unpacked(blocks[1]["data"], IDENTITY)) == 3
 
 
 def test_where_the_client_has_everything_already_there_is_no_state() -> None:
