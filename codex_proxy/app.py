@@ -20,9 +20,10 @@ from codex_proxy.admission.admit import Admission
 from codex_proxy.admission.clients import Client, Clients
 from codex_proxy.admission.images import ImageFetcher
 from codex_proxy.admission.workspace import workspace_of
-from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.registry import agent_able_to, chosen_spec, make_agent
-from codex_proxy.agents.spec import AgentContext, AgentSpec
+from codex_proxy.agents.agent import SEPARATOR, Agent, each_of
+from codex_proxy.agents.named import NamedAgent, named_agents
+from codex_proxy.agents.registry import agent_able_to, make_agent
+from codex_proxy.agents.spec import AgentContext
 from codex_proxy.config import Settings, default_state_dir, split_list
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.keys import NOBODY, KeysError
@@ -109,8 +110,10 @@ class Server:
 
     def __init__(self, settings: Settings, agent: Agent) -> None:
         self.agent = agent
-        self.agent_spec = spec = chosen_spec(settings)
-        if spec.plain_only:
+        self.named: Mapping[str, NamedAgent] = {each.name: each for each in named_agents(settings)}
+        """Every agent, the default one first; one that serves alone has no name."""
+        self.agent_spec = next(iter(self.named.values())).spec
+        if all(each.spec.plain_only for each in self.named.values()):
             settings = settings.model_copy(update={"builtin_tools": "never"})
         self.settings = settings
         self.clock = SystemClock()
@@ -122,7 +125,8 @@ class Server:
                 wait=settings.queue_wait,
                 size=settings.max_output_size,
             ),
-            deadlines_of(settings, spec),
+            Deadlines(),
+            deadlines_of=lambda turn: deadlines_of(self._named_for(turn.model)),
             kept=IdleLimits(settings.kept_threads, settings.kept_thread_seconds),
             owners=self._owners,
         )
@@ -151,8 +155,9 @@ class Server:
             raise StartError(str(error)) from error
         self.manager.memory = step_memory_of(self.settings, self.clock, self.store_lifecycle)
         await self.agent.start()
-        if self.agent.warning:
-            log.warning("agent_limited", agent=self.agent.name, reason=self.agent.warning)
+        for agent in each_of(self.agent):
+            if agent.warning:
+                log.warning("agent_limited", agent=agent.name, reason=agent.warning)
         # A handler must end when its client leaves, or nobody tells the agent.
         self.webhooks = webhooks_of(self.settings, self.clock, self.store_lifecycle)
         self.server_tools = mcp_tools_of(self.settings, self.clock, self.manager.checks)
@@ -191,10 +196,10 @@ class Server:
         settings, clock = self.settings, self.clock
         app = application(body_limit=settings.body_limit)
         app[RUNS], app[CLOCK], app[IDS] = self.manager, clock, RandomIds()
-        app[CATALOG] = catalog_of(settings, self.agent, self.agent_spec)
-        app[MADE_UP] = self.agent_spec.made_up
+        app[CATALOG] = catalog_of(settings, self.agent, self.named)
+        app[MADE_UP] = frozenset(name for name, each in self.named.items() if each.spec.made_up)
         app[CLIENTS] = self.clients = Clients(
-            keyring_of(settings, clock), everybody_of(settings), app[CATALOG]
+            keyring_of(settings, clock), everybody_of(settings, app[CATALOG])
         )
         app[ADMISSION] = Admission(
             self.agent,
@@ -234,6 +239,11 @@ class Server:
         add_endpoints(app, ENDPOINTS)
         return app
 
+    def _named_for(self, model: str) -> NamedAgent:
+        """The agent that a model belongs to."""
+        found = self.named.get(model.partition(SEPARATOR)[0])
+        return next(iter(self.named.values())) if found is None else found
+
     def _owners(self) -> int:
         return 1 if self.clients is None else self.clients.count
 
@@ -254,7 +264,6 @@ class Server:
             runs=self.manager,
             clock=self.clock,
             ids=app[IDS],
-            catalog=app[CATALOG],
             clients=app[CLIENTS],
             admission=app[ADMISSION],
             usage=app[USAGE],
@@ -352,32 +361,43 @@ def passes_keys_on(settings: Settings) -> bool:
     return settings.upstream_key is not None and settings.upstream_key.get_secret_value() == "client"
 
 
-def deadlines_of(settings: Settings, spec: AgentSpec) -> Deadlines:
-    """The time limits of a turn. An agent with limits of its own has only those of the server that are set."""
+def deadlines_of(named: NamedAgent) -> Deadlines:
+    """The time limits of a turn of this agent. One with limits of its own has only those of the server that are set."""
+    settings = named.settings
 
     def seconds(name: str) -> float:
         is_default = name not in settings.model_fields_set
-        return settings.total_timeout if spec.bounds_silence and is_default else getattr(settings, name)
+        bounded = named.spec.bounds_silence and is_default
+        return settings.total_timeout if bounded else getattr(settings, name)
 
     return Deadlines(
         first=seconds("first_event_timeout"), idle=seconds("idle_timeout"), total=settings.total_timeout
     )
 
 
-def catalog_of(settings: Settings, agent: Agent, spec: AgentSpec) -> ModelCatalog:
-    """The agent's models as the APIs name them."""
+def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, NamedAgent]) -> ModelCatalog:
+    """The models of the agents as the APIs name them."""
+    first = next(iter(named.values()))
+    aliases = list(settings.aliases)
+    for name, each in named.items():
+        if each.upstream is not None:
+            aliases += [
+                (alias, f"{name}{SEPARATOR}{model}") for alias, model in each.upstream.aliases.items()
+            ]
+    alone = not agent.members
     return ModelCatalog(
         source=agent,
-        aliases=settings.aliases,
-        lists_codex=not spec.plain_only,
-        default_model=settings.codex_model or "",
-        off=tuple(agent.off),
+        aliases=tuple(aliases),
+        lists_codex=not first.spec.plain_only,
+        default_model=(settings.codex_model or "") if alone else "",
+        defaults={name: each.default_model for name, each in named.items() if each.default_model},
+        plain=[] if alone else [name for name, each in named.items() if each.spec.plain_only],
         other_tiers=("flex",) if "service_tier" in agent.capabilities else (),
-        advice=" The fake agent takes any name with FAKE_CODEX_MODELS=any." if spec.made_up else "",
+        advice=" The fake agent takes any name with FAKE_CODEX_MODELS=any." if first.spec.made_up else "",
     )
 
 
-def everybody_of(settings: Settings) -> Client:
+def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
     """Returns what a client may do whose key has no limits."""
     workdir = str(settings.workdir)
     return Client(
@@ -413,6 +433,7 @@ def everybody_of(settings: Settings) -> Client:
         workspace=workspace_of(workdir, split_list(settings.workdir_roots, ":"), _protected(settings)),
         rpm=settings.rate_limit_rpm,
         concurrency=settings.key_concurrency,
+        catalog=catalog,
     )
 
 

@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from codex_proxy.agents import registry
+from codex_proxy.config_tables import AgentTable, TableName, UpstreamTable
 
 
 def _named(*names: str, **more: Any) -> Any:
@@ -93,6 +94,12 @@ class Settings(BaseSettings):
     agent_plugin: str | None = Field(
         None,
         description="an agent of a package of your own, as `module:SPEC` (docs/adding-an-agent.md)",
+    )
+    agents: dict[TableName, AgentTable] = Field(
+        {}, description="several agents in one server, each in a table of its own (docs/agents.md)"
+    )
+    upstreams: dict[TableName, UpstreamTable] = Field(
+        {}, description="model servers beside them, each in a table of its own (docs/upstreams.md)"
     )
     agent: str = Field(
         registry.DEFAULT,
@@ -376,6 +383,7 @@ class Settings(BaseSettings):
     )
 
     _file: Path | None = PrivateAttr(default=None)
+    _server: Settings | None = PrivateAttr(default=None)
 
     @field_validator("codex_home", "workdir", "state_dir")
     @classmethod
@@ -392,11 +400,18 @@ class Settings(BaseSettings):
     @field_validator("agent")
     @classmethod
     def _agent_is_known(cls, agent: str, info: ValidationInfo) -> str:
+        if agent in info.data.get("agents", {}) or agent in info.data.get("upstreams", {}):
+            return agent
         try:
             registry.check_name(agent, info.data.get("agent_plugin"))
         except ValueError as error:
             raise PydanticCustomError("agent", "{text}", {"text": str(error)}) from error
         return agent
+
+    @property
+    def of_server(self) -> Settings:
+        """The settings of the whole server, where these are those of one agent of several."""
+        return self._server or self
 
     @property
     def server_url(self) -> str:

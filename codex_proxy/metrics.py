@@ -20,6 +20,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from codex_proxy import __version__
+from codex_proxy.agents.agent import Agent, UpstreamState, each_of
+from codex_proxy.agents.breaker import STATES
 from codex_proxy.core.account import AgentModel
 from codex_proxy.http.metrics import RequestRecord
 from codex_proxy.http.stream_slots import StreamSlots
@@ -59,12 +61,38 @@ class State(Collector):
         info = GaugeMetricFamily(
             "codex_proxy_info", "What serves.", labels=("version", "agent", "agent_version")
         )
-        info.add_metric((__version__, agent.name, agent.version), 1)
+        for each in each_of(agent):
+            info.add_metric((__version__, each.name, each.version), 1)
         yield info
+        if agent.members:
+            yield from self._members(agent)
         yield from self._children()
         if self._store is not None:
             size = sum(map(_size, (self._store, Path(f"{self._store}-wal"))))
             yield _gauge("store_bytes", "Size of the store on disk.", size)
+
+    def _members(self, agent: Agent) -> Iterator[Metric]:
+        ready = GaugeMetricFamily(
+            "codex_proxy_agents_ready",
+            "1 where a turn of this agent would work, as far as is known.",
+            labels=("agent",),
+        )
+        breaker = GaugeMetricFamily(
+            "codex_proxy_upstream_breaker", "1 for the state of its breaker.", labels=("agent", "state")
+        )
+        attempts = CounterMetricFamily(
+            "codex_proxy_upstream_attempts",
+            "Requests of turns to an upstream, by what became of them before anything of an answer was told.",
+            labels=("agent", "outcome"),
+        )
+        for name, each in agent.members.items():
+            ready.add_metric((name,), each.trouble() is None)
+            if isinstance(each, UpstreamState) and each.breaker_state is not None:
+                for state in STATES:
+                    breaker.add_metric((name, state), each.breaker_state == state)
+                for outcome, count in each.attempts.items():
+                    attempts.add_metric((name, outcome), count)
+        yield from (ready, breaker, attempts)
 
     def _children(self) -> Iterator[Metric]:
         counts = self._manager.agent.processes()
@@ -111,6 +139,12 @@ class Metrics:
             ("route", "reason"),
             registry=self._registry,
         )
+        self._agents = Counter(
+            "codex_proxy_agent_requests",
+            "Requests that are over, by the agent of their model, where there are several.",
+            ("agent", "error"),
+            registry=self._registry,
+        )
         self._tokens = Counter(
             "codex_proxy_tokens", "Tokens that turns took.", ("kind", "model"), registry=self._registry
         )
@@ -130,6 +164,8 @@ class Metrics:
             self._choices.observe(record.choices)
         for reason in record.finish_reasons:
             self._finish_reasons.labels(record.route, reason if reason in FINISH_REASONS else OTHER).inc()
+        if record.agent:
+            self._agents.labels(record.agent, record.error).inc()
         if record.model is not None:
             model = self._known_model(record.model)
             for kind, count in record.tokens.items():

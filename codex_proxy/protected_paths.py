@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from codex_proxy.agents.codex.program import find_codex
+from codex_proxy.agents.named import codex_settings, plugin_references
 from codex_proxy.agents.plugins import code_of
-from codex_proxy.agents.registry import plugin_reference, runs_codex
 from codex_proxy.config import Settings
 from codex_proxy.core.safety import Protected, endangered
 
@@ -104,14 +104,17 @@ def _code() -> Iterator[tuple[str, str | Path, bool]]:
 
 
 def _plugin(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
-    reference = plugin_reference(settings)
-    for path in () if reference is None else code_of(reference):
-        yield "the agent plugin's code", path, True
+    for reference in plugin_references(settings):
+        for path in code_of(reference):
+            yield "the agent plugin's code", path, True
 
 
 def _codex(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, str | Path, bool]]:
-    if not runs_codex(settings):
-        return
+    for each in codex_settings(settings):
+        yield from _one_codex(each, environ)
+
+
+def _one_codex(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, str | Path, bool]]:
     yield "Codex's home", settings.codex_home, True
     program = find_codex(settings.codex_bin, environ.get("PATH", os.defpath))
     for each in (settings.codex_bin, program):
@@ -154,7 +157,8 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
     """Returns the paths that no command of a client with a key may read: the store, the keys, the settings, and the
     sign-in."""
     store = settings.store_file
-    files = [settings.keys_path, settings.config_file, settings.codex_home / "auth.json"]
+    homes = dict.fromkeys([settings.codex_home, *(each.codex_home for each in codex_settings(settings))])
+    files = [settings.keys_path, settings.config_file, *(home / "auth.json" for home in homes)]
     files += [store.with_name(store.name + end) for end in ("", "-wal", "-shm", "-journal")]
     if settings.mcp_config is not None:
         files.append(settings.mcp_config.expanduser().absolute())
@@ -187,8 +191,15 @@ def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None
             f"--sandbox workspace-write would let the agent's commands write to {settings.workdir}, where "
             f"{found.what} is ({found.path}): they could change what runs outside of the sandbox. {ADVICE}"
         )
-    if not runs_codex(settings):
-        return None
+    for each in codex_settings(settings):
+        conflict = _root_conflict(each, protected)
+        if conflict is not None:
+            return conflict
+    return None
+
+
+def _root_conflict(settings: Settings, protected: tuple[Protected, ...]) -> str | None:
+    """The same for the folders that the config.toml of one Codex names."""
     from codex_proxy.agents.codex.shadow_home import ConfigError
 
     try:

@@ -72,6 +72,8 @@ TOLD = (
         "`true`: the answer of `count_tokens` is an estimate, and no less than the truth",
     ),
     ("`x-codex-history`", "`flattened`: the agent takes no history, so it was told as one text"),
+    ("`x-codex-upstream`", "of several upstreams the one whose answer this is"),
+    ("`x-codex-attempts`", "requests to upstreams that this answer took, with `x-codex-upstream`"),
     (
         "`x-ratelimit-limit-requests`, `x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests`",
         "where there is a limit of requests a minute",

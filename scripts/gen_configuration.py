@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from click import Option
-from pydantic import AliasChoices
+from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
+from codex_proxy.agents.codex.spec import AUTO
+from codex_proxy.agents.registry import specs
 from codex_proxy.cli import serve
 from codex_proxy.config import Settings
+from codex_proxy.config_tables import AgentTable, TableName, UpstreamTable
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -42,10 +45,15 @@ max_running_turns = 4
 DEFAULTS = {
     "codex_home": "`~/.codex`",
     "workdir": "the folder of the start",
+    "connect_timeout": "`upstream_connect_timeout`",
+    "first_byte_timeout": "`upstream_first_byte_timeout`",
+    "idle_timeout": "`upstream_idle_timeout`",
+    "ca_file": "`upstream_ca_file`",
     "state_dir": "`~/.local/state/codex-proxy` (`$XDG_STATE_HOME`)",
 }
 """Defaults that depend on the user or the moment, in words."""
 
+TABLES_OF = (dict[TableName, AgentTable], dict[TableName, UpstreamTable])
 NOUNS = {"str": "text", "int": "number", "float": "number", "Path": "folder", "SecretStr": "secret"}
 
 
@@ -65,6 +73,10 @@ def variable(name: str, field: FieldInfo) -> str:
 def values(kind: Any) -> str:
     """What a setting may hold, in words."""
     origin = get_origin(kind)
+    if kind is TableName or origin is dict:
+        return "tables" if kind in TABLES_OF else "names and texts"
+    if origin is tuple:
+        return "list"
     if origin is Literal:
         return " ".join(f"`{choice}`" for choice in get_args(kind))
     if origin in (Union, types.UnionType):
@@ -78,9 +90,60 @@ def default(name: str, field: FieldInfo) -> str:
     if name in DEFAULTS:
         return DEFAULTS[name]
     value = field.default
-    if value is None or value == "":
+    if value is None or value in ("", (), {}):
         return "none"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+TABLES = """
+## Several agents
+
+Tables stand beside the settings, one for each agent, under the name that its models get: `ollama/qwen3:8b`. What they
+are for: [agents](agents.md#several-agents-in-one-server), [upstreams](upstreams.md#several-upstreams). As a variable
+each kind is one JSON object.
+
+```toml
+[upstreams.ollama]
+preset = "ollama"
+
+[upstreams.spare]
+url = "https://models.example/v1"
+key_env = "SPARE_KEY"
+
+[agents.codex]
+agent = "codex-app-server"
+```
+
+{tables}"""
+ROW_HEAD = "| key | default | values | meaning |\n| --- | --- | --- | --- |\n"
+
+
+def table_rows(table: type[BaseModel]) -> str:
+    """The keys of a table, a row each."""
+    rows = []
+    for name, field in table.model_fields.items():
+        cells = (f"`{name}`", default(name, field), values(field.annotation), field.description or "")
+        rows.append("| " + " | ".join(cells) + " |")
+    return ROW_HEAD + "\n".join(rows) + "\n"
+
+
+def own_settings() -> str:
+    """The settings that each agent may have in its table."""
+    lines = [
+        f"- `{spec.name}`: {', '.join(f'`{name}`' for name in sorted(spec.settings))}"
+        for spec in (AUTO, *specs())
+        if spec.settings
+    ]
+    return "Beside it, of the settings above, each has for itself:\n\n" + "\n".join(lines) + "\n"
+
+
+def tables() -> str:
+    """What is said of the tables."""
+    parts = (
+        "### `[upstreams.NAME]`\n\n" + table_rows(UpstreamTable),
+        "### `[agents.NAME]`\n\n" + table_rows(AgentTable) + "\n" + own_settings(),
+    )
+    return TABLES.format(tables="\n".join(parts))
 
 
 def document() -> str:
@@ -98,7 +161,7 @@ def document() -> str:
             field.description or "",
         )
         rows.append("| " + " | ".join(cells) + " |")
-    return HEAD + "\n".join(rows) + "\n"
+    return HEAD + "\n".join(rows) + "\n" + tables()
 
 
 if __name__ == "__main__":

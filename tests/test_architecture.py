@@ -37,7 +37,7 @@ WIRING = frozenset({"commands"})
 """Packages that belong to those modules beside the layers."""
 
 AGENT_WIRING = (
-    r"codex_proxy\.agents\.(registry|plugins|spec|fake)",
+    r"codex_proxy\.agents\.(registry|plugins|named|spec|fake)",
     r"codex_proxy\.agents\.\w+\.(spec|checks)",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
@@ -52,6 +52,9 @@ DRIVES_CHILDREN = frozenset(
     {
         "agents.agent",
         "agents.session",
+        "agents.failover",
+        "agents.member",
+        "agents.several",
         "agents.child_per_turn",
         "agents.account_limits",
         "agents.codex.program",

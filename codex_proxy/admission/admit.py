@@ -190,10 +190,14 @@ class Admission:
                     raise self._cannot(agent, "images", "do images", fields.input_item.format(index))
 
     def _cannot(self, agent: Agent, capability: str, what: str, field: str) -> Fault:
+        here = [name for name, each in self._agent.members.items() if capability in each.capabilities]
         able = self._agent_able_to(capability)
-        advice = (
-            f"Start the server with --agent {able} for that." if able is not None else "No agent can do that."
-        )
+        if here:
+            advice = f"Ask for a model of {' or '.join(here)} for that."
+        elif able is not None:
+            advice = f"Start the server with --agent {able} for that."
+        else:
+            advice = "No agent can do that."
         message = f"The agent {agent.name} cannot {what}. {advice}"
         return bad_request(message, field, "unsupported_by_agent")
 

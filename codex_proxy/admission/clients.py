@@ -17,7 +17,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import SANDBOXES, Turn
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.messages.parse import MessagesSettings
-from codex_proxy.surfaces.models import ModelCatalog, resolve
+from codex_proxy.surfaces.models import SEPARATOR, ModelCatalog, resolve
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
 
@@ -48,6 +48,8 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     models: frozenset[tuple[str, str | None]] | None = None
     """The allowed models by the agent's names, each with the one effort that is allowed (None: any). None: every
     model."""
+    catalog: ModelCatalog
+    """The models by the names that it may call them. Of several agents it has those that it may ask."""
     mcp: bool = True
     """Whether its turns get the tools of MCP servers."""
 
@@ -55,17 +57,25 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the client may use the turn's model with the turn's effort."""
         return self._allows(turn.model, turn.effort)
 
-    def lists(self, name: str, catalog: ModelCatalog) -> bool:
-        """Whether the client may use the model of this name. Raises `Fault` MODEL_NOT_FOUND."""
-        resolved = resolve(name, catalog)
+    def lists(self, name: str) -> bool:
+        """Whether the client may use the model of this name. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for a
+        name that several agents have."""
+        resolved = resolve(name, self.catalog)
         return self._allows(resolved.agent_model, resolved.effort)
 
     def allows_some_effort(self, model: str) -> bool:
         """Whether the client may use the agent's model of this name with at least one effort."""
-        return self.models is None or any(model == allowed for allowed, _ in self.models)
+        in_any = self.models is None or any(model == allowed for allowed, _ in self.models)
+        return in_any and self._may_ask(model)
 
     def _allows(self, model: str, effort: str | None) -> bool:
-        return self.models is None or (model, None) in self.models or (model, effort) in self.models
+        allowed = self.models is None or (model, None) in self.models or (model, effort) in self.models
+        return allowed and self._may_ask(model)
+
+    def _may_ask(self, model: str) -> bool:
+        """Whether it may ask the agent of this model."""
+        members, only = self.catalog.members, self.catalog.only
+        return only is None or model.partition(SEPARATOR)[0] in members
 
 
 def mcp_not_allowed(param: str) -> Fault:
@@ -83,11 +93,11 @@ def model_not_allowed(asked: str) -> Fault:
 class Clients:
     """All clients that the server lets in. `everybody` is what a client may do whose key has no limits."""
 
-    def __init__(self, keys: Keys, everybody: Client, catalog: ModelCatalog) -> None:
+    def __init__(self, keys: Keys, everybody: Client) -> None:
         self._source = keys
         self.everybody = everybody
-        self._catalog = catalog
-        self._made_of: KeySet | None = None
+        self._made_of: tuple[KeySet, object] | None = None
+        """The keys and the list of models that the clients were made of."""
         self._clients: dict[str, Client] = {}
 
     @property
@@ -135,16 +145,18 @@ class Clients:
         return self._of(keys, key)
 
     def _of(self, keys: KeySet, key: Key) -> Client:
-        if self._made_of is not keys:
-            self._made_of, self._clients = keys, {}
+        models = self.everybody.catalog.models  # what a key's names of models mean changes with them
+        if self._made_of is None or self._made_of[0] is not keys or self._made_of[1] is not models:
+            self._made_of, self._clients = (keys, models), {}
         client = self._clients.get(key.name)
         if client is None:
-            client = self._clients[key.name] = narrowed(self.everybody, key, self._catalog)
+            client = self._clients[key.name] = narrowed(self.everybody, key)
         return client
 
 
-def narrowed(everybody: Client, key: Key, catalog: ModelCatalog) -> Client:
+def narrowed(everybody: Client, key: Key) -> Client:
     """Returns the client of a key: what everybody may do, narrowed by the limits of the key."""
+    catalog = everybody.catalog.limited_to(key.agents) if key.agents else everybody.catalog
     sandbox = everybody.chat.sandbox
     if key.sandbox is not None:
         sandbox = min(sandbox, key.sandbox, key=SANDBOXES.index)
@@ -162,6 +174,7 @@ def narrowed(everybody: Client, key: Key, catalog: ModelCatalog) -> Client:
         rpm=key.rpm or everybody.rpm,
         concurrency=key.concurrency or everybody.concurrency,
         models=_allowed(key.models, catalog) if key.models else None,
+        catalog=catalog,
         mcp=key.mcp,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -30,20 +30,37 @@ class ProcessCounts(msgspec.Struct, frozen=True):
 class Agent(Protocol):
     """An agent of one kind. It takes turns once `start` has returned."""
 
-    name: str
-    version: str
-    capabilities: frozenset[Capability]
-    off: Mapping[str, tuple[str, ...]]
-    """Capabilities that this release of the agent's program lacks, each with the names of what is missing in its
-    protocol."""
-    warning: str
-    """What the operator must know all the time, because the agent serves less than they may expect: one or two
-    sentences for the banner, the log and /healthz. Empty where there is nothing."""
-    limits: NewestLimits
-    """The newest limits of the user's account that the agent has reported."""
-    members: Mapping[str, Agent]
-    """By name the agents that it holds, the default one first; empty for one that is itself the agent. Ask `serving`
-    for the one that a model belongs to: what is said here of several is said of no single one of them."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def capabilities(self) -> frozenset[Capability]: ...
+
+    @property
+    def off(self) -> Mapping[str, tuple[str, ...]]:
+        """Capabilities that this release of the agent's program lacks, each with the names of what is missing in its
+        protocol."""
+        ...
+
+    @property
+    def warning(self) -> str:
+        """What the operator must know all the time, because the agent serves less than they may expect: one or two
+        sentences for the banner, the log and /healthz. Empty where there is nothing."""
+        ...
+
+    @property
+    def limits(self) -> NewestLimits:
+        """The newest limits of the user's account that the agent has reported."""
+        ...
+
+    @property
+    def members(self) -> Mapping[str, Agent]:
+        """The agents that it holds, by name, the default one first; empty for one that is itself the agent. Ask
+        `serving` for the one that a model belongs to: what is said here of several is said of no single one."""
+        ...
 
     @property
     def any_model(self) -> bool:
@@ -88,6 +105,22 @@ class Agent(Protocol):
 
     def kill(self) -> None:
         """Kills every process at once, and does not wait for their ends."""
+        ...
+
+
+@runtime_checkable
+class UpstreamState(Protocol):
+    """What there is to tell of an agent that is an upstream beside others."""
+
+    @property
+    def breaker_state(self) -> Literal["closed", "open", "half-open"] | None:
+        """Whether it is asked: not while it is open, since it has failed several times in a row. None for an agent that
+        is no upstream."""
+        ...
+
+    @property
+    def attempts(self) -> Mapping[str, int]:
+        """How many attempts ended, by what became of them."""
         ...
 
 

@@ -108,6 +108,7 @@ SPEC = AgentSpec(
     check=_check,
     capabilities=PROTO_CAPABILITIES,
     variants={"proto": PROTO_CAPABILITIES, "app-server": APP_SERVER_CAPABILITIES},
+    settings=frozenset({"fake_dialect", "fake_markers"}),
     made_up=True,
     confined=True,  # it runs nothing
 )

@@ -94,28 +94,13 @@ def chosen_spec(settings: Settings) -> AgentSpec:
     return load_plugin(reference, source=source, wanted=wanted)
 
 
-def runs_codex(settings: Settings) -> bool:
-    """Whether the chosen agent runs Codex. False for a plugin that cannot be used, since no server starts with it."""
-    from codex_proxy.agents.spec import NoAgentError
-
-    try:
-        return chosen_spec(settings).uses_codex
-    except NoAgentError:
-        return False
-
-
-def is_plain_only(settings: Settings) -> bool:
-    """Whether the chosen agent has no folder, commands or sandbox. False for a plugin that cannot be used."""
-    from codex_proxy.agents.spec import NoAgentError
-
-    try:
-        return chosen_spec(settings).plain_only
-    except NoAgentError:
-        return False
-
-
 async def make_agent(context: AgentContext) -> Agent:
-    """Makes the chosen agent, which is not started yet. Raises `NoAgentError`, or `Fault` where it cannot be used."""
+    """Makes the agent that the settings ask for, or several where they have tables of them. It is not started yet.
+    Raises `NoAgentError`, or `Fault` where it cannot be used."""
+    if context.settings.agents or context.settings.upstreams:
+        from codex_proxy.agents.named import make_several
+
+        return await make_several(context)
     spec, reference = chosen_spec(context.settings), plugin_reference(context.settings)
     if reference is None:
         return await spec.make(context)

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import msgspec
 import structlog
 
 from codex_proxy.agents.base import Dialect, Ended, Reply, Step
+from codex_proxy.agents.origin_marks import OriginMarks
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.ids import Scheduler, TimerHandle
@@ -103,6 +105,8 @@ class AgentSession:
         self.turn = turn
         """The turn that the session was opened for. After `begin` it holds the settings alone, so that a kept session
         does not keep a client's texts."""
+        self.origin: OriginMarks | None = None
+        """Of an agent that is one of several: marks what only it can read."""
         self._dialect = dialect
         self._scheduler: Scheduler | None = None
         self._released: Callable[[AgentSession, bool], None] | None = None
@@ -131,6 +135,11 @@ class AgentSession:
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
         """Starts another turn on the same thread, or gives the outputs that it waits for. `new_items` are the items
         that the thread has not seen."""
+        if self.origin is not None:
+            turn, new_items = (
+                msgspec.structs.replace(turn, model=self.turn.model),
+                self.origin.own(new_items),
+            )
         self._do(self._dialect.resume, turn, new_items)
 
     def answer(self, ask_id: str, reply: Reply) -> None:
@@ -197,8 +206,8 @@ class AgentSession:
                 self.transport.send(step.writes)
             if step.close_stdin:
                 self.transport.close_stdin()
-            if self.listener is not None and (step.events or size):
-                self.listener.session_received(self, step.events, size)
+            if step.events or size:
+                self._tell(step.events, size)
         except Exception:
             log.exception("turn_broke")
             if self.listener is not None:
@@ -206,6 +215,13 @@ class AgentSession:
             self._release(finished=False)
         if self._closing:
             self._release_when_finished()
+
+    def _tell(self, events: list[Event], size: int) -> None:
+        if self.listener is None:
+            return
+        if self.origin is not None:
+            events = self.origin.on(events)
+        self.listener.session_received(self, events, size)
 
     def _release_when_finished(self) -> None:
         if self._dialect.finished or self.transport.exclusive:

@@ -10,6 +10,8 @@ import msgspec
 from codex_proxy.process.launch import ChildLimits, child_environment
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.base import Capability
     from codex_proxy.commands.checkup import Check
@@ -21,6 +23,20 @@ class NoAgentError(Exception):
     """No agent can serve. The text says what to do."""
 
 
+class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the table of one upstream says beyond the settings that there are for a single one."""
+
+    headers: Mapping[str, str] = {}
+    """Sent with every request."""
+    models: tuple[str, ...] = ()
+    """Its models: names, and patterns with `*`. Empty: those that it lists."""
+    cannot: frozenset[Capability] = frozenset()
+    refuses: frozenset[str] = frozenset()
+    """Optional fields that it answers with an error."""
+    health_interval: float | None = None
+    """Seconds between two looks at its list of models; None: as usual."""
+
+
 class AgentContext(msgspec.Struct, frozen=True):
     """What an agent is made from: the settings, the server's environment and its clock."""
 
@@ -28,6 +44,16 @@ class AgentContext(msgspec.Struct, frozen=True):
     environ: Mapping[str, str]
     """The server's environment variables. An agent from another package reads its settings from here."""
     clock: Clock
+    name: str = ""
+    """What the agent is called among several of one server; empty where it serves alone."""
+    upstream: UpstreamOptions = UpstreamOptions()
+    """Of an agent that is an upstream."""
+
+    @property
+    def state_dir(self) -> Path:
+        """The folder for what the agent keeps: of several agents each has its own."""
+        folder = self.settings.state_dir
+        return folder / "agents" / self.name if self.name else folder
 
     @property
     def child_limits(self) -> ChildLimits:

@@ -5,6 +5,7 @@ Each check says what is there, and what to do about it. Nothing is made, and no 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import stat
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
-from codex_proxy.agents.registry import chosen_spec, is_plain_only, plugin_reference, runs_codex
+from codex_proxy.agents.named import NamedAgent, context_of, is_plain_only, named_agents, runs_codex
+from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app import SystemClock
 from codex_proxy.commands.checkup import Check, Fact
@@ -28,19 +31,38 @@ from codex_proxy.protected_paths import write_conflict
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the checks of the agent that the settings choose."""
-    reference = plugin_reference(settings)
-    facts: dict[str, Fact] = {"plugin": reference}
+    """Returns the checks of every agent that the settings name; those of one of several begin with its name."""
     try:
-        spec = chosen_spec(settings)
+        agents = named_agents(settings)
     except NoAgentError as error:
-        message = str(error)
-        return [Check(name="agent plugin", status="failed", message=message, advice=message, facts=facts)]
+        failed = str(error)
+        name = "agents" if settings.agents or settings.upstreams else "agent plugin"
+        facts: dict[str, Fact] = {"plugin": plugin_reference(settings)} if name == "agent plugin" else {}
+        return [Check(name=name, status="failed", message=failed, advice=failed, facts=facts)]
     context = AgentContext(settings, environ, SystemClock())
+    if len(agents) == 1 and not agents[0].name:
+        return await _checks_of(agents[0], context)
+    checked = await asyncio.gather(*(_checks_of(each, context) for each in agents))
+    return [
+        msgspec.structs.replace(check, name=f"{each.name}: {check.name}")
+        for each, checks in zip(agents, checked, strict=True)
+        for check in checks
+    ]
+
+
+async def _checks_of(named: NamedAgent, context: AgentContext) -> list[Check]:
+    """The checks of one agent. One that cannot be made is a check that failed."""
+    spec, reference = named.spec, plugin_reference(named.settings)
+    if named.name:
+        try:
+            context = context_of(named, context.environ, context)
+        except NoAgentError as error:
+            return [Check(name="agent", status="failed", message=str(error), advice=str(error))]
     if reference is None:
         return await spec.check(context)
     message = f"{reference} is the agent {spec.name}."
-    found = Check(name="agent plugin", status="ok", message=message, facts={**facts, "agent": spec.name})
+    facts: dict[str, Fact] = {"plugin": reference, "agent": spec.name}
+    found = Check(name="agent plugin", status="ok", message=message, facts=facts)
     try:
         return [found, *await spec.check(context)]
     except Exception as error:  # noqa: BLE001  (a plugin's code may raise anything)

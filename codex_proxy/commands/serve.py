@@ -9,8 +9,10 @@ from typing import Any
 import structlog
 
 from codex_proxy import __version__
-from codex_proxy.agents.spec import NoAgentError
+from codex_proxy.agents.agent import Agent, each_of
+from codex_proxy.agents.spec import AgentSpec, NoAgentError
 from codex_proxy.app import StartError, make_server, wait_for_signal
+from codex_proxy.config import Settings
 from codex_proxy.core.faults import Fault
 
 COLLECT_AFTER = 20_000
@@ -56,42 +58,44 @@ def tune_gc() -> None:
     gc.set_threshold(COLLECT_AFTER)
 
 
+def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]:
+    """What the banner says of one agent."""
+    lines = [f"  agent      {agent.name} {agent.version}"]
+    if spec.plain_only:
+        lines.append(f"  models     {len(agent.models()) or 'any name'} (plain models: nothing runs here)")
+    else:
+        confined = f"sandbox: {settings.sandbox}"
+        sandbox = confined if spec.confined else "no sandbox: what this agent runs, runs as you"
+        lines.append(f"  workspace  {settings.workdir} ({sandbox})")
+    lines += [
+        f"  off        {feature}: this release has no {', no '.join(names)}"
+        for feature, names in agent.off.items()
+    ]
+    if agent.warning:
+        lines.append(f"  WARNING    {agent.warning}")
+    trouble = agent.trouble()
+    if trouble is not None:
+        lines.append(f"  TROUBLE    {trouble.message}")
+    return lines
+
+
 def banner(server: Any) -> str:
     """Returns the text that a person sees when the server has started."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{server.port}/v1"
     settings = server.settings
     key = " -H 'Authorization: Bearer KEY'" if settings.wants_key else ""
-    spec = server.agent_spec
-    sandbox = (
-        f"sandbox: {settings.sandbox}" if spec.confined else "no sandbox: what this agent runs, runs as you"
-    )
-    lines = [
-        f"codex-proxy {__version__} serves on {base}",
-        f"  agent      {server.agent.name} {server.agent.version}",
-    ]
-    if spec.plain_only:
-        lines.append(
-            f"  models     {len(server.agent.models()) or 'any name'} (plain models: nothing runs here)"
-        )
-    else:
-        lines.append(f"  workspace  {settings.workdir} ({sandbox})")
-    lines += [
-        f"  off        {feature}: this release has no {', no '.join(names)}"
-        for feature, names in server.agent.off.items()
-    ]
-    if server.agent.warning:
-        lines.append(f"  WARNING    {server.agent.warning}")
-    trouble = server.agent.trouble()
-    if trouble is not None:
-        lines.append(f"  TROUBLE    {trouble.message}")
+    lines = [f"codex-proxy {__version__} serves on {base}"]
+    for agent in each_of(server.agent):
+        named = server.named.get(agent.name) or next(iter(server.named.values()))
+        lines += _agent_lines(agent, named.spec, settings)
     if settings.log_content:
         lines += [
             "",
             "  *** PROMPTS AND ANSWERS ARE LOGGED (--log-content): whoever reads the log reads them.   ***",
             "  *** Meant for finding a fault. Start without it, and remove the log, when that is done. ***",
         ]
-    if spec.made_up:
+    if any(named.spec.made_up for named in server.named.values()):
         lines += [
             "",
             "  *** This is the embedded FAKE agent: its answers are made up. ***",

@@ -25,6 +25,8 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     default_effort: str | None = None
     is_default: bool = False
     owned_by: str = "codex"
+    agent: str = ""
+    """Of several agents the one whose it is; its name begins the `id`. Empty where one serves alone."""
     service_tiers: tuple[str, ...] = ()
     """What it may be served in, beside `default`, by OpenAI's names."""
     default_tier: str = "default"

@@ -218,6 +218,13 @@ class ForwardedBytes(msgspec.Struct, frozen=True, gc=False):
     deltas: int = 0
 
 
+class ServedBy(msgspec.Struct, frozen=True, gc=False):
+    """The upstream whose answer this is, by its name, and how many requests it took, those to others among them."""
+
+    upstream: str
+    attempts: int = 1
+
+
 class Notice(msgspec.Struct, frozen=True, gc=False):
     """A note for the log. `text` never holds parts of a prompt or an answer."""
 
@@ -248,6 +255,7 @@ Event: TypeAlias = (
     | RawItem
     | AccountLimitsReported
     | ForwardedBytes
+    | ServedBy
     | Notice
 )
 

@@ -55,6 +55,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Requests at once."""
     models: tuple[str, ...] = ()
     """Names of models; one with an effort (`codex-5-low`) allows that effort alone. Empty: every model."""
+    agents: tuple[str, ...] = ()
+    """Names of agents whose models may be asked for. Empty: every agent."""
     sandbox: Sandbox | None = None
     """The most that agent turns may do."""
     roots: tuple[str, ...] = ()

@@ -11,14 +11,14 @@ from aiohttp import web
 from codex_proxy.admission.admit import FieldNames
 from codex_proxy.agents.agent import serving
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLOCK, IDS, RUNS, USAGE
+from codex_proxy.http.app_keys import ADMISSION, CLOCK, IDS, RUNS, USAGE
 from codex_proxy.http.body import hints_of, parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, Source, start, start_samples, streamed, whole
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
-from codex_proxy.http.replies import agent_headers
+from codex_proxy.http.replies import agent_headers, agent_note
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
-from codex_proxy.http.turn_timings import TurnTimings
+from codex_proxy.http.turn_timings import TurnTimings, timings_of
 from codex_proxy.surfaces.chat.forward import Passing
 from codex_proxy.surfaces.chat.forwarded_answer import ForwardedAnswer
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
@@ -58,7 +58,7 @@ CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """POST /v1/chat/completions. Raises the `Fault` of a turn that failed before the first byte was sent."""
     app = request.app
-    timings = TurnTimings(app[CLOCK])
+    timings = timings_of(request)
     hints = hints_of(request)
     client = request[CLIENT]
     parsed = await parsed_from(
@@ -67,7 +67,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         lambda body, pdfs: parse(
             body,
             settings=client.chat,
-            catalog=app[CATALOG],
+            catalog=client.catalog,
             headers=hints,
             pdfs=pdfs,
             passing=partial(_passing, request),
@@ -78,7 +78,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         "stream": parsed.stream,
         "choice_count": parsed.choices,
         "mode": parsed.turn.mode,
-    }
+    } | agent_note(app[RUNS].agent, parsed.turn)
     turn = await app[ADMISSION].admit(
         parsed.turn,
         client,

@@ -437,8 +437,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         kind="read",
         summary="What the agent's account may still use, as the agent tells it.",
         description="`limits` is null, with the `reason`, where the agent has told none. No turn is run to find out. "
-        "Without a key it is for this machine only.",
-        answers={"200": ref("UsageLimits")},
+        "Without a key it is for this machine only. Of several agents it is a list.",
+        answers={"200": {"anyOf": [ref("UsageLimits"), ref("UsageLimitsList")]}},
     ),
     Endpoint(
         method="GET",
@@ -504,7 +504,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         kind="open",
         versioned=False,
         summary="Whether a turn would work.",
-        answers={"200": ref("Live"), "503": ref("Unready")},
+        answers={"200": ref("Ready"), "503": ref("Unready")},
     ),
     Endpoint(
         method="GET",

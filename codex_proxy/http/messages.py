@@ -14,15 +14,15 @@ from aiohttp import web
 from codex_proxy.admission.admit import FieldNames
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLOCK, IDS, RUNS, USAGE
+from codex_proxy.http.app_keys import ADMISSION, IDS, RUNS, USAGE
 from codex_proxy.http.body import hints_of, parsed_from, read_body
 from codex_proxy.http.endpoint import REQUEST_ID
 from codex_proxy.http.exchange import LogReader, OneRun, start, streamed, whole
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
-from codex_proxy.http.replies import agent_headers, json_response
+from codex_proxy.http.replies import agent_headers, agent_note, json_response
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
-from codex_proxy.http.turn_timings import TurnTimings
+from codex_proxy.http.turn_timings import TurnTimings, timings_of
 from codex_proxy.surfaces.messages.content import PING
 from codex_proxy.surfaces.messages.count import count_tokens
 from codex_proxy.surfaces.messages.errors import prompt_too_long
@@ -57,9 +57,10 @@ MESSAGES_OPTIONS: Final = web.AppKey("messages_options", MessagesOptions)
 async def messages(request: web.Request) -> web.StreamResponse:
     """POST /v1/messages. Raises the `Fault` of a turn that failed before the first byte was sent."""
     app = request.app
-    timings = TurnTimings(app[CLOCK])
+    timings = timings_of(request)
     parsed = await _parsed(request)
     request[NOTES] |= {"model": parsed.model_asked, "stream": parsed.stream, "mode": parsed.turn.mode}
+    request[NOTES] |= agent_note(app[RUNS].agent, parsed.turn)
     session = request.headers.get(_SESSION_HEADER, "")
     if _SESSION.fullmatch(session):
         request[NOTES]["session"] = session
@@ -92,7 +93,7 @@ _COUNTED_HERE: Final = 4 << 10
 
 async def count_message_tokens(request: web.Request) -> web.Response:
     """POST /v1/messages/count_tokens: how many tokens the request has at most. No turn is run."""
-    body, catalog = await read_body(request), request.app[CATALOG]
+    body, catalog = await read_body(request), request[CLIENT].catalog
     if len(body) <= _COUNTED_HERE:
         tokens = count_tokens(body, catalog)
     else:
@@ -112,7 +113,7 @@ async def _parsed(request: web.Request) -> ParsedMessages:
         lambda body, pdfs: parse(
             body,
             settings=client.messages,
-            catalog=app[CATALOG],
+            catalog=client.catalog,
             headers=hints,
             identity=app[RUNS].identity if keeps_state else lambda turn: "",
             pdfs=pdfs,
@@ -168,7 +169,7 @@ def _as_clients_know_it(failure: Failure, turn: Turn, request: web.Request) -> F
     """A context that is too long in Anthropic's words, by which its clients know it: they summarise it and go on."""
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure
-    return prompt_too_long(failure, prompt_tokens(turn), window_of(turn.model, request.app[CATALOG]))
+    return prompt_too_long(failure, prompt_tokens(turn), window_of(turn.model, request[CLIENT].catalog))
 
 
 def _ending(renderer: MessagesRenderer, timings: TurnTimings) -> dict[str, object]:

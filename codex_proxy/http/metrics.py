@@ -45,6 +45,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How many choices a chat answer was to have (`choice_count` in the log); None elsewhere."""
     finish_reasons: tuple[str, ...]
     """Every reason that a choice ended for; of a response, its status. Empty where it did not end."""
+    agent: str
+    """The agent of its model, of several; empty elsewhere."""
     tokens: dict[str, int]
     """The tokens by kind; empty where none were counted."""
 
@@ -129,6 +131,7 @@ def _record(request: web.Request, status: int, seconds: float, counts: EventCoun
         deltas=counts.deltas,
         choices=choices if isinstance(choices, int) else None,
         finish_reasons=_finish_reasons(notes),
+        agent=str(notes.get("agent", "")),
         tokens=_tokens(notes, counts),
     )
 

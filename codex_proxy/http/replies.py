@@ -82,3 +82,8 @@ def agent_headers(
     if turn.tools and "client_tools" in able and "plain_model" not in able:
         headers["x-codex-mode"] = "agent"
     return headers
+
+
+def agent_note(agent: Agent, turn: Turn) -> dict[str, object]:
+    """The name of the turn's agent for the log and the metrics, where there are several."""
+    return {"agent": serving(agent, turn.model).name} if agent.members else {}

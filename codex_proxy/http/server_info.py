@@ -17,23 +17,24 @@ from aiohttp import web
 
 from codex_proxy import __version__
 from codex_proxy.admission.clients import Client, model_not_allowed
+from codex_proxy.agents.agent import Agent, UpstreamState, each_of
 from codex_proxy.core.faults import STOPPING, Fault
 from codex_proxy.core.keys import digest_of
-from codex_proxy.http.app_keys import CATALOG, CLIENTS, RESPONSES, RUNS
+from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
 from codex_proxy.http.endpoint import Endpoint, asks_anthropic, served_by
 from codex_proxy.http.middleware.access import delaying_guesses, key_in
 from codex_proxy.http.middleware.forwarded import is_local
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import json_response
 from codex_proxy.surfaces.messages.models import anthropic_names, model_body, models_page, page_query
-from codex_proxy.surfaces.models import ModelCatalog, codex_list_body, list_body, one_body
+from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
 
 ENVIRONMENT: Final = web.AppKey("environment", str)
 """`prod` or `dev`: which aliases of models are listed."""
 STARTED: Final = web.AppKey("started", int)
 """When the server started, in seconds since 1970: the `created` of every model."""
-MADE_UP: Final = web.AppKey("made_up", bool)
-"""Whether the agent is the fake one, whose answers are made up."""
+MADE_UP: Final = web.AppKey("made_up", frozenset[str])
+"""The names of agents whose answers are made up, the fake one's; the empty name is of one that serves alone."""
 
 KEYS_TROUBLE: Final = (
     "The keys file cannot be read: the keys in force are older. The log and `codex-proxy doctor` say why."
@@ -68,7 +69,8 @@ async def list_models(request: web.Request) -> web.Response:
     there are none it gets OpenAI's list, which makes it fall back to the models that it brings along. Clients of
     Anthropic's API get their list, page by page.
     """
-    catalog, client = request.app[CATALOG], request[CLIENT]
+    client = request[CLIENT]
+    catalog = client.catalog
     if asks_anthropic(request):
         return json_response(_anthropic_models(request))
     if "client_version" in request.query:
@@ -77,33 +79,31 @@ async def list_models(request: web.Request) -> web.Response:
         if own["models"]:
             return json_response(own)
     body = list_body(catalog, request.app[ENVIRONMENT], request.app[STARTED])
-    body["data"] = [entry for entry in body["data"] if client.lists(entry["id"], catalog)]
+    body["data"] = [entry for entry in body["data"] if client.lists(entry["id"])]
     return json_response(body)
 
 
 async def one_model(request: web.Request) -> web.Response:
     """GET /v1/models/{id}: one model. Raises `Fault`: MODEL_NOT_FOUND, or NOT_ALLOWED by the key."""
-    catalog, name = request.app[CATALOG], request.match_info["id"]
-    if not request[CLIENT].lists(name, catalog):
+    client, name = request[CLIENT], request.match_info["id"]
+    if not client.lists(name):
         raise model_not_allowed(name)
     made = model_body if asks_anthropic(request) else one_body
-    return json_response(made(name, catalog, request.app[STARTED]))
+    return json_response(made(name, client.catalog, request.app[STARTED]))
 
 
 def _anthropic_models(request: web.Request) -> dict[str, Any]:
-    catalog, query = request.app[CATALOG], request.query
+    client, query = request[CLIENT], request.query
     names = [
-        name
-        for name in anthropic_names(catalog, request.app[ENVIRONMENT])
-        if _is_listed(request[CLIENT], name, catalog)
+        name for name in anthropic_names(client.catalog, request.app[ENVIRONMENT]) if _is_listed(client, name)
     ]
     page = page_query(query.get("limit"), query.get("after_id"), query.get("before_id"))
-    return models_page(names, page, catalog, request.app[STARTED])
+    return models_page(names, page, client.catalog, request.app[STARTED])
 
 
-def _is_listed(client: Client, name: str, catalog: ModelCatalog) -> bool:
+def _is_listed(client: Client, name: str) -> bool:
     try:
-        return client.lists(name, catalog)
+        return client.lists(name)
     except Fault:
         return False  # an alias that leads nowhere
 
@@ -114,24 +114,28 @@ async def root(_: web.Request) -> web.Response:
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """GET /healthz: what serves here, and whether a turn would work."""
+    """GET /healthz: which agents serve here, and whether a turn would work."""
     runs, made_up = request.app[RUNS], request.app[MADE_UP]
-    agent = runs.agent
-    trouble = agent.trouble()
-    about: dict[str, object] = {"name": agent.name, "fake": made_up}
-    body: dict[str, object] = {"status": "ok" if trouble is None else "degraded", "agent": about}
-    if await _may_see_details(request):
-        about["version"] = agent.version
-        if agent.off:
-            about["off"] = agent.off
-        if agent.warning:
-            body["warning"] = agent.warning
+    in_detail = await _may_see_details(request)
+    found = {agent.name: _about(agent, request, in_detail=in_detail) for agent in each_of(runs.agent)}
+    about = next(iter(found.values()))
+    troubles = [each["trouble"] for each in found.values() if "trouble" in each]
+    body: dict[str, object] = {"status": "degraded" if troubles else "ok"}
+    if runs.agent.members:
+        body["agents"] = list(found.values())
+    else:
+        about.pop("trouble", None)
+        body["agent"] = about
+    if in_detail:
+        warnings = [agent.warning for agent in each_of(runs.agent) if agent.warning]
+        if warnings:
+            body["warning"] = " ".join(warnings)
         body["version"] = __version__
         body["turns"] = {"running": runs.running, "queued": runs.queued}
     if made_up:
         body["warning"] = "The embedded fake agent serves: its answers are made up."
-    if trouble is not None:
-        body["trouble"] = trouble.unquoted if "turns" in body else AGENT_TROUBLE
+    if troubles:
+        body["trouble"] = troubles[0]
     if request.app[CLIENTS].trouble is not None:
         body["status"] = "degraded"
         body["keys"] = KEYS_TROUBLE
@@ -139,6 +143,22 @@ async def healthz(request: web.Request) -> web.Response:
         body["status"] = "degraded"
         body["store"] = STORE_TROUBLE
     return json_response(body)
+
+
+def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, object]:
+    """What is told of one agent. Strangers learn its name, and whether it works."""
+    made_up = request.app[MADE_UP]
+    about: dict[str, object] = {"name": agent.name, "fake": bool(made_up & {agent.name, ""})}
+    trouble = agent.trouble()
+    if in_detail:
+        about["version"] = agent.version
+        if agent.off:
+            about["off"] = agent.off
+        if isinstance(agent, UpstreamState) and agent.breaker_state is not None:
+            about["breaker"] = agent.breaker_state
+    if trouble is not None:
+        about["trouble"] = trouble.unquoted if in_detail else AGENT_TROUBLE
+    return about
 
 
 async def _may_see_details(request: web.Request) -> bool:
@@ -164,7 +184,7 @@ async def livez(_: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """GET /readyz: 503 with the reason where a turn would not work."""
+    """GET /readyz: 503 with the reason where no turn would work. Of several agents it names those that do not."""
     runs = request.app[RUNS]
     if runs.draining:
         return json_response({"status": "unready", "reason": STOPPING.message}, 503)
@@ -174,7 +194,8 @@ async def readyz(request: web.Request) -> web.Response:
         return json_response({"status": "unready", "reason": reason}, 503)
     if not await _can_store(request):
         return json_response({"status": "unready", "reason": STORE_TROUBLE}, 503)
-    return json_response({"status": "ok"})
+    without = [agent.name for agent in each_of(runs.agent) if agent.trouble() is not None]
+    return json_response({"status": "ok", "without": without} if without else {"status": "ok"})
 
 
 async def _can_store(request: web.Request) -> bool:

@@ -4,8 +4,10 @@ server. Source: docs/contract.md#streams.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+
+from aiohttp import web
 
 from codex_proxy.core.events import (
     VISIBLE,
@@ -16,6 +18,7 @@ from codex_proxy.core.events import (
     OutputDelta,
     ReasoningDelta,
     RefusalDelta,
+    ServedBy,
     TextDelta,
     TurnEnded,
     Usage,
@@ -23,6 +26,8 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.ids import Clock
 from codex_proxy.core.items import McpTools
+from codex_proxy.http.app_keys import CLOCK
+from codex_proxy.http.middleware.request_context import NOTES, REPLY_HEADERS
 from codex_proxy.surfaces.chat.render import StreamMetrics
 
 DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
@@ -64,11 +69,13 @@ EVENT_COUNTS: ContextVar[EventCounts | None] = ContextVar("event_counts", defaul
 class TurnTimings:
     """Measures a turn from the arrival of its request on, which is when this is made."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, told: Callable[[ServedBy], None] | None = None) -> None:
+        """`told` is called with the upstream that answers, as soon as that is known."""
         self._clock = clock
         self._began = clock.monotonic()
         self._first: float | None = None
         self._counts = EVENT_COUNTS.get()
+        self._told = told
         self.ended_by: str | None = None
         """The agent's event that gave the finish reason."""
 
@@ -76,6 +83,8 @@ class TurnTimings:
         """Takes a batch of events, before it is rendered. A turn's end is the last of its events."""
         if self._counts is not None:
             self._counts.count(events)
+        if self._told is not None and ServedBy in map(type, events):
+            self._told(next(event for event in events if isinstance(event, ServedBy)))
         if self._first is None and any(map(_shows, events)):
             self._first = self._clock.monotonic()
         if events and isinstance(events[-1], TurnEnded):
@@ -93,3 +102,14 @@ class TurnTimings:
             return StreamMetrics()
         passed = self._clock.monotonic() - self._first
         return StreamMetrics(self.first_ms, round(tokens / passed, 2) if passed > 0 else None)
+
+
+def timings_of(request: web.Request) -> TurnTimings:
+    """Measures the request's turn. The upstream that answers, of several, gets into its headers and its log line."""
+
+    def served_by(event: ServedBy) -> None:
+        request[REPLY_HEADERS]["x-codex-upstream"] = event.upstream
+        request[REPLY_HEADERS]["x-codex-attempts"] = str(event.attempts)
+        request[NOTES] |= {"upstream": event.upstream, "attempts": event.attempts}
+
+    return TurnTimings(request.app[CLOCK], served_by)

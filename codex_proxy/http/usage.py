@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Any, Final
 
 from aiohttp import web
 
+from codex_proxy.agents.agent import Agent, each_of
 from codex_proxy.http.app_keys import CLOCK, RUNS, USAGE
-from codex_proxy.http.middleware.request_context import OWNER
+from codex_proxy.http.middleware.request_context import CLIENT, OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.usage import UsageQuery
@@ -59,9 +61,16 @@ async def usage(request: web.Request) -> web.Response:
 async def limits(request: web.Request) -> web.Response:
     """GET /v1/usage/limits: what the agent's account may still use. The agent is asked where it has reported nothing,
     or nothing new."""
-    agent = request.app[RUNS].agent
-    if agent.limits.due(NEW_SECONDS):
-        await agent.ask_limits()
+    whole, now = request.app[RUNS].agent, request.app[CLOCK].epoch()
+    allowed = request[CLIENT].catalog.members
+    agents = [agent for agent in each_of(whole) if not whole.members or agent.name in allowed]
+    await asyncio.gather(*(agent.ask_limits() for agent in agents if agent.limits.due(NEW_SECONDS)))
+    told = [_limits_of(agent, now) for agent in agents]
+    if not whole.members:
+        return json_response(told[0])
+    return json_response({"object": "list", "data": told})
+
+
+def _limits_of(agent: Agent, now: float) -> dict[str, Any]:
     known, age = agent.limits.newest()
-    now = request.app[CLOCK].epoch()
-    return json_response(limits_object(agent.name, known, told_at=now - age, now=now, reason=NO_LIMITS_YET))
+    return limits_object(agent.name, known, told_at=now - age, now=now, reason=NO_LIMITS_YET)

@@ -249,7 +249,7 @@ class _Connection:
         return parse(
             msgspec.json.encode(body),
             settings=self._client.responses,
-            catalog=self._responses.catalog,
+            catalog=self._client.catalog,
             headers=hints_of(self._request),
             pdfs=pdfs,
         )

@@ -252,11 +252,13 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
         recovery = msgspec.json.decode(found.recovery, type=Recovery)
         hints = RequestHints(mode=recovery.mode, workdir=recovery.workdir, activity=recovery.activity)
 
+        client = service.clients.named(found.owner)
+
         async def parsed_again(pdfs: PdfTexts | None) -> ParsedResponse:
             return parse(
                 recovery.body.encode(),
-                settings=service.clients.named(found.owner).responses,
-                catalog=service.catalog,
+                settings=client.responses,
+                catalog=client.catalog,
                 headers=hints,
                 pdfs=pdfs,
             )

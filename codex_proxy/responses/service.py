@@ -19,7 +19,6 @@ from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.store.base import PendingWebhook, Store
 from codex_proxy.store.health import WriteCheck
 from codex_proxy.store.usage_recorder import UsageRecorder
-from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.responses.profile import Profile
 from codex_proxy.workers.pdf_reader import PdfReader
 
@@ -96,7 +95,6 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     admission: Admission
     """What every turn passes before it starts."""
     clients: Clients
-    catalog: ModelCatalog
     clock: Clock
     ids: IdSource
     usage: UsageRecorder

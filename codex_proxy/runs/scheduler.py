@@ -91,6 +91,7 @@ class RunScheduler:
         kept: IdleLimits | None = None,
         owners: Callable[[], int] = lambda: 1,
         epoch: Callable[[], float] = time.time,
+        deadlines_of: Callable[[Turn], Deadlines] | None = None,
     ) -> None:
         """`owners` tells how many owners of turns there may be: with several, none of them gets every slot. `epoch`:
         seconds since 1970."""
@@ -101,7 +102,7 @@ class RunScheduler:
         self.checks = SchemaChecks()
         """Checks schemas, and the model's texts against them."""
         self._limits = limits
-        self._deadlines = deadlines
+        self._deadlines = deadlines_of or (lambda _: deadlines)
         self._slots = Slots(limits.running, owners)
         self._runs: dict[Run, _Started] = {}
         self._clean_ups: set[asyncio.Task[None]] = set()
@@ -161,7 +162,7 @@ class RunScheduler:
         context = copy_context()
         calls = ServerCalls(runner, lambda work: self._clean_up(work, context))
         run = Run(
-            turn, started.attempt, loop, self._deadlines, self,
+            turn, started.attempt, loop, self._deadlines(turn), self,
             client=owner, calls=calls, most=self._limits.size,
             keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities,
         )  # fmt: skip
@@ -296,12 +297,17 @@ class RunScheduler:
             started.slot.give_back()
 
     def _begin_session(self, run: Run, session: AgentSession) -> None:
-        session.claim(run, asyncio.get_running_loop(), self._released)
+        name = self.agent_of(run.turn).name
+        session.claim(
+            run,
+            asyncio.get_running_loop(),
+            lambda session, finished: self._released(session, finished, name),
+        )
         run.begin_session(session)
 
-    def _released(self, session: AgentSession, finished: bool) -> None:
+    def _released(self, session: AgentSession, finished: bool, agent: str) -> None:
         if not finished:
-            log.warning("agent_did_not_finish", agent=self.agent_of(session.turn).name)
+            log.warning("agent_did_not_finish", agent=agent)
         self._clean_up(self.agent.release(session, finished=finished))
 
     # --- slots ----------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ docs/wire-rules.md#lists-and-stored-objects.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol
 
@@ -31,6 +32,9 @@ _MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
 _CLAUDE: Final = "claude-"
 _ANY: Final = "*"
 """In an operator's alias: any letters, or none."""
+_MAX_COMPARED: Final = 100
+SEPARATOR: Final = "/"
+"""Between the name of one of several agents and its own name of a model."""
 _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends here
 
 
@@ -43,7 +47,20 @@ class ModelSource(Protocol):
     """An agent, as far as it knows which models there are now."""
 
     @property
+    def name(self) -> str: ...
+
+    @property
     def any_model(self) -> bool: ...
+
+    @property
+    def off(self) -> Mapping[str, tuple[str, ...]]:
+        """What this release of its program cannot do."""
+        ...
+
+    @property
+    def members(self) -> Mapping[str, ModelSource]:
+        """The agents that it holds, by name; empty for one that serves alone. Models of theirs are `NAME/MODEL`."""
+        ...
 
     def models(self) -> tuple[AgentModel, ...]: ...
 
@@ -52,9 +69,10 @@ class ModelCatalog:
     """The models that can be asked for. `aliases` are the operator's; `any_model`: the provider takes other names.
 
     `source` tells the models where they may change; else they are those that are given. `default_model` is what
-    `codex-5` means; empty: the agent's own default. `off`: what the agent cannot do because of its program's release.
-    `other_tiers`: the service tiers of models that are not listed. `advice`: a further sentence for whoever asks for a
-    model that does not exist. `lists_codex`: `codex-5` and its like are listed; they are known even where they are not.
+    `codex-5` means; empty: the agent's own default. `defaults`: the same for each of several agents, by its name.
+    `plain`: those of them that are never more than a plain model. `other_tiers`: the service tiers of models that are
+    not listed. `advice`: a further sentence for whoever asks for a model that does not exist. `lists_codex`: `codex-5`
+    and its like are listed; they are known even where they are not. `only`: the agents that it is about; None: all.
     """
 
     def __init__(
@@ -65,56 +83,122 @@ class ModelCatalog:
         any_model: bool = False,
         source: ModelSource | None = None,
         default_model: str = "",
-        off: tuple[str, ...] = (),
+        defaults: Mapping[str, str] | None = None,
+        plain: Collection[str] = (),
         other_tiers: tuple[str, ...] = (),
         advice: str = "",
         lists_codex: bool = True,
+        only: frozenset[str] | None = None,
     ) -> None:
         self._models = models
         self._any_model = any_model
         self._source = source
         self.aliases = aliases
         self.default_model = default_model
-        self.off = off
+        self.defaults = defaults or {}
+        self.plain = frozenset(plain)
         self.other_tiers = other_tiers
         self.advice = advice
         self.lists_codex = lists_codex
+        self.only = only
+        self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
+        """All models of the source, and those of them that it is about."""
+        self._names: tuple[object, Names] | None = None
 
     @property
     def models(self) -> tuple[AgentModel, ...]:
-        """The models that there are now."""
-        return self._models if self._source is None else self._source.models()
+        """Those that there are now. The same object as long as they are the same."""
+        found = self._models if self._source is None else self._source.models()
+        if self.only is None:
+            return found
+        if self._filtered[0] is not found:
+            self._filtered = (found, tuple(model for model in found if model.agent in self.only))
+        return self._filtered[1]
 
     @property
     def any_model(self) -> bool:
-        """Whether names that are not listed are passed on for the provider to judge."""
+        """Names that are not listed are judged by the provider."""
         return self._any_model if self._source is None else self._source.any_model
+
+    @property
+    def members(self) -> dict[str, ModelSource]:
+        """The agents that models are asked of by name, the default one first; empty where one serves alone."""
+        members = {} if self._source is None else self._source.members
+        return {name: each for name, each in members.items() if self.only is None or name in self.only}
+
+    @property
+    def names(self) -> Names:
+        """The names in force, looked up anew only where something has changed."""
+        models, members = self.models, self.members
+        state = (self.any_model, tuple((name, each.any_model) for name, each in members.items()))
+        known = self._names
+        if known is None or known[1].models is not models or known[0] != state:
+            known = self._names = (state, Names(self, models, members))
+        return known[1]
+
+    def off(self, model: str) -> tuple[str, ...]:
+        """What the agent of a model cannot do because of its program's release."""
+        if self._source is None:
+            return ()
+        member = self.members.get(model.partition(SEPARATOR)[0])
+        return tuple((self._source if member is None else member).off)
+
+    def limited_to(self, agents: Collection[str]) -> ModelCatalog:
+        """The catalog of a server that has only these agents, for whoever may ask no others."""
+        if not self.members and self._source is not None and self._source.name in agents:
+            return self
+        first = next((name for name in self.members if name in agents), None)
+        keeps_default = first is not None and self.default_model.startswith(f"{first}{SEPARATOR}")
+        return ModelCatalog(
+            models=self._models,
+            aliases=self.aliases,
+            any_model=self._any_model,
+            source=self._source,
+            default_model=self.default_model if keeps_default else "",
+            defaults=self.defaults,
+            plain=self.plain,
+            other_tiers=self.other_tiers,
+            advice=self.advice,
+            lists_codex=self.lists_codex,
+            only=frozenset(agents),
+        )
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """The model, effort and mode that a name means. `agent_model` is empty where the agent takes its default."""
+    """`agent_model` is empty where the agent is to take its default."""
 
     agent_model: str
     effort: str | None = None
     mode: Mode | None = None
+    plain: bool = False
+    """Its agent is never more than a plain model."""
 
 
-class _Names:
-    """The models by their names in lower case."""
+class Names:
+    """What is asked for by name at one moment, by lower-case name. Of several agents a model has its full name, and the
+    one without the agent's where no other agent has it too; an agent's name means its default model."""
 
-    def __init__(self, catalog: ModelCatalog) -> None:
+    def __init__(
+        self, catalog: ModelCatalog, models: tuple[AgentModel, ...], members: Mapping[str, ModelSource]
+    ) -> None:
+        self.models = models
+        self.default = default_of(catalog)
+        self._any_model = catalog.any_model
         self._operator = {name.lower(): target for name, target in catalog.aliases if _ANY not in name}
         self._patterns = [(name.lower(), target) for name, target in catalog.aliases if _ANY in name]
-        self._models = {model.id.lower(): model.id for model in catalog.models}
+        self._models = {model.id.lower(): model.id for model in models}
         self._builtin: dict[str, str | None] = {}
         for base in ("codex-5", "codev-5"):
             self._builtin[base] = None
             self._builtin.update({f"{base}-{effort}": effort for effort in _ALIAS_EFFORTS})
-        self._default = default_of(catalog)
-        self._any_model = catalog.any_model
+        self._agents = {name.lower(): default_model_of(catalog, name) for name in members}
+        self._short: dict[str, list[str]] = {}
+        for model in models if members else ():
+            self._short.setdefault(model.id.partition(SEPARATOR)[2].lower(), []).append(model.id)
 
     def find(self, name: str, depth: int = 0) -> Resolved | None:
-        """Looks up a name as written, else without its effort suffix."""
+        """Looks a name up: as it is written, else without its effort suffix. Raises `Fault` INVALID_REQUEST for one
+        that several agents have."""
         name = name.lower()
         found = self._as_written(name, depth)
         if found is not None:
@@ -132,9 +216,17 @@ class _Names:
                 return self._target(target, 0)
         return None
 
+    def like(self, name: str) -> list[str]:
+        """Up to three names that are like this one, which there is not."""
+        known = {**{short: ids[0] for short, ids in self._short.items()}, **self._models}
+        near = difflib.get_close_matches(name.lower()[:_MAX_COMPARED], known, n=3)
+        return list(dict.fromkeys(known[each] for each in near))
+
     def _target(self, target: str, depth: int) -> Resolved | None:
         found = self.find(target, depth + 1)
-        return Resolved(target) if found is None and self._any_model else found
+        if found is None and (self._any_model or target.partition(SEPARATOR)[0].lower() in self._agents):
+            return Resolved(target)
+        return found
 
     def _as_written(self, name: str, depth: int) -> Resolved | None:
         if name in self._operator and depth < _ALIAS_DEPTH:
@@ -143,8 +235,20 @@ class _Names:
                 return found
         if name in self._models:
             return Resolved(self._models[name])
+        short = self._short.get(name, ())
+        if len(short) > 1:
+            named = ", ".join(f"'{each}'" for each in short)
+            raise bad_request(
+                f"The model '{excerpt(name)}' is one of several agents: ask for {named}.",
+                "model",
+                "ambiguous_model",
+            )
+        if short:
+            return Resolved(short[0])
+        if name in self._agents:
+            return Resolved(self._agents[name])
         if name in self._builtin:
-            return Resolved(self._default, self._builtin[name])
+            return Resolved(self.default, self._builtin[name])
         return None
 
 
@@ -176,9 +280,12 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
 
 
 def default_of(catalog: ModelCatalog) -> str:
-    """Returns the agent's name of the default model; empty where only the agent knows it."""
+    """The agent's name of the default model; empty where only the agent knows."""
     if catalog.default_model:
         return catalog.default_model
+    first = next(iter(catalog.members), None)
+    if first is not None:
+        return default_model_of(catalog, first)
     return next((model.id for model in catalog.models if model.is_default), "")
 
 
@@ -188,30 +295,61 @@ def window_of(model: str, catalog: ModelCatalog) -> int | None:
     return next((each.context_window for each in catalog.models if each.id == model), None)
 
 
+def default_model_of(catalog: ModelCatalog, agent: str) -> str:
+    """The full name of the default model of one of several agents; `AGENT/` where only the agent knows it."""
+    named = catalog.defaults.get(agent)
+    if named is None:
+        named = next((model.id for model in catalog.members[agent].models() if model.is_default), "")
+    return f"{agent}{SEPARATOR}{named}"
+
+
 def resolve(name: str, catalog: ModelCatalog) -> Resolved:
-    """Returns the model, effort and mode that `name` means. Raises `Fault` MODEL_NOT_FOUND."""
+    """Finds the model, effort and mode that `name` stands for. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for
+    a name that several agents have. Both name what there is instead."""
     if name.isspace():
         raise bad_request(
             "Invalid 'model': blank string. GET /v1/models lists the names.", "model", "empty_string"
         )
-    names = _Names(catalog)
-    found = names.find(name)
-    if found is not None:
-        return found
+    names = catalog.names
     base, mode = split_mode(name)
-    found = names.find(base) if mode else None
-    if found is None and base.lower().startswith(_CLAUDE):
-        found = names.find(base[len(_CLAUDE) :])
+    found = names.find(name)
     if found is None:
-        found = names.find_pattern(base)
-    if found is not None:
-        return msgspec.structs.replace(found, mode=mode or found.mode)
-    if catalog.any_model and base:
-        return Resolved(base, mode=mode)
-    raise Fault(
+        found = names.find(base) if mode else None
+        if found is None and base.lower().startswith(_CLAUDE):
+            found = names.find(base[len(_CLAUDE) :])
+        if found is None:
+            found = names.find_pattern(base)
+        if found is None and base:
+            found = _unlisted(base, catalog)
+        if found is not None and mode:
+            found = msgspec.structs.replace(found, mode=mode)
+    if found is None:
+        raise _not_found(name, names.like(base) if catalog.members else (), catalog)
+    agent = found.agent_model.partition(SEPARATOR)[0]
+    return msgspec.structs.replace(found, plain=True) if agent in catalog.plain else found
+
+
+def _unlisted(name: str, catalog: ModelCatalog) -> Resolved | None:
+    """A model that is not listed, where its agent takes any name. Of several agents it is named with the agent's."""
+    if catalog.any_model:
+        return Resolved(name)
+    agent, _, own = name.partition(SEPARATOR)
+    member = catalog.members.get(agent.lower())
+    if member is None or not own or not member.any_model:
+        return None
+    return Resolved(f"{agent.lower()}{SEPARATOR}{own}")
+
+
+def _not_found(name: str, like: Sequence[str], catalog: ModelCatalog) -> Fault:
+    near = f" Is {' or '.join(repr(each) for each in like)} meant?" if like else ""
+    open_ended = [agent for agent, member in catalog.members.items() if member.any_model]
+    if open_ended:
+        near += f" For any model of {' or '.join(open_ended)} write {open_ended[0]}{SEPARATOR}MODEL."
+    return Fault(
         Failure(
             kind=FaultKind.MODEL_NOT_FOUND,
             message=f"The model '{excerpt(name)}' does not exist here. GET /v1/models lists the names that do."
+            + near
             + catalog.advice,
             param="model",
         )
@@ -265,8 +403,11 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
     """One entry, under the name that was asked for. Raises `Fault` MODEL_NOT_FOUND."""
     resolved = resolve(name, catalog)
     entry: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
-    if catalog.off:
-        entry["off"] = list(catalog.off)
+    off = catalog.off(resolved.agent_model)
+    if off:
+        entry["off"] = list(off)
+    if catalog.members:
+        entry["agent"] = resolved.agent_model.partition(SEPARATOR)[0]
     model = next((model for model in catalog.models if model.id == resolved.agent_model), None)
     if model is None:
         return entry

@@ -9,7 +9,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from openai import AsyncOpenAI
 
-from codex_proxy.http.app_keys import CATALOG
+from codex_proxy.http.app_keys import CATALOG, CLIENTS
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.server import application
@@ -66,7 +66,8 @@ async def test_codex_as_a_client_gets_the_agents_own_entries_in_its_own_shape(pr
     app.update(proxy.app)
     catalog = app[CATALOG]
     with_native = tuple(msgspec.structs.replace(model, native=native) for model in catalog.models)
-    app[CATALOG] = ModelCatalog(models=with_native)
+    clients = app[CLIENTS]
+    clients.everybody = msgspec.structs.replace(clients.everybody, catalog=ModelCatalog(models=with_native))
     add_endpoints(app, ENDPOINTS)
     async with TestClient(TestServer(app)) as client:
         reply = await client.get("/v1/models?client_version=0.163.0")

@@ -46,7 +46,7 @@ async def started(
     parsed = parse(
         json.dumps(body).encode(),
         settings=service.clients.everybody.responses,
-        catalog=service.catalog,
+        catalog=service.clients.everybody.catalog,
         headers=RequestHints(),
     )
     prepared = await prepare(service, parsed, "local", id=service.ids.new("resp_"), created=1.0, wait=None)

@@ -102,6 +102,7 @@ def _spec(preset: Preset, summary: str) -> AgentSpec:
         capabilities=CAPABILITIES,
         family="ACP",
         confined=preset.sandboxed,
+        settings=frozenset({"agent_command", "agent_env", "agent_usage", "agent_unconfined", "child_env"}),
     )
 
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 Dialect = Literal["codex-app-server", "codex-proto", "codex-exec"]
 """The agents that run Codex, one for each of its protocols."""
 
+CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "codex_lite", "child_env"})
+"""What each Codex of several may have for itself."""
+
 NO_CODEX = (
     "No Codex was found. Install it (`npm install -g @openai/codex`, or the extra `codex-openai-proxy[codex]`), "
     "give its path with --codex-bin, or try the embedded fake agent with --agent fake."
@@ -157,7 +160,7 @@ async def _make(context: AgentContext) -> Agent:
     version = await find_version(program, environment)
 
     async def check() -> BinaryCheck:
-        state = context.settings.state_dir
+        state = context.state_dir
         make_folder(state)
         return await check_binary(program, str(state), environment)
 
@@ -186,4 +189,5 @@ AUTO = AgentSpec(
     check=check_with("auto"),
     confined=True,
     uses_codex=True,
+    settings=CODEX_SETTINGS,
 )

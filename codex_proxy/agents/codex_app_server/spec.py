@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from codex_proxy.agents.codex.spec import check_with, codex_program
+from codex_proxy.agents.codex.spec import CODEX_SETTINGS, check_with, codex_program
 from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
@@ -76,9 +76,9 @@ def _places(context: AgentContext) -> CodexPlaces:
 
     program, settings = codex_program(context), context.settings
     try:
-        make_folder(settings.state_dir)
+        make_folder(context.state_dir)
     except OSError as error:
-        raise misconfigured(f"the state folder {settings.state_dir} cannot be made: {error}") from error
+        raise misconfigured(f"the state folder {context.state_dir} cannot be made: {error}") from error
     try:
         policy = workspace_write_policy(settings, context.environ)
     except ConfigError as error:
@@ -92,7 +92,7 @@ def _places(context: AgentContext) -> CodexPlaces:
     return CodexPlaces(
         program,
         str(settings.codex_home),
-        str(settings.state_dir),
+        str(context.state_dir),
         str(settings.workdir),
         policy=policy,
         unreadable=unreadable_paths(settings),
@@ -128,4 +128,6 @@ SPEC = AgentSpec(
     capabilities=CAPABILITIES,
     confined=True,
     uses_codex=True,
+    settings=CODEX_SETTINGS
+    | {"app_server_processes", "app_server_max_age", "app_server_max_turns", "app_server_max_memory"},
 )

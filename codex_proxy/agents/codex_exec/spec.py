@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from codex_proxy.agents.codex.spec import NO_EXEC, check_with, codex_program, lacks_for_exec
+from codex_proxy.agents.codex.spec import CODEX_SETTINGS, NO_EXEC, check_with, codex_program, lacks_for_exec
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         any_model=True,
         warning=warning,
     )
-    state, agent_env = str(settings.state_dir), setup.agent.env
+    state, agent_env = str(context.state_dir), setup.agent.env
     return CodexExecAgent(spec, command, state, lambda: missing_sign_in(settings, setup.provider, agent_env))
 
 
@@ -79,10 +79,10 @@ async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecS
     version, missing = await find_version(program, base), await lacks_for_exec(program, base)
     if missing:
         raise misconfigured(NO_EXEC.format(version=version, missing=missing))
-    state = str(settings.state_dir)
+    state = str(context.state_dir)
     try:
         policy = workspace_write_policy(settings, context.environ)
-        make_folder(settings.state_dir)
+        make_folder(context.state_dir)
         remove_left_homes(state)
         with private_home(state) as home:
             command = (program, "exec", "--skip-git-repo-check")
@@ -123,4 +123,5 @@ SPEC = AgentSpec(
     capabilities=CAPABILITIES,
     confined=True,
     uses_codex=True,
+    settings=CODEX_SETTINGS,
 )

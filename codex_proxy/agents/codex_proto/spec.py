@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from codex_proxy.agents.codex.spec import NO_PROTO, check_with, codex_program, provider_of, speaks_proto
+from codex_proxy.agents.codex.spec import (
+    CODEX_SETTINGS,
+    NO_PROTO,
+    check_with,
+    codex_program,
+    provider_of,
+    speaks_proto,
+)
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
 if TYPE_CHECKING:
@@ -110,4 +117,5 @@ SPEC = AgentSpec(
     capabilities=CAPABILITIES,
     confined=True,
     uses_codex=True,
+    settings=CODEX_SETTINGS,
 )

@@ -18,9 +18,9 @@ from codex_proxy.agents.openai_chat.client import UpstreamClient, failure_of
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
 from codex_proxy.agents.openai_chat.failures import ErrorReader
 from codex_proxy.agents.openai_chat.forwarding import Forwarding
-from codex_proxy.agents.openai_chat.model_list import models_in
+from codex_proxy.agents.openai_chat.model_list import models_in, models_of
 from codex_proxy.agents.openai_chat.transport import HttpTransport
-from codex_proxy.agents.openai_chat.upstream import CAPABILITIES, NAME, Upstream
+from codex_proxy.agents.openai_chat.upstream import NAME, Upstream
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
@@ -60,29 +60,29 @@ class OpenAIChatAgent:
 
     name = NAME
     version = __version__
-    capabilities = CAPABILITIES
     off: Mapping[str, tuple[str, ...]] = {}
     members: Mapping[str, Agent] = {}
     warning = ""
 
     def __init__(self, upstream: Upstream, clock: Clock) -> None:
         self.limits = NewestLimits()
+        self.capabilities = upstream.capabilities
         self._upstream = upstream
         self._clock = clock
         self._client = UpstreamClient(upstream)
         self._errors = ErrorReader(upstream.secrets, clients_key=upstream.clients_key)
-        self._refused: set[str] = set()
+        self._refused: set[str] = set(upstream.refuses)
         """The optional fields that the upstream does not take."""
         self._id = uuid.uuid4().hex[:12]
         """By which a request that comes back is known."""
-        self._models: tuple[AgentModel, ...] = ()
+        self._models = models_of(upstream.models, ())
         self._trouble: Failure | None = None
         self._transports: set[HttpTransport] = set()
         self._watch: asyncio.Task[None] | None = None
 
     @property
     def any_model(self) -> bool:
-        """True while the upstream tells no list: then it judges names itself."""
+        """True while there is no list, neither the operator's nor the upstream's: then it judges names itself."""
         return not self._models
 
     async def start(self) -> None:
@@ -157,7 +157,8 @@ class OpenAIChatAgent:
 
     async def _look_again(self) -> None:
         while True:
-            await asyncio.sleep(MODELS_SECONDS if self._trouble is None else RETRY_SECONDS)
+            usual = self._upstream.health_interval or MODELS_SECONDS
+            await asyncio.sleep(usual if self._trouble is None else min(usual, RETRY_SECONDS))
             await self._look()
 
     async def _look(self) -> None:
@@ -178,7 +179,9 @@ class OpenAIChatAgent:
             return failure_of(error)
         if status == 200:
             with contextlib.suppress(TypeError):
-                self._models = models_in(body) or ()
+                found = models_of(self._upstream.models, models_in(body) or ())
+                if found != self._models:  # who has looked names up in them need not do so again
+                    self._models = found
             return None
         if status in (404, 405, 501):
             return None

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Final
+
+import msgspec
 
 from codex_proxy.core.account import AgentModel
 
@@ -47,4 +51,20 @@ def _window_of(model: dict[str, Any]) -> int | None:
     )
     return next(
         (each for each in found if isinstance(each, int) and not isinstance(each, bool) and each > 0), None
+    )
+
+
+def models_of(wanted: Sequence[str], listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
+    """The models that are served: those that the operator has named, listed or not, and those listed that fit a pattern
+    of theirs with a `*`. All that are listed, where nothing is wanted. The first is the default."""
+    if not wanted:
+        return tuple(listed)
+    known = {model.id: model for model in listed}
+    found: dict[str, AgentModel] = {}
+    for name in wanted:
+        fitting = [id for id in known if fnmatchcase(id, name)] if "*" in name else [name]
+        for id in fitting:
+            found.setdefault(id, known.get(id) or AgentModel(id=id, owned_by="upstream"))
+    return tuple(
+        msgspec.structs.replace(model, is_default=not index) for index, model in enumerate(found.values())
     )

@@ -21,6 +21,12 @@ CLIENTS_KEY: Final = "client"
 ADAPTERS_URL: Final = "OPENAI_BASE_URL_INTERNAL"
 """open-responses-server's name for the address, beside which its name for the key counts."""
 ADAPTERS_KEY: Final = "OPENAI_API_KEY"
+UPSTREAM_SETTINGS: Final = frozenset(
+    {
+        *("upstream_url", "upstream_key", "upstream_key_file", "upstream_ca_file"),
+        *("upstream_connect_timeout", "upstream_first_byte_timeout", "upstream_idle_timeout"),
+    }
+)
 _MAX_KEY_CHARS: Final = 10_000
 
 
@@ -93,6 +99,11 @@ def upstream_of(context: AgentContext) -> Upstream:
             first_byte=settings.upstream_first_byte_timeout,
             silence=settings.upstream_idle_timeout,
         ),
+        headers=context.upstream.headers,
+        models=context.upstream.models,
+        capabilities=CAPABILITIES - context.upstream.cannot,
+        refuses=context.upstream.refuses,
+        health_interval=context.upstream.health_interval,
     )
 
 
@@ -171,5 +182,6 @@ SPEC = AgentSpec(
     capabilities=CAPABILITIES,
     confined=True,  # it runs nothing
     plain_only=True,
+    settings=frozenset({"codex_model", *UPSTREAM_SETTINGS}),
     bounds_silence=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -10,6 +11,9 @@ import msgspec
 
 from codex_proxy.agents.base import Capability
 
+_SHORTEST_SECRET: Final = (
+    8  # characters of a header's value: a shorter one is a switch, and a part of other words
+)
 NAME: Final = "openai-chat"
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
@@ -42,6 +46,15 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: Path | None = None
     """Certificates that are trusted beside the system's."""
     timeouts: Timeouts
+    headers: Mapping[str, str] = {}
+    """Sent with every request, beside the key."""
+    models: tuple[str, ...] = ()
+    """Its models by name, and patterns with `*` for those that it lists. Empty: those that it lists."""
+    capabilities: frozenset[Capability] = CAPABILITIES
+    refuses: frozenset[str] = frozenset()
+    """Optional fields that it is known to answer with an error."""
+    health_interval: float | None = None
+    """Seconds between two looks at its list of models."""
 
     @property
     def host(self) -> str:
@@ -51,7 +64,8 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def secrets(self) -> tuple[str, ...]:
         """What no answer may tell."""
-        return tuple(each for each in (self.key, self.url, self.host) if each)
+        values = (value for value in self.headers.values() if len(value) >= _SHORTEST_SECRET)
+        return tuple(each for each in (self.key, self.url, self.host, *values) if each)
 
     def __repr__(self) -> str:
         return f"Upstream({self.url!r})"

@@ -282,6 +282,7 @@ SERVER: Final[dict[str, Schema]] = {
             "efforts": array(TEXT),
             "default_effort": TEXT,
             "off": array(TEXT),
+            "agent": TEXT,
         },
     ),
     "ModelList": record({"object": kind("list"), "data": array(ref("Model"))}),
@@ -340,6 +341,10 @@ SERVER: Final[dict[str, Schema]] = {
             "kept_since": maybe(COUNT),
         }
     ),
+    "UsageLimitsList": record(
+        {"object": kind("list"), "data": array(ref("UsageLimits"))},
+        description="Of several agents, one for each that the key may ask.",
+    ),
     "UsageLimits": record(
         {
             "object": kind("usage.limits"),
@@ -384,9 +389,20 @@ SERVER: Final[dict[str, Schema]] = {
     "Health": record(
         {
             "status": one_of("ok", "degraded"),
-            "agent": record({"name": TEXT, "fake": FLAG}, {"version": TEXT, "off": ANYTHING}),
         },
         {
+            "agent": record({"name": TEXT, "fake": FLAG}, {"version": TEXT, "off": ANYTHING}),
+            "agents": array(
+                record(
+                    {"name": TEXT, "fake": FLAG},
+                    {
+                        "version": TEXT,
+                        "off": ANYTHING,
+                        "trouble": TEXT,
+                        "breaker": one_of("closed", "open", "half-open"),
+                    },
+                )
+            ),
             "version": TEXT,
             "turns": record({"running": COUNT, "queued": COUNT}),
             "warning": TEXT,
@@ -395,6 +411,7 @@ SERVER: Final[dict[str, Schema]] = {
         },
     ),
     "Live": record({"status": kind("ok")}),
+    "Ready": record({"status": kind("ok")}, {"without": array(TEXT)}),
     "Unready": record({"status": kind("unready"), "reason": TEXT}),
     "OpenStreams": record({"conc": COUNT}),
     "Released": record({"released": TRUE}),

@@ -43,6 +43,8 @@ _TURN_HEADERS: Final = {
     "x-codex-mode": "`agent`: the agent has no plain model: the request with tools was a read-only agent turn.",
     "x-codex-passed-params": "Parameters that this server does not know and has passed on to the agent's server.",
     "x-codex-history": "`flattened`: the agent takes no history, so it was told as one text.",
+    "x-codex-upstream": "Of several upstreams the one whose answer this is.",
+    "x-codex-attempts": "Requests to upstreams that this answer took.",
 }
 _LIMIT_HEADERS: Final = {
     "x-ratelimit-limit-requests": "Requests a minute, where there is a limit.",

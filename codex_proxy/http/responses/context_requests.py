@@ -76,7 +76,7 @@ async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryIt
 
 
 async def _parsed(request: web.Request, *, counting: bool = False) -> ParsedContext:
-    catalog, max_items = request.app[RESPONSES].catalog, request[CLIENT].responses.max_items
+    catalog, max_items = request[CLIENT].catalog, request[CLIENT].responses.max_items
     return await parsed_from(
         request,
         await read_body(request),

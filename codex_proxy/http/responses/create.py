@@ -14,10 +14,10 @@ from codex_proxy.http.body import hints_of, parsed_from, read_body
 from codex_proxy.http.exchange import LogReader, OneRun, Reader, streamed, whole
 from codex_proxy.http.middleware.body_budget import HELD
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
-from codex_proxy.http.replies import agent_headers
+from codex_proxy.http.replies import agent_headers, agent_note
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
-from codex_proxy.http.turn_timings import TurnTimings
+from codex_proxy.http.turn_timings import TurnTimings, timings_of
 from codex_proxy.responses.background import create_in_background, queued_json
 from codex_proxy.responses.follow import HEARTBEAT, Follower
 from codex_proxy.responses.foreground import start_foreground
@@ -31,13 +31,13 @@ from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 async def create_response(request: web.Request) -> web.StreamResponse:
     """POST /v1/responses. Raises the `Fault` of a turn that failed before the first byte was sent."""
     service = request.app[RESPONSES]
-    timings = TurnTimings(service.clock)
+    timings = timings_of(request)
     body, hints = await read_body(request), hints_of(request)
-    settings = request[CLIENT].responses
+    settings, catalog = request[CLIENT].responses, request[CLIENT].catalog
     parsed = await parsed_from(
         request,
         body,
-        lambda body, pdfs: parse(body, settings=settings, catalog=service.catalog, headers=hints, pdfs=pdfs),
+        lambda body, pdfs: parse(body, settings=settings, catalog=catalog, headers=hints, pdfs=pdfs),
     )
     request[NOTES] |= {
         "model": parsed.model_asked,
@@ -45,7 +45,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
         "mode": parsed.turn.mode,
         "store": parsed.store,
         "background": parsed.background,
-    }
+    } | agent_note(service.runs.agent, parsed.turn)
     if parsed.background:
         return await _in_background(request, parsed, body, hints)
     del body  # a turn may take an hour

@@ -272,7 +272,7 @@ def _understood(
     mode = mode_of(
         by_name=resolved.mode,
         by_header=headers.mode,
-        server=settings.builtin_tools,
+        server="never" if resolved.plain else settings.builtin_tools,
         client_acts=bool(offered.tools) or wanted.kind != "text" or has_instructions(request.messages),
     )
     workdir, workdir_param = workdir_of(headers, request.metadata)

@@ -187,7 +187,7 @@ def parse(
 
 
 def _mode(resolved: Resolved, headers: RequestHints, settings: ResponsesSettings, client_acts: bool) -> Mode:
-    server = settings.builtin_tools
+    server: BuiltinTools = "never" if resolved.plain else settings.builtin_tools
     return mode_of(by_name=resolved.mode, by_header=headers.mode, server=server, client_acts=client_acts)
 
 

@@ -1,0 +1,194 @@
+"""A session with an upstream that may be asked again, or another one instead of it, until its answer begins.
+
+What an attempt says before that is held back. Its failure is then either the turn's, or the next attempt takes its
+place: another dialect and another transport in the same session. Once anything of an answer was passed on, no further
+attempt is made, since nothing that a client has read can be unsaid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from codex_proxy.agents.base import Ended
+from codex_proxy.agents.member import Member
+from codex_proxy.agents.origin_marks import OriginMarks
+from codex_proxy.agents.session import AgentSession
+from codex_proxy.core.events import (
+    AccountLimitsReported,
+    Event,
+    Notice,
+    RawItem,
+    ServedBy,
+    Stop,
+    TurnEnded,
+    TurnStarted,
+)
+from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.turn import without_content
+
+log = structlog.get_logger(__name__)
+
+HELD: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
+"""Events that are no part of an answer: behind them another attempt may still be made."""
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """An attempt that has not begun."""
+
+    member: Member
+    session: AgentSession
+    """As the upstream's agent has opened it: its dialect and its transport are used, and it is given back as it is."""
+
+
+class FailoverSession(AgentSession):
+    """A session of one or more attempts. `release_last` gives back what it has."""
+
+    def __init__(
+        self,
+        first: Attempt,
+        count: Callable[[], int],
+        next_attempt: Callable[[Failure], Awaitable[Attempt | None]],
+    ) -> None:
+        """`count`: how many attempts there were. `next_attempt` opens the one after a failure, when it is time; None
+        where there is none. Raises the `Fault` of the last one that could not be opened."""
+        super().__init__(first.session.turn, first.session._dialect, first.session.transport)
+        self.origin = OriginMarks(first.member.name)
+        self._attempt: Attempt | None = first
+        self._count = count
+        self._next_attempt: Callable[[Failure], Awaitable[Attempt | None]] | None = next_attempt
+        self._held: list[Event] = []
+        self._answering = False
+        """Something of an answer was passed on: this attempt is the last."""
+        self._told = False
+        """What became of the attempt under way was told."""
+        self._going_on: asyncio.Task[None] | None = None
+        self._releases: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> None:
+        assert self._attempt is not None
+        self._begin(self._attempt)
+
+    def close(self) -> None:
+        self._tell_outcome(None)
+        super().close()
+
+    async def release_last(self, *, finished: bool) -> None:
+        """Gives back the attempt under way, and returns when those before it are given back, too."""
+        if self._going_on is not None:
+            self._going_on.cancel()
+            await asyncio.gather(self._going_on, return_exceptions=True)
+        self._tell_outcome(None)
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            await attempt.member.release(attempt.session, finished=finished)
+        if self._releases:
+            await asyncio.gather(*self._releases, return_exceptions=True)
+
+    # --- an attempt -----------------------------------------------------------------------------
+
+    def _begin(self, attempt: Attempt) -> None:
+        session = attempt.session
+        self._dialect, self.transport, self.origin = (
+            session._dialect,
+            session.transport,
+            OriginMarks(attempt.member.name),
+        )
+        turn, self.turn = session.turn, without_content(session.turn)
+        session.turn = self.turn
+        self._told = False
+        self.transport.attach(_AttemptReader(self, attempt))
+        self._do(self._dialect.begin, turn)
+
+    def _tell(self, events: list[Event], size: int) -> None:
+        if self._answering:
+            super()._tell(events, size)
+            return
+        self._held += self.origin.on(events) if self.origin is not None else events
+        last = events[-1] if events else None
+        if isinstance(last, TurnEnded) and last.failure is not None and self._going_on is None:
+            self._tell_outcome(last.failure)
+            self._going_on = asyncio.get_running_loop().create_task(self._go_on(last.failure))
+        elif not HELD.issuperset(map(type, events)):
+            self._pass_on(size)
+        elif self.listener is not None and size:
+            self.listener.session_received(self, [], size)  # a sign of life
+
+    def _pass_on(self, size: int) -> None:
+        """Passes on what was held back: the answer, or its failure, is this attempt's."""
+        self._answering = True
+        self._next_attempt = None  # it has the whole turn
+        self._tell_outcome(None, answered=True)
+        events, self._held = self._held, []
+        if self._attempt is not None:
+            starts = [event for event in events if type(event) is TurnStarted]
+            rest = [event for event in events if type(event) is not TurnStarted]
+            events = [*starts[:1], ServedBy(self._attempt.member.name, self._count()), *rest]
+        if self.listener is not None:
+            self.listener.session_received(self, events, size)
+
+    async def _go_on(self, failure: Failure) -> None:
+        """Makes the next attempt, or passes the failure of this one on."""
+        assert self._next_attempt is not None
+        try:
+            following = await self._next_attempt(failure)
+        except Fault as fault:
+            following = None
+            self._held[-1] = TurnEnded(Stop.FAILED, "provider", fault.failure)
+        except Exception:
+            log.exception("turn_broke")
+            if self.listener is not None:
+                self.listener.session_broke(self)
+            return
+        self._going_on = None
+        if following is None:
+            self._pass_on(0)
+            return
+        if self._closing:
+            await following.member.release(following.session, finished=True)
+            return
+        failed, self._attempt = self._attempt, following
+        self._held.clear()
+        if failed is not None:
+            task = asyncio.get_running_loop().create_task(
+                failed.member.release(failed.session, finished=True)
+            )
+            self._releases.add(task)
+        self._begin(following)
+
+    def _tell_outcome(self, failure: Failure | None, *, answered: bool = False) -> None:
+        if self._told or self._attempt is None:
+            return
+        self._told = True
+        if failure is not None:
+            self._attempt.member.told("failed", failure)
+        else:
+            self._attempt.member.told("answered" if answered else "left")
+
+    def is_current(self, attempt: Attempt) -> bool:
+        """Whether this attempt is under way, and has not failed."""
+        return attempt is self._attempt and self._going_on is None
+
+
+class _AttemptReader:
+    """A `TransportReader` for one attempt: what comes of it when it has failed is nobody's."""
+
+    def __init__(self, session: FailoverSession, attempt: Attempt) -> None:
+        self._session = session
+        self._attempt = attempt
+
+    def received(self, messages: Sequence[Any], size: int) -> None:
+        if self._session.is_current(self._attempt):
+            self._session.received(messages, size)
+
+    def ended(self, ended: Ended) -> None:
+        if self._session.is_current(self._attempt):
+            self._session.ended(ended)
+
+    def fail(self, failure: Failure) -> None:
+        if self._session.is_current(self._attempt):
+            self._session.fail(failure)

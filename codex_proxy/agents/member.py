@@ -1,0 +1,257 @@
+"""One of several agents in one server: it is made when the server starts, and may fail at that without the others.
+
+An agent that could not be made or started is tried again by the first turn for it after a while. Of an upstream, the
+turns at once are bounded here, and a breaker leaves it alone while it fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+import structlog
+
+from codex_proxy.agents.account_limits import NewestLimits
+from codex_proxy.agents.agent import Agent, ProcessCounts
+from codex_proxy.agents.attempts import BLAMED
+from codex_proxy.agents.base import Capability
+from codex_proxy.agents.breaker import Breaker, BreakerState
+from codex_proxy.agents.session import AgentSession
+from codex_proxy.core.account import AgentModel
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.ids import Clock
+from codex_proxy.core.turn import Turn
+
+log = structlog.get_logger(__name__)
+
+AGAIN_SECONDS: Final = 30.0
+"""Until an agent that could not start is tried again, by a turn for it."""
+
+Outcome: TypeAlias = Literal["answered", "failed", "left"]
+"""What became of an attempt: the upstream answered, it failed, or its client left before either."""
+
+
+class RefusedHereError(Fault):
+    """This server has asked nobody: the agent is not there, is left alone for a while, or has enough turns."""
+
+
+class UpstreamRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How an upstream is asked."""
+
+    retries: int = 0
+    retry_wait: float = 30.0
+    fallback: tuple[tuple[str, str], ...] = ()
+    """Names of upstreams, and the model there; an empty one is the same model, or the default one."""
+    concurrency: int = 0
+    """Turns at once; 0 for any number."""
+    queue_wait: float = 30.0
+    """Seconds that a turn waits for one of those to end."""
+    breaker_failures: int = 0
+    breaker_seconds: float = 10.0
+
+
+class Member:
+    """An `Agent` by the name that the operator gave it. `make` makes the agent itself; it may raise a `Fault`."""
+
+    members: Mapping[str, Agent] = {}
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Awaitable[Agent]],
+        clock: Clock,
+        *,
+        capabilities: frozenset[Capability] = frozenset(),
+        rules: UpstreamRules | None = None,
+    ) -> None:
+        """`capabilities`: those of the agent, for as long as there is none. `rules`: where it is an upstream."""
+        self.name = name
+        self.rules = rules
+        self.breaker = Breaker(
+            rules.breaker_failures if rules else 0, rules.breaker_seconds if rules else 0.0
+        )
+        self.attempts: dict[Outcome, int] = {"answered": 0, "failed": 0, "left": 0}
+        """Attempts that are over, for the metrics."""
+        self._make = make
+        self._clock = clock
+        self._declared = capabilities
+        self._agent: Agent | None = None
+        self._failure: Failure | None = None
+        self._failed_at = 0.0
+        self._starting = asyncio.Lock()
+        self._no_limits = NewestLimits()
+        most = rules.concurrency if rules else 0
+        self._slots = asyncio.Semaphore(most) if most else None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the agent was made and has started."""
+        return self._agent is not None
+
+    # --- what it is -----------------------------------------------------------------------------
+
+    @property
+    def version(self) -> str:
+        return "" if self._agent is None else self._agent.version
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self._declared if self._agent is None else self._agent.capabilities
+
+    @property
+    def off(self) -> Mapping[str, tuple[str, ...]]:
+        return {} if self._agent is None else self._agent.off
+
+    @property
+    def warning(self) -> str:
+        return "" if self._agent is None else self._agent.warning
+
+    @property
+    def limits(self) -> NewestLimits:
+        return self._no_limits if self._agent is None else self._agent.limits
+
+    @property
+    def any_model(self) -> bool:
+        """True also while there is no agent: its models are not unknown, they are not there."""
+        return self._agent is None or self._agent.any_model
+
+    @property
+    def breaker_state(self) -> BreakerState | None:
+        """That of its breaker now; None where it is no upstream."""
+        return None if self.rules is None else self.breaker.state(self._clock.monotonic())
+
+    def models(self) -> tuple[AgentModel, ...]:
+        return () if self._agent is None else self._agent.models()
+
+    async def ask_limits(self) -> None:
+        if self._agent is not None:
+            await self._agent.ask_limits()
+
+    def processes(self) -> ProcessCounts:
+        return ProcessCounts() if self._agent is None else self._agent.processes()
+
+    def trouble(self) -> Failure | None:
+        if self._agent is None:
+            return self._failure
+        if self.breaker_state == "open":
+            return self._left_alone()
+        return self._agent.trouble()
+
+    # --- from its start to its end --------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Makes and starts the agent. One that cannot work is no fault of the others: `trouble` says why."""
+        async with self._starting:
+            if self._agent is not None:
+                return
+            agent: Agent | None = None
+            try:
+                agent = await self._make()
+                await agent.start()
+            except Fault as fault:
+                self._failure = fault.failure
+            except Exception as error:
+                log.exception("agent_broke", agent=self.name)
+                message = f"The agent {self.name} cannot start ({type(error).__name__}). The server's log says more."
+                self._failure = Failure(kind=FaultKind.INTERNAL, message=message)
+            else:
+                self._agent, self._failure = agent, None
+                return
+            self._failed_at = self._clock.monotonic()
+            log.warning("agent_not_started", agent=self.name, reason=self._failure.unquoted)
+            if agent is not None:
+                await agent.close()
+
+    async def close(self) -> None:
+        if self._agent is not None:
+            await self._agent.close()
+
+    def kill(self) -> None:
+        if self._agent is not None:
+            self._agent.kill()
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    async def open(self, turn: Turn, *, may_wait: bool = True) -> AgentSession:
+        """A session for a turn whose model has the agent's own name. Raises `RefusedHereError` where the agent is not
+        asked, and any other `Fault` of its own. `may_wait`: for a place among its turns."""
+        agent = await self._started()
+        if not self.breaker.admits(self._clock.monotonic()):
+            raise RefusedHereError(self._left_alone())
+        try:
+            await self._take_slot(may_wait=may_wait)
+            try:
+                return await agent.open(turn)
+            except BaseException:
+                self._give_slot_back()
+                raise
+        except BaseException:
+            self.breaker.gave_up()
+            raise
+
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        assert self._agent is not None
+        try:
+            await self._agent.release(session, finished=finished)
+        finally:
+            self._give_slot_back()
+
+    def told(self, outcome: Outcome, failure: Failure | None = None) -> None:
+        """Takes what became of an attempt; `failure`: what it ended with, where it has failed."""
+        self.attempts[outcome] += 1
+        if outcome == "left":
+            self.breaker.gave_up()
+        elif failure is not None and failure.kind in BLAMED:
+            before = self.breaker_state
+            self.breaker.failed(self._clock.monotonic())
+            if self.breaker_state == "open" and before != "open":
+                log.warning("upstream_left_alone", upstream=self.name, reason=failure.unquoted)
+        else:
+            if self.breaker_state != "closed":
+                log.info("upstream_is_back", upstream=self.name)
+            self.breaker.succeeded()
+
+    async def _started(self) -> Agent:
+        if self._agent is None and self._clock.monotonic() - self._failed_at >= AGAIN_SECONDS:
+            await self.start()
+        if self._agent is not None:
+            return self._agent
+        why = "" if self._failure is None else f" {self._failure.message}"
+        raise RefusedHereError(
+            Failure(
+                kind=FaultKind.UNAVAILABLE,
+                message=f"The agent {self.name} is not there.{why}",
+                retry_after=AGAIN_SECONDS,
+                quoted="" if self._failure is None else self._failure.quoted,
+            )
+        )
+
+    async def _take_slot(self, *, may_wait: bool) -> None:
+        if self._slots is None or self.rules is None:
+            return
+        if not may_wait and self._slots.locked():
+            raise RefusedHereError(self._has_enough())
+        try:
+            async with asyncio.timeout(self.rules.queue_wait):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise RefusedHereError(self._has_enough()) from None
+
+    def _give_slot_back(self) -> None:
+        if self._slots is not None:
+            self._slots.release()
+
+    def _has_enough(self) -> Failure:
+        most = 0 if self.rules is None else self.rules.concurrency
+        message = f"The model server '{self.name}' has {most} turns of this server, which is the most. Try again later."
+        return Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message, retry_after=5)
+
+    def _left_alone(self) -> Failure:
+        return Failure(
+            kind=FaultKind.UNAVAILABLE,
+            message=f"The model server '{self.name}' has failed several times in a row, and is not asked for a moment. "
+            "Try again later.",
+            retry_after=max(1.0, self.breaker.wait(self._clock.monotonic())),
+        )

@@ -1,0 +1,245 @@
+"""The agents that one server has, by name: the one of `--agent`, or those of the tables of the settings file.
+
+Part of the wiring. An upstream is the agent of its wire, with the settings of its table. What is wrong in the tables
+themselves keeps the server from starting; what is wrong with one agent (a key, a program, a sign-in) is that agent's
+trouble alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pydantic import SecretStr, ValidationError
+
+from codex_proxy.agents import registry
+from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError, UpstreamOptions
+from codex_proxy.agents.upstream_presets import PRESETS, Preset
+from codex_proxy.config import Settings
+from codex_proxy.config_tables import AgentTable, UpstreamTable
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+
+if TYPE_CHECKING:
+    from codex_proxy.agents.agent import Agent
+    from codex_proxy.agents.several import SeveralAgents
+
+WIRES: Final = {"chat": "openai-chat", "responses": "openai-responses"}
+"""The agent of each wire."""
+CODEX: Final = "codex"
+"""What the agent `auto` is called among others."""
+
+
+class NamedAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """One agent of a server."""
+
+    name: str
+    """Empty where it serves alone."""
+    settings: Settings
+    """The server's, with the agent's own in their place."""
+    spec: AgentSpec
+    upstream: UpstreamTable | None = None
+
+    @property
+    def default_model(self) -> str:
+        """The model that the operator has named as its default; empty where there is none."""
+        return self.settings.codex_model or ""
+
+
+def named_agents(settings: Settings) -> tuple[NamedAgent, ...]:
+    """Every agent, the default one first. Raises `NoAgentError` for tables that mean nothing."""
+    if not (settings.agents or settings.upstreams):
+        return (NamedAgent(name="", settings=settings, spec=registry.chosen_spec(settings)),)
+    twice = settings.agents.keys() & settings.upstreams.keys()
+    if twice:
+        raise NoAgentError(
+            f"[agents.{min(twice)}] and [upstreams.{min(twice)}] have one name: call one otherwise."
+        )
+    found = {name: _of_agent_table(settings, name, table) for name, table in settings.agents.items()}
+    found |= {name: _of_upstream_table(settings, name, table) for name, table in settings.upstreams.items()}
+    _check_fallbacks(settings)
+    if "agent" in settings.model_fields_set:
+        default = settings.agent
+        if default not in found:
+            own = _alone(settings, agent=settings.agent)
+            default = CODEX if default == registry.DEFAULT else default
+            if default in found:
+                raise NoAgentError(
+                    f"--agent {settings.agent} is called {default} here, and so is a table: name that table."
+                )
+            found[default] = NamedAgent(name=default, settings=own, spec=registry.chosen_spec(own))
+        found = {default: found.pop(default), **found}
+    return tuple(found.values())
+
+
+def runs_codex(settings: Settings) -> bool:
+    """Whether an agent runs Codex. False for a plugin that cannot be used, since no server starts with it."""
+    return any(each.spec.uses_codex for each in _known(settings))
+
+
+def is_plain_only(settings: Settings) -> bool:
+    """Whether no agent has a folder, commands or a sandbox. False for a plugin that cannot be used."""
+    known = _known(settings)
+    return bool(known) and all(each.spec.plain_only for each in known)
+
+
+def codex_settings(settings: Settings) -> tuple[Settings, ...]:
+    """The settings of each agent that runs Codex. None for a plugin that cannot be used."""
+    return tuple(each.settings for each in _known(settings) if each.spec.uses_codex)
+
+
+def plugin_references(settings: Settings) -> tuple[str, ...]:
+    """The `module:attribute` of every plugin whose agent serves."""
+    found = (registry.plugin_reference(each.settings) for each in _known(settings))
+    return tuple(reference for reference in found if reference is not None)
+
+
+def _known(settings: Settings) -> tuple[NamedAgent, ...]:
+    """Every agent of the server, also where the settings are those of one of them."""
+    try:
+        return named_agents(settings.of_server)
+    except NoAgentError:
+        return ()
+
+
+def _alone(settings: Settings, **more: Any) -> Settings:
+    """The settings of a server that had this agent alone."""
+    own = settings.model_copy(update={"agents": {}, "upstreams": {}, **more})
+    own._server = settings
+    return own
+
+
+def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> NamedAgent:
+    kind = table.agent or name
+    try:
+        registry.check_name(kind, settings.agent_plugin)
+    except ValueError as error:
+        raise NoAgentError(f"[agents.{name}]: {error}") from error
+    own = _alone(settings, agent=kind)
+    spec = registry.chosen_spec(own)
+    for key, value in table.own_settings.items():
+        if key not in spec.settings:
+            known = ", ".join(sorted(spec.settings)) or "none"
+            raise NoAgentError(
+                f"[agents.{name}]: {key} is no setting of the agent {spec.name}; it has {known} of its own."
+            )
+        try:
+            own.__pydantic_validator__.validate_assignment(own, key, value)
+        except ValidationError as error:
+            raise NoAgentError(f"[agents.{name}]: {key} is wrong: {error.errors()[0]['msg']}.") from error
+    return NamedAgent(name=name, settings=own, spec=spec)
+
+
+def _of_upstream_table(settings: Settings, name: str, table: UpstreamTable) -> NamedAgent:
+    kind = WIRES[table.wire]
+    if kind not in registry.BUILT_IN:
+        raise NoAgentError(f"[upstreams.{name}]: the wire {table.wire} is not served by this version.")
+    preset = _preset_of(table)
+    if table.url is None and preset is None:
+        raise NoAgentError(f"[upstreams.{name}] needs the address of a server (url), or a preset.")
+    given = {
+        "upstream_url": table.url or (preset.url if preset else None),
+        "upstream_key": None,
+        "upstream_key_file": table.key_file,
+        "upstream_ca_file": table.ca_file or settings.upstream_ca_file,
+        "upstream_connect_timeout": table.connect_timeout or settings.upstream_connect_timeout,
+        "upstream_first_byte_timeout": table.first_byte_timeout or settings.upstream_first_byte_timeout,
+        "upstream_idle_timeout": table.idle_timeout or settings.upstream_idle_timeout,
+        "total_timeout": table.total_timeout or settings.total_timeout,
+        "codex_model": table.default_model,
+    }
+    own = _alone(settings, agent=kind, **given)
+    return NamedAgent(name=name, settings=own, spec=registry.chosen_spec(own), upstream=table)
+
+
+def _preset_of(table: UpstreamTable) -> Preset | None:
+    return None if table.preset is None else PRESETS[table.preset]
+
+
+def _check_fallbacks(settings: Settings) -> None:
+    for name, table in settings.upstreams.items():
+        for each in table.fallback:
+            other = each.partition("/")[0]
+            if other == name or other not in settings.upstreams:
+                raise NoAgentError(
+                    f"[upstreams.{name}]: the fallback {each} is no other upstream; write NAME or NAME/MODEL."
+                )
+
+
+def context_of(named: NamedAgent, environ: Mapping[str, str], context: AgentContext) -> AgentContext:
+    """What an agent of several is made from. Raises `NoAgentError` where its key is missing."""
+    if named.upstream is None:
+        return msgspec.structs.replace(context, settings=named.settings, name=named.name)
+    table, preset = named.upstream, _preset_of(named.upstream)
+    settings = named.settings.model_copy(update={"upstream_key": _key_of(named.name, table, preset, environ)})
+    options = UpstreamOptions(
+        headers={name: value.get_secret_value() for name, value in table.headers.items()},
+        models=table.models,
+        cannot=frozenset(table.cannot) | (preset.cannot if preset else frozenset()),
+        refuses=preset.refuses if preset else frozenset(),
+        health_interval=table.health_interval,
+    )
+    return msgspec.structs.replace(context, settings=settings, name=named.name, upstream=options)
+
+
+def _key_of(
+    name: str, table: UpstreamTable, preset: Preset | None, environ: Mapping[str, str]
+) -> SecretStr | None:
+    """The key of the variable that the table names, or the preset; None where a file has it, or none is needed."""
+    if table.key_file is not None:
+        if table.key_env is not None:
+            raise NoAgentError(f"[upstreams.{name}]: the key is given twice: leave key_env or key_file out.")
+        return None
+    # The key that lies about for a provider is sent to that provider's own address only.
+    variable = table.key_env or (preset.key_env if preset is not None and table.url is None else "")
+    key = environ.get(variable, "").strip() if variable else ""
+    if not key and (
+        table.key_env is not None or (preset is not None and preset.needs_key and table.url is None)
+    ):
+        raise NoAgentError(
+            f"[upstreams.{name}]: the variable {variable} has no key; set it, or name a file with key_file."
+        )
+    return SecretStr(key) if key else None
+
+
+async def make_several(context: AgentContext) -> SeveralAgents:
+    """The agents of the tables as one, ready to be started. Raises `NoAgentError` for tables that mean nothing."""
+    from codex_proxy.agents.member import Member, UpstreamRules
+    from codex_proxy.agents.several import SeveralAgents
+
+    members = {}
+    named = named_agents(context.settings)
+    for each in named:
+        table = each.upstream
+        rules = None
+        if table is not None:
+            fallback = tuple(
+                (name, model) for name, _, model in (one.partition("/") for one in table.fallback)
+            )
+            rules = UpstreamRules(
+                retries=table.retries,
+                retry_wait=table.retry_wait,
+                fallback=fallback,
+                concurrency=table.concurrency,
+                queue_wait=context.settings.queue_wait,
+                breaker_failures=table.breaker_failures,
+                breaker_seconds=table.breaker_seconds,
+            )
+        members[each.name] = Member(
+            each.name, _maker(each, context), context.clock, capabilities=each.spec.capabilities, rules=rules
+        )
+    defaults = {each.name: each.default_model for each in named if each.default_model}
+    return SeveralAgents(members, random.random, defaults=defaults)
+
+
+def _maker(named: NamedAgent, context: AgentContext) -> Callable[[], Awaitable[Agent]]:
+    """A function that makes the agent; it raises `Fault` where that fails."""
+
+    async def make() -> Agent:
+        try:
+            return await registry.make_agent(context_of(named, context.environ, context))
+        except NoAgentError as error:
+            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=str(error))) from error
+
+    return make

@@ -1,0 +1,76 @@
+"""Marks what only the agent that made it can read, so that of several agents no other one is given it.
+
+Reasoning and summaries that a provider has encrypted come back with later requests: from the memory of steps, from the
+store, from clients. Each carries the name of its agent in front of the encrypted text, which every client returns as it
+is. On the way to an agent its own are unmarked, and those of others, or of nobody known, are left out: a provider
+refuses what it cannot decrypt, and need not be shown what another one has written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.core.events import Event, RawItem
+from codex_proxy.core.items import HistoryItem, RawHistoryItem
+
+ENCRYPTED: Final = frozenset({"reasoning", "compaction"})
+"""The types of items with encrypted text."""
+_FIELD: Final = "encrypted_content"
+
+
+class _Head(msgspec.Struct, frozen=True):
+    type: str = ""
+    encrypted_content: Any = None
+
+
+class OriginMarks:
+    """The marks of one agent. `name`: its name, in which there is no `:`."""
+
+    def __init__(self, name: str) -> None:
+        self._mark = f"{name}:"
+
+    def on(self, events: list[Event]) -> list[Event]:
+        """The events with their raw items marked."""
+        return [
+            RawItem(event.type, self._marked(event.json))
+            if type(event) is RawItem and event.type in ENCRYPTED
+            else event
+            for event in events
+        ]
+
+    def own(self, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...]:
+        """The history with what is this agent's own unmarked, and without what is another's."""
+        kept = (self._unmarked(item) if isinstance(item, RawHistoryItem) else item for item in history)
+        return tuple(item for item in kept if item is not None)
+
+    def _marked(self, raw: bytes) -> bytes:
+        text = _encrypted(raw)
+        return raw if text is None else _with(raw, self._mark + text)
+
+    def _unmarked(self, item: RawHistoryItem) -> RawHistoryItem | None:
+        text = _encrypted(item.json)
+        if text is None:
+            return item
+        if not text.startswith(self._mark):
+            return None
+        return RawHistoryItem(_with(item.json, text.removeprefix(self._mark)))
+
+
+def _encrypted(raw: bytes) -> str | None:
+    """The encrypted text of a raw item; None where it has none."""
+    try:
+        head = msgspec.json.decode(raw, type=_Head)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    text = head.encrypted_content
+    return text if head.type in ENCRYPTED and isinstance(text, str) and text else None
+
+
+def _with(raw: bytes, text: str) -> bytes:
+    value = json.loads(raw)
+    value[_FIELD] = text
+    return json.dumps(value, separators=(",", ":")).encode()  # half of a surrogate pair stays an escape

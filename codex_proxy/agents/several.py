@@ -1,0 +1,213 @@
+"""Several agents in one server: an `Agent` that holds others by name, and gives each turn to the one of its model.
+
+A model's name here is `NAME/MODEL`; the agent itself sees MODEL alone. What only one agent can read is marked with its
+name, and is given to no other. A turn for an upstream may take several attempts, at other upstreams too, until its
+answer begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from codex_proxy import __version__
+from codex_proxy.agents.account_limits import NewestLimits
+from codex_proxy.agents.agent import SEPARATOR, Agent, ProcessCounts
+from codex_proxy.agents.attempts import AttemptPlan, NextAttempt, Target
+from codex_proxy.agents.base import Capability
+from codex_proxy.agents.failover import Attempt, FailoverSession
+from codex_proxy.agents.member import Member, RefusedHereError
+from codex_proxy.agents.origin_marks import OriginMarks
+from codex_proxy.agents.session import AgentSession
+from codex_proxy.core.account import AgentModel
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.turn import Turn
+
+Listed = tuple[tuple[AgentModel, ...], ...]
+
+
+class SeveralAgents:
+    """An `Agent` of at least one member; the first is the default."""
+
+    name = "several"
+    version = __version__
+    warning = ""
+    """Each member has its own."""
+    off: Mapping[str, tuple[str, ...]] = {}
+
+    def __init__(
+        self,
+        members: Mapping[str, Member],
+        chance: Callable[[], float],
+        *,
+        defaults: Mapping[str, str] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`chance`: a number from 0 to 1; `defaults`: the default models that the operator has named, by member."""
+        self.limits = NewestLimits()
+        """Empty: each member has its own."""
+        self._members = dict(members)
+        self.members: Mapping[str, Agent] = dict(members)
+        self._chance = chance
+        self._sleep = sleep
+        self._defaults = defaults or {}
+        self._listed: Listed = ()
+        self._models: tuple[AgentModel, ...] = ()
+        self._givers: WeakKeyDictionary[AgentSession, Member] = WeakKeyDictionary()
+        """Of each session that is one member's own."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What some of the members can do. Ask `serving` what one can."""
+        return frozenset().union(*(member.capabilities for member in self._members.values()))
+
+    @property
+    def any_model(self) -> bool:
+        """False: a name without a member's is one of those that are listed."""
+        return False
+
+    async def start(self) -> None:
+        """Starts the members at the same time. Those that cannot work are told of; a `Fault` where none can."""
+        await asyncio.gather(*(member.start() for member in self._members.values()))
+        troubles = {name: member.trouble() for name, member in self._members.items() if not member.is_there}
+        if len(troubles) == len(self._members):
+            told = "; ".join(f"{name}: {why.message}" for name, why in troubles.items() if why is not None)
+            message = f"None of the agents can start. {told}"
+            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
+
+    async def open(self, turn: Turn) -> AgentSession:
+        """A session with the agent of the turn's model; for an upstream the first attempt that can be opened."""
+        name, model = self._split(turn.model)
+        member = self._members[name]
+        if member.rules is None:
+            session = await member.open(_for(turn, name, model))
+            session.origin = OriginMarks(name)
+            self._givers[session] = member
+            return session
+        targets = self._targets(name, model)
+        if turn.forwarded is not None:  # what others make of it could not be passed on as it is
+            able = (target for target in targets if "forwarding" in self._members[target.name].capabilities)
+            targets = [targets[0], *(target for target in able if target is not targets[0])]
+        plan = AttemptPlan(targets, self._chance)
+
+        async def following(failure: Failure) -> Attempt | None:
+            return await self._open_next(turn, plan, plan.after(failure), failure)
+
+        first = await self._open_next(turn, plan, NextAttempt(plan.target), None)
+        assert first is not None
+        return FailoverSession(first, lambda: plan.attempts, following)
+
+    async def _open_next(
+        self, turn: Turn, plan: AttemptPlan, following: NextAttempt | None, failure: Failure | None
+    ) -> Attempt | None:
+        """Opens the next attempt, or the one behind it where that one cannot be opened. None where there is none.
+        Raises the `Fault` of the last that could not be opened."""
+        while following is not None:
+            if following.wait:
+                await self._sleep(following.wait)
+            target = following.target
+            member = self._members[target.name]
+            try:
+                session = await member.open(
+                    _for(turn, target.name, target.model), may_wait=plan.is_last and failure is None
+                )
+                return Attempt(member, session)
+            except Fault as fault:
+                refused = isinstance(fault, RefusedHereError)
+                following = plan.after(fault.failure, refused_here=refused)
+                # What an upstream has said tells more than that this server did not ask another one.
+                if following is None and (failure is None or not refused):
+                    raise
+        return None
+
+    def _targets(self, name: str, model: str) -> list[Target]:
+        """The upstreams that may be asked, with their own names of the model."""
+        targets = []
+        rules = self._members[name].rules
+        chain = ((name, model), *(rules.fallback if rules is not None else ()))
+        for other, its_model in chain:
+            its_rules = self._members[other].rules
+            assert its_rules is not None, "only upstreams stand in for one"
+            targets.append(
+                Target(
+                    other,
+                    its_model or self._same_model(other, model),
+                    its_rules.retries,
+                    its_rules.retry_wait,
+                )
+            )
+        return targets
+
+    def _same_model(self, name: str, model: str) -> str:
+        """The model by its name at another upstream; its default one, where that has none of this name."""
+        member = self._members[name]
+        if member.any_model or any(each.id == model for each in member.models()):
+            return model
+        return self._defaults.get(name, "")
+
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        if isinstance(session, FailoverSession):
+            await session.release_last(finished=finished)
+            return
+        await self._givers.pop(session).release(session, finished=finished)
+
+    def models(self) -> tuple[AgentModel, ...]:
+        """Those of every member, by their names here. The same object as long as they are the same."""
+        listed = tuple(member.models() for member in self._members.values())
+        if len(listed) != len(self._listed) or any(
+            new is not old for new, old in zip(listed, self._listed, strict=True)
+        ):
+            first = next(iter(self._members))
+            self._models = tuple(
+                self._named(name, model, is_default=name == first)
+                for name, models in zip(self._members, listed, strict=True)
+                for model in models
+            )
+            self._listed = listed
+        return self._models
+
+    def _named(self, name: str, model: AgentModel, *, is_default: bool) -> AgentModel:
+        default = self._defaults.get(name)
+        own = model.is_default if default is None else model.id == default
+        return msgspec.structs.replace(
+            model, id=f"{name}{SEPARATOR}{model.id}", agent=name, is_default=is_default and own
+        )
+
+    async def ask_limits(self) -> None:
+        await asyncio.gather(*(member.ask_limits() for member in self._members.values()))
+
+    def processes(self) -> ProcessCounts:
+        """Those of all members."""
+        counts = [member.processes() for member in self._members.values()]
+        return ProcessCounts(
+            idle=sum(each.idle for each in counts),
+            busy=sum(each.busy for each in counts),
+            restarts=sum(each.restarts for each in counts),
+        )
+
+    def trouble(self) -> Failure | None:
+        """Why no turn would work at all; None where some member works."""
+        troubles = [member.trouble() for member in self._members.values()]
+        return troubles[0] if None not in troubles else None
+
+    async def close(self) -> None:
+        await asyncio.gather(*(member.close() for member in self._members.values()))
+
+    def kill(self) -> None:
+        for member in self._members.values():
+            member.kill()
+
+    def _split(self, model: str) -> tuple[str, str]:
+        """A name here as the member's, and the member's own name of the model; empty for its default."""
+        name, _, own = model.partition(SEPARATOR)
+        if name not in self._members:
+            name, own = next(iter(self._members)), model
+        return name, own or self._defaults.get(name, "")
+
+
+def _for(turn: Turn, name: str, model: str) -> Turn:
+    """The turn as a member is to be given it: the model by its own name, and nothing that only others can read."""
+    return msgspec.structs.replace(turn, model=model, history=OriginMarks(name).own(turn.history))

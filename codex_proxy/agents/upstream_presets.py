@@ -1,0 +1,70 @@
+"""What is known of the model servers that many people have: where they are, which variable has their key, and what
+they cannot do. Values; each from the server's own documentation, and from what it was seen to answer.
+
+An operator's table overrides each of it. What a server cannot do is refused before it is asked, or said to it in
+another way; what it merely ignores is not listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+from codex_proxy.agents.base import Capability
+
+PresetName: TypeAlias = Literal[
+    "openai", "ollama", "vllm", "llama.cpp", "lmstudio", "groq", "openrouter", "deepseek", "mistral"
+]
+
+
+class Preset(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of model server."""
+
+    url: str
+    key_env: str = ""
+    """The variable that has its key by custom; empty where it takes none."""
+    needs_key: bool = False
+    """It answers nobody without a key."""
+    cannot: frozenset[Capability] = frozenset()
+    """What it lacks of what a server of Chat Completions can do."""
+    refuses: frozenset[str] = frozenset()
+    """Optional fields that it answers with an error, as `openai_chat.body` calls them."""
+
+
+PRESETS: Final[Mapping[PresetName, Preset]] = {
+    "openai": Preset(
+        url="https://api.openai.com/v1",
+        key_env="OPENAI_API_KEY",
+        needs_key=True,
+        refuses=frozenset({"max_tokens"}),  # its newer models take `max_completion_tokens` only
+    ),
+    "ollama": Preset(url="http://127.0.0.1:11434/v1"),
+    "vllm": Preset(url="http://127.0.0.1:8000/v1", key_env="VLLM_API_KEY"),
+    # Seen: `tool_choice: required` is taken and not kept.
+    "llama.cpp": Preset(
+        url="http://127.0.0.1:8080/v1", key_env="LLAMA_API_KEY", cannot=frozenset({"tool_choice"})
+    ),
+    # "'response_format.type' must be 'json_schema' or 'text'" (lmstudio-bug-tracker, issue 189).
+    "lmstudio": Preset(url="http://127.0.0.1:1234/v1", refuses=frozenset({"json_object"})),
+    "groq": Preset(url="https://api.groq.com/openai/v1", key_env="GROQ_API_KEY", needs_key=True),
+    "openrouter": Preset(url="https://openrouter.ai/api/v1", key_env="OPENROUTER_API_KEY", needs_key=True),
+    # https://api-docs.deepseek.com/api/create-chat-completion: `response_format` is `text` or `json_object`, a schema
+    # is a 400; messages are text.
+    "deepseek": Preset(
+        url="https://api.deepseek.com/v1",
+        key_env="DEEPSEEK_API_KEY",
+        needs_key=True,
+        cannot=frozenset({"structured_output", "images"}),
+    ),
+    # https://docs.mistral.ai/api: unknown fields are a 422, `stream_options.include_usage` among them; usage is told
+    # without it.
+    "mistral": Preset(
+        url="https://api.mistral.ai/v1",
+        key_env="MISTRAL_API_KEY",
+        needs_key=True,
+        refuses=frozenset({"stream_options"}),
+    ),
+}
+assert set(PRESETS) == set(get_args(PresetName))

@@ -1,0 +1,114 @@
+"""The tables of the settings file: `[upstreams.NAME]`, a model server by its own name, and `[agents.NAME]`.
+
+In: a table as TOML or JSON gives it. Out: values that are checked by themselves; what they say of each other, of keys
+and of programs is checked where the agents are made (`agents.named`). Raises pydantic's errors, which name the field.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+
+from codex_proxy.agents.base import Capability
+from codex_proxy.agents.upstream_presets import PresetName
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OURS: Final = frozenset(
+    (
+        "authorization",
+        "content-length",
+        "content-type",
+        "host",
+        "transfer-encoding",
+        "connection",
+        "x-codex-hops",
+    )
+)
+"""Headers of a request that this server sets itself."""
+
+
+def _checked_name(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(
+            "a name has up to 64 small letters, digits, - _ and ., with a letter or a digit first, since it stands "
+            "before the / in the names of models"
+        )
+    return name
+
+
+def _checked_header(name: str) -> str:
+    if _HEADER.fullmatch(name) is None or name.lower() in _OURS:
+        raise ValueError("this is no header that can be set here; a key is given with key_env or key_file")
+    return name
+
+
+TableName = Annotated[str, AfterValidator(_checked_name)]
+HeaderName = Annotated[str, AfterValidator(_checked_header)]
+
+
+class UpstreamTable(BaseModel):
+    """One `[upstreams.NAME]`: a model server, and how it is asked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    preset: PresetName | None = Field(
+        None,
+        description="what kind of server it is: gives the address, the variable of the key, what it cannot do",
+    )
+    url: str | None = Field(None, description="its address; `/v1` is meant where it has no path")
+    wire: Literal["chat", "responses"] = Field("chat", description="the API that it speaks")
+    key_env: str | None = Field(None, description="the variable that has the key that it is sent")
+    key_file: Path | None = Field(None, description="the file that holds that key")
+    headers: dict[HeaderName, SecretStr] = Field({}, description="further headers that it is sent")
+    models: tuple[str, ...] = Field(
+        (), description="its models: names, and patterns with `*`; without any those that it lists"
+    )
+    aliases: dict[str, str] = Field({}, description="further names of its models")
+    default_model: str | None = Field(
+        None, description="the model that its own name means; unset: the first that it lists"
+    )
+    cannot: tuple[Capability, ...] = Field(
+        (), description="capabilities (docs/agents.md) that it lacks, beside those of the preset"
+    )
+    ca_file: Path | None = Field(None, description="certificates (PEM) that are trusted beside the system's")
+    connect_timeout: float | None = Field(None, gt=0, description="seconds until there is a connection")
+    first_byte_timeout: float | None = Field(None, gt=0, description="seconds until its answer begins")
+    idle_timeout: float | None = Field(
+        None, gt=0, description="seconds that it may be silent in the middle of an answer"
+    )
+    total_timeout: float | None = Field(None, gt=0, description="seconds for a whole turn")
+    retries: int = Field(
+        2, ge=0, le=10, description="further attempts while an answer has not begun and it fails or limits"
+    )
+    retry_wait: float = Field(
+        30.0,
+        ge=0,
+        description="seconds that a 429 or 503 may ask to wait, for another attempt to be made here",
+    )
+    fallback: tuple[str, ...] = Field(
+        (),
+        description="upstreams that are asked instead while an answer has not begun: `NAME`, or `NAME/MODEL`",
+    )
+    concurrency: int = Field(0, ge=0, description="turns at once; 0 for any number")
+    health_interval: float = Field(60.0, gt=0, description="seconds between two looks at its list of models")
+    breaker_failures: int = Field(
+        5, ge=0, description="failures in a row after which it is not asked for a while; 0 for never"
+    )
+    breaker_seconds: float = Field(10.0, gt=0, description="that while, in seconds; then one turn tries it")
+
+
+class AgentTable(BaseModel):
+    """One `[agents.NAME]`: an agent, with settings of its own beside those of the server."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    agent: str | None = Field(None, description="the agent, as for `--agent`; unset: the one called NAME")
+
+    @property
+    def own_settings(self) -> dict[str, Any]:
+        """What the table has beside `agent`, as it was given."""
+        return dict(self.model_extra or {})
