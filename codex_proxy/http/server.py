@@ -22,10 +22,10 @@ from aiohttp.web_runner import BaseSite
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.http.app_keys import IDS
-from codex_proxy.http.endpoint import REQUEST_ID
+from codex_proxy.http.endpoint import REQUEST_ID, Handler
 from codex_proxy.http.middleware.access import check_access
-from codex_proxy.http.middleware.body_budget import hold_body_bytes
-from codex_proxy.http.middleware.rate_limit import limit_requests
+from codex_proxy.http.middleware.body_budget import body_bytes_held
+from codex_proxy.http.middleware.rate_limit import request_counted
 from codex_proxy.http.middleware.request_context import (
     ON_EVERY_REPLY,
     add_headers,
@@ -206,9 +206,21 @@ def _failure_of(error: BaseException | None) -> Failure:
     return Failure(kind=FaultKind.INVALID_REQUEST, message=_OTHERWISE)
 
 
+@web.middleware
+async def admit_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Serves a request that may be served, within the limits of its key.
+
+    One middleware for all of these steps: each that waits for its handler is resumed with every piece of a stream.
+    """
+    preflight_reply = await check_access(request)
+    if preflight_reply is not None:
+        return preflight_reply
+    with request_counted(request), body_bytes_held(request):
+        return await handler(request)
+
+
 def application(*, body_limit: int) -> web.Application:
     """The application with its middlewares; the caller puts the server's parts in, and calls `add_endpoints`."""
-    middlewares = [provide_context, check_access, limit_requests, hold_body_bytes]
-    app = web.Application(middlewares=middlewares, client_max_size=body_limit)
+    app = web.Application(middlewares=[provide_context, admit_request], client_max_size=body_limit)
     app.on_response_prepare.extend((add_headers, limit_stall))
     return app

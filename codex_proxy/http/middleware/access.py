@@ -23,7 +23,7 @@ from codex_proxy.core.keys import NOBODY, digest_of
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Origin
 from codex_proxy.http.app_keys import CLIENTS
-from codex_proxy.http.endpoint import OPEN_PATHS, Handler
+from codex_proxy.http.endpoint import OPEN_PATHS
 from codex_proxy.http.middleware.forwarded import check_forwarded, client_address
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
@@ -122,9 +122,9 @@ DIGEST: Final = web.RequestKey("digest", str)
 """The digest of the request's key; empty where it has none. The key itself is not kept."""
 
 
-@web.middleware
-async def check_access(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Passes on what may be served. Raises `Fault` for anything else."""
+async def check_access(request: web.Request) -> web.Response | None:
+    """Finds out who asks. Raises `Fault` for what may not be served. Returns the answer to a preflight, and None for
+    every other request."""
     _check_header_limits(request)
     _check_single(request)
     _check_host(request)
@@ -136,7 +136,7 @@ async def check_access(request: web.Request, handler: Handler) -> web.StreamResp
         await _authenticate(request)
     if request.method not in READS and request.match_info.http_exception is None:
         _check_content_type(request)
-    return await handler(request)
+    return None
 
 
 def _check_header_limits(request: web.Request) -> None:

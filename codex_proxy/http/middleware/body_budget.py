@@ -6,13 +6,14 @@ holding is counted until that has ended.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from typing import Literal
 
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.endpoint import Handler
 from codex_proxy.http.middleware.request_context import OWNER
 
 Refusal = Literal["owner", "total"]
@@ -87,12 +88,12 @@ class HeldBytes:
 HELD = web.RequestKey("held", HeldBytes)
 
 
-@web.middleware
-async def hold_body_bytes(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Gives the request its share of the budget, and frees it at the end."""
+@contextlib.contextmanager
+def body_bytes_held(request: web.Request) -> Iterator[None]:
+    """Gives the request its share of the budget, and frees it behind the `with`."""
     held = request[HELD] = HeldBytes(request.app[BODY_BUDGET], request[OWNER])
     try:
-        return await handler(request)
+        yield
     finally:
         held.release()
 

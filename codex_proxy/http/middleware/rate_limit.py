@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, MutableMapping
+from contextlib import AbstractContextManager
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from aiohttp import web
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
-from codex_proxy.http.endpoint import ENDPOINT, Handler
+from codex_proxy.http.endpoint import ENDPOINT
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 
 MAX_BUCKETS = 1024
@@ -114,15 +115,14 @@ class RequestLimits(msgspec.Struct, frozen=True):
 REQUEST_LIMITS: Final = web.AppKey("request_limits", RequestLimits)
 
 
-@web.middleware
-async def limit_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Counts a request that can start a turn against its key's limits. Raises `Fault` for one too many."""
+def request_counted(request: web.Request) -> AbstractContextManager[None]:
+    """Counts the body of the `with` against the limits of the request's key, where it can start a turn. Raises `Fault`
+    for one too many."""
     client, endpoint = request.get(CLIENT), request.get(ENDPOINT)
     is_counted = endpoint is None or endpoint.counted
     if client is None or request.method != "POST" or not is_counted:
-        return await handler(request)
-    with counted(request.app[REQUEST_LIMITS], client, request[REPLY_HEADERS]):
-        return await handler(request)
+        return contextlib.nullcontext()
+    return counted(request.app[REQUEST_LIMITS], client, request[REPLY_HEADERS])
 
 
 @contextlib.contextmanager
