@@ -13,12 +13,20 @@ from codex_proxy.agents.agent import serving
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import ADMISSION, CLOCK, IDS, RUNS, USAGE
 from codex_proxy.http.body import hints_of, parsed_from, read_body
-from codex_proxy.http.exchange import LogReader, Source, start, start_samples, streamed, whole
+from codex_proxy.http.exchange import (
+    LogReader,
+    Source,
+    TurnTimings,
+    start,
+    start_samples,
+    streamed,
+    timings_of,
+    whole,
+)
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers, agent_note
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
-from codex_proxy.http.turn_timings import TurnTimings, timings_of
 from codex_proxy.surfaces.chat.forward import Passing
 from codex_proxy.surfaces.chat.forwarded_answer import ForwardedAnswer
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse

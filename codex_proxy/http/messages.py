@@ -17,12 +17,11 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import ADMISSION, IDS, RUNS, USAGE
 from codex_proxy.http.body import hints_of, parsed_from, read_body
 from codex_proxy.http.endpoint import REQUEST_ID
-from codex_proxy.http.exchange import LogReader, OneRun, start, streamed, whole
+from codex_proxy.http.exchange import LogReader, OneRun, TurnTimings, start, streamed, timings_of, whole
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers, agent_note, json_response
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
-from codex_proxy.http.turn_timings import TurnTimings, timings_of
 from codex_proxy.surfaces.messages.content import PING
 from codex_proxy.surfaces.messages.count import count_tokens
 from codex_proxy.surfaces.messages.errors import prompt_too_long

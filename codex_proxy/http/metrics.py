@@ -16,10 +16,10 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.app_keys import CLOCK
 from codex_proxy.http.endpoint import Handler
+from codex_proxy.http.exchange import EVENT_COUNTS, EventCounts
 from codex_proxy.http.middleware.access import delaying_guesses, key_in
 from codex_proxy.http.middleware.forwarded import is_local
 from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
-from codex_proxy.http.turn_timings import EVENT_COUNTS, EventCounts
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", CLIENT_LEFT: "client_left"}

@@ -25,7 +25,6 @@ from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.limits import MAX_TURN_CHARS
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import (
     IdleLimits,
     IdleSessions,
@@ -34,7 +33,7 @@ from codex_proxy.runs.idle_sessions import (
     prints_of,
     thread_key,
 )
-from codex_proxy.runs.run import Run
+from codex_proxy.runs.run import Deadlines, Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, filled
 from codex_proxy.tools.attempt import Attempt, first_attempt
 from codex_proxy.tools.checks import Check

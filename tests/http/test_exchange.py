@@ -11,9 +11,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpTools, Message
-from codex_proxy.http.exchange import LogReader, streamed, whole
+from codex_proxy.http.exchange import LogReader, TurnTimings, streamed, whole
 from codex_proxy.http.sse import EventStream
-from codex_proxy.http.turn_timings import TurnTimings
 from codex_proxy.surfaces.chat.render import ChatRenderer
 from tests.http.serving import Hands
 

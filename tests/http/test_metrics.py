@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from codex_proxy.core.events import OutputDelta, TextDelta, TurnEnded, Usage, UsageReported
-from codex_proxy.http.turn_timings import EVENT_COUNTS, EventCounts, TurnTimings
+from codex_proxy.http.exchange import EVENT_COUNTS, EventCounts, TurnTimings
 from tests.http.serving import Hands, Proxy, fake_agent, fake_proxy, proxy_of, until, user
 from tests.waiting import hold_up_the_loop, polled
 

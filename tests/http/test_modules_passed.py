@@ -16,9 +16,9 @@ from tests.http.serving import Proxy, fake_proxy, user
 
 PACKAGE = f"{Path(codex_proxy.__file__).parent}/"
 
-MAX_OF_A_DELTA = 24
+MAX_OF_A_DELTA = 21
 """From the pipe of the agent to the socket of the client."""
-MAX_OF_A_REQUEST = {"proto": 69, "app-server": 76}
+MAX_OF_A_REQUEST = {"proto": 66, "app-server": 73}
 """By dialect, of a short request to a server that has answered one before."""
 
 

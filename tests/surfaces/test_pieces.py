@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.core.events import Event, TextDelta
-from codex_proxy.surfaces.base import json_lines, json_text
-from codex_proxy.surfaces.text_output import TextRun, pieces_together
+from codex_proxy.surfaces.base import TextRun, json_lines, json_text, pieces_together
 from tests.core.strategies import EVENT_LISTS
 
 ANY_TEXT = st.text(st.characters(codec=None) | st.sampled_from('\n\r\u2028"\\\ud83d\ude00'))

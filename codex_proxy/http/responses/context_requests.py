@@ -11,10 +11,9 @@ from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from, read_body
-from codex_proxy.http.exchange import LogReader, OneRun, whole
+from codex_proxy.http.exchange import LogReader, OneRun, TurnTimings, whole
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.turn_timings import TurnTimings
 from codex_proxy.responses.context import measure_context, read_context
 from codex_proxy.responses.prepare import FIELDS
 from codex_proxy.responses.service import ResponsesService

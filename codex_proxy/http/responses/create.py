@@ -11,13 +11,12 @@ from aiohttp import web
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import hints_of, parsed_from, read_body
-from codex_proxy.http.exchange import LogReader, OneRun, Reader, streamed, whole
+from codex_proxy.http.exchange import LogReader, OneRun, Reader, TurnTimings, streamed, timings_of, whole
 from codex_proxy.http.middleware.body_budget import HELD
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import agent_headers, agent_note
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
-from codex_proxy.http.turn_timings import TurnTimings, timings_of
 from codex_proxy.responses.background import create_in_background, queued_json
 from codex_proxy.responses.follow import HEARTBEAT, Follower
 from codex_proxy.responses.foreground import start_foreground

@@ -15,8 +15,7 @@ import msgspec
 
 from codex_proxy.core.events import Stop
 from codex_proxy.core.items import ToolCall
-from codex_proxy.surfaces.base import json_lines, json_text
-from codex_proxy.surfaces.text_output import SerialOutput
+from codex_proxy.surfaces.base import SerialOutput, json_lines, json_text
 from codex_proxy.surfaces.usage import json_tokens
 
 BLANK_LINE: Final = "\n\n"

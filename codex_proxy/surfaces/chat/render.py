@@ -29,10 +29,9 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
+from codex_proxy.surfaces.base import TextRun, json_bytes, json_text, pieces_together, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
 from codex_proxy.surfaces.errors import error_frame
-from codex_proxy.surfaces.text_output import TextRun, pieces_together
 from codex_proxy.surfaces.usage import Spent
 
 

@@ -30,11 +30,10 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import json_bytes, json_text, raw_text
+from codex_proxy.surfaces.base import TextRun, json_bytes, json_text, pieces_together, raw_text
 from codex_proxy.surfaces.messages.content import GrowingBlock, Speech, WholeBlock, frame, input_of
 from codex_proxy.surfaces.messages.errors import error_event
 from codex_proxy.surfaces.messages.state import OUTPUTS, packed
-from codex_proxy.surfaces.text_output import TextRun, pieces_together
 from codex_proxy.surfaces.usage import Spent, json_tokens
 
 _STOP_REASONS: Final[dict[str, str]] = {

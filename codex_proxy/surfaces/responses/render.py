@@ -46,7 +46,7 @@ from codex_proxy.core.items import (
     Reasoning,
     ToolCall,
 )
-from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.base import SerialOutput, TextRun, json_bytes, pieces_together
 from codex_proxy.surfaces.responses.events import Events, ResponseEvents
 from codex_proxy.surfaces.responses.output import (
     ACTIVITY_TYPE,
@@ -70,7 +70,6 @@ from codex_proxy.surfaces.responses.response_object import (
     status_of,
     usage_object,
 )
-from codex_proxy.surfaces.text_output import SerialOutput, TextRun, pieces_together
 from codex_proxy.surfaces.usage import Spent
 
 EMPTY_MESSAGE: Final = Message("")
