@@ -151,7 +151,9 @@ class Settings(BaseSettings):
     builtin_tools: Literal["auto", "always", "never"] = Field(
         "auto", description="whether turns are agent turns: auto decides by the request"
     )
-    fake_dialect: Literal["proto", "app-server"] = Field("proto", description="dialect of the fake agent")
+    fake_dialect: Literal["proto", "app-server", "acp"] = Field(
+        "proto", description="dialect of the fake agent"
+    )
     fake_markers: bool = Field(
         True,
         description="whether a marker in a prompt (`[[fake:NAME ...]]`) chooses what the fake agent does",

@@ -1,4 +1,4 @@
-"""The command line: `python -m fake_proto proto|app-server|exec [-c key=value ...]` and `--version`."""
+"""The command line: `python -m fake_proto proto|app-server|exec|acp [-c key=value ...]` and `--version`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from fake_proto.settings import Settings
 from fake_proto.wire import Wire
 
 VERSION = "codex-cli 0.0.0-fake"
-USAGE = "usage: fake_proto proto|app-server|exec [-c key=value ...] | --version | debug models --bundled\n"
+USAGE = (
+    "usage: fake_proto proto|app-server|exec|acp [-c key=value ...] | --version | debug models --bundled\n"
+)
 
 
 def main(arguments: list[str]) -> int:
     """Runs the subcommand; returns the exit status."""
-    command = next((a for a in arguments if a in ("--version", "proto", "app-server", "exec", "debug")), "")
+    command = next(
+        (a for a in arguments if a in ("--version", "proto", "app-server", "exec", "acp", "debug")), ""
+    )
     if command == "--version":
         sys.stdout.write(VERSION + "\n")
         return 0
@@ -30,6 +34,8 @@ def main(arguments: list[str]) -> int:
         return serve_proto(Settings(dict(os.environ), arguments))
     if command == "app-server":
         return serve_app_server(Settings(dict(os.environ), arguments))
+    if command == "acp":
+        return serve_acp(Settings(dict(os.environ), arguments))
     if command == "exec":
         from fake_proto.exec_turn import serve_exec
 
@@ -49,6 +55,15 @@ def serve_proto(settings: Settings) -> int:
     agent = ProtoAgent(settings, wire, loop, faults)
     agent.open()
     return loop.run(agent)
+
+
+def serve_acp(settings: Settings) -> int:
+    """Speaks the Agent Client Protocol until stdin ends."""
+    from fake_proto.acp import AcpAgent
+
+    faults, wire = prepared(settings)
+    loop = Loop(wire)
+    return loop.run(AcpAgent(settings, wire, loop, faults))
 
 
 def serve_app_server(settings: Settings) -> int:

@@ -22,6 +22,8 @@ APP_SERVER_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
     *("tool_replies", "web_search", "verbosity", "service_tier")
 }
 
+ACP_CAPABILITIES: Final[frozenset[Capability]] = frozenset({"client_tools", "tool_replies", "images"})
+
 # -P: a json.py in the workspace must not stand in for the standard library.
 PROGRAM = (sys.executable, "-P", "-m", "fake_proto")
 
@@ -30,9 +32,8 @@ async def _make(context: AgentContext) -> Agent:
     env = context.child_environment()
     if not context.settings.fake_markers:
         env["FAKE_CODEX_MARKERS"] = "off"
-    return (
-        _app_server(context, env) if context.settings.fake_dialect == "app-server" else _proto(context, env)
-    )
+    make = {"proto": _proto, "app-server": _app_server, "acp": _acp}[context.settings.fake_dialect]
+    return make(context, env)
 
 
 def _proto(context: AgentContext, env: dict[str, str]) -> Agent:
@@ -74,6 +75,27 @@ def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
     return AppServerAgent(processes, pool_limits(settings), context.clock, warm_plain=True)
 
 
+def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
+    from codex_proxy.agents.acp.agent import AcpAgent, Launch
+    from codex_proxy.agents.acp.presets import Preset
+    from codex_proxy.process.child import Command
+
+    settings = context.settings
+    preset = Preset(
+        name="fake",
+        title="The fake agent",
+        argv=(*PROGRAM, "acp"),
+        usage="turn",
+        read_only=("plan",),
+        asks=True,
+    )
+    command = Command(preset.argv, env, str(settings.workdir), limits=context.child_limits)
+    launch = Launch(
+        preset=preset, command=command, workdir=str(settings.workdir), unconfined=settings.agent_unconfined
+    )
+    return AcpAgent(launch, context.clock)
+
+
 def _models() -> tuple[AgentModel, ...]:
     from codex_proxy.core.account import AgentModel
 
@@ -107,7 +129,11 @@ SPEC = AgentSpec(
     make=_make,
     check=_check,
     capabilities=PROTO_CAPABILITIES,
-    variants={"proto": PROTO_CAPABILITIES, "app-server": APP_SERVER_CAPABILITIES},
+    variants={
+        "proto": PROTO_CAPABILITIES,
+        "app-server": APP_SERVER_CAPABILITIES,
+        "acp": ACP_CAPABILITIES,
+    },
     settings=frozenset({"fake_dialect", "fake_markers"}),
     made_up=True,
     confined=True,  # it runs nothing

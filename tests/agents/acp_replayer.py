@@ -209,12 +209,13 @@ class Played:
         return [event for event in self.events if isinstance(event, ToolCallRequested)]
 
 
-def begun(name: str, *, tools: Sequence[Tool] = (), **changes: Any) -> Played:
-    """A turn that has begun against the agent of a recording; the session is not open yet."""
+def begun(name: str, *, tools: Sequence[Tool] = (), unconfined: bool = False, **changes: Any) -> Played:
+    """A turn that has begun against the agent of a recording; the session is not open yet. `unconfined`: as the
+    operator has it; `changes`: other fields of the turn."""
     connection = Connection("test", "0")
     channel = connection.open_channel()
     count = itertools.count(1)
-    program = Program(preset_of(name), declared_by(name))
+    program = Program(preset_of(name), declared_by(name), unconfined)
     servers = (
         ({"type": "http", "name": "client", "url": "http://127.0.0.1:1/mcp", "headers": []},) if tools else ()
     )

@@ -155,6 +155,41 @@ def test_a_call_that_only_looks_like_one_of_the_clients_tools_is_not_allowed(cal
 
 
 @pytest.mark.parametrize(
+    ("sandbox", "unconfined", "allowed"),
+    [
+        ("read-only", False, False),
+        ("workspace-write", False, False),
+        ("danger-full-access", False, False),
+        ("workspace-write", True, False),
+        ("danger-full-access", True, True),
+    ],
+)
+def test_a_command_is_allowed_only_where_the_operator_has_said_so_twice(
+    sandbox: str, unconfined: bool, allowed: bool
+) -> None:
+    played = opened("gemini-tool_allow", sandbox=sandbox, unconfined=unconfined)
+    played.receive(messages_of("gemini-tool_allow")[:-1])
+    outcome = played.answers[0]["result"]["outcome"]
+    assert outcome["optionId"] == ("proceed_once" if allowed else "cancel")
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "mode"),
+    [
+        ("read-only", "read-only"),
+        ("workspace-write", "workspace-write"),
+        ("danger-full-access", "agent-full-access"),
+    ],
+)
+def test_an_agent_with_a_sandbox_of_its_own_is_put_into_the_mode_of_the_turns_sandbox(
+    sandbox: str, mode: str
+) -> None:
+    request = opened("codex-acp-text", sandbox=sandbox).last_request("session/set_mode")
+    assert request is not None
+    assert request["params"]["modeId"] == mode
+
+
+@pytest.mark.parametrize(
     ("agent", "method", "mode"),
     [
         ("gemini", "session/set_mode", "plan"),

@@ -170,7 +170,7 @@ class UpdateReader:
             self._begin_model_call()
             self._reasoning = self._new_id("rs_")
             self.events.append(ItemStarted(Reasoning(self._reasoning)))
-        self.events.append(ReasoningDelta(self._reasoning, text, kind="raw"))
+        self.events.append(ReasoningDelta(self._reasoning, text))
 
     def _end_reasoning(self) -> None:
         if self._reasoning:

@@ -1,0 +1,198 @@
+"""The Agent Client Protocol: JSON-RPC both ways, many sessions at once, tools of MCP servers that the client names.
+
+It asks before each command and each change of a file, and tells usage of the turn. The life of a turn is in `acp_turn`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from fake_proto.acp_tools import McpServer
+from fake_proto.acp_turn import AcpTurn
+from fake_proto.faults import Faults
+from fake_proto.request import Request
+from fake_proto.script import Script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fake_proto.loop import Loop
+    from fake_proto.settings import Settings
+    from fake_proto.wire import Wire
+
+    Params = dict[str, Any]
+
+MODES = [{"id": "default", "name": "Default"}, {"id": "plan", "name": "Plan"}]
+AUTH_REQUIRED, NO_METHOD, BAD_PARAMS = -32000, -32601, -32602
+
+
+class RpcError(Exception):
+    """Answers with a JSON-RPC error."""
+
+    def __init__(self, message: str, code: int = BAD_PARAMS) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class AcpSession:
+    """A conversation: what was said in it, its tools, its mode and model, and the turn that runs."""
+
+    def __init__(self, identifier: str, servers: list[McpServer], model: str) -> None:
+        self.identifier = identifier
+        self.servers = servers
+        self.model = model
+        self.mode = "default"
+        self.items: list[Params] = []
+        self.turn: AcpTurn | None = None
+
+
+class AcpAgent:
+    """One process: its sessions, and the requests of ours that wait for an answer."""
+
+    def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
+        self.loop = loop
+        self._settings = settings
+        self._wire = wire
+        self._faults = faults
+        self._sessions: dict[str, AcpSession] = {}
+        self._next_request = 0
+        self._askers: dict[int, AcpTurn] = {}
+        self._methods = {
+            "initialize": self._initialize,
+            "session/new": self._new,
+            "session/set_mode": self._set_mode,
+            "session/set_model": self._set_model,
+            "session/prompt": self._prompt,
+            "session/close": self._close,
+        }
+
+    def receive(self, line: bytes) -> None:
+        """One message of the client: a request, a notification or an answer to one of our requests."""
+        try:
+            message = json.loads(line)
+        except ValueError as error:
+            sys.stderr.write(f"ERROR fake acp: failed to parse message: {error}\n")
+            sys.stderr.flush()
+            return
+        if "method" not in message:
+            asker = self._askers.pop(message.get("id"), None)
+            if asker is not None:
+                asker.answered(message)
+        elif message["method"] == "session/cancel":
+            session = self._sessions.get(message["params"]["sessionId"])
+            if session is not None and session.turn is not None:
+                session.turn.cancel()
+        elif "id" in message:
+            self._call(message["id"], message["method"], message.get("params") or {})
+
+    def end_of_input(self) -> int | None:
+        """Ends with stdin, unless it ignores SIGTERM too."""
+        return None if self._faults.has("ignore_sigterm") else 0
+
+    def send(self, message: Params, faults: Faults | None = None) -> None:
+        """One line."""
+        self._wire.send({"jsonrpc": "2.0", **message}, faults or self._faults)
+
+    def update(self, session: str, update: Params, faults: Faults) -> None:
+        """Reports something of a session."""
+        self.send({"method": "session/update", "params": {"sessionId": session, "update": update}}, faults)
+
+    def ask(self, asker: AcpTurn, method: str, params: Params, faults: Faults) -> None:
+        """Sends a request to the client; the answer goes to the turn."""
+        identifier = self._next_request
+        self._next_request += 1
+        self._askers[identifier] = asker
+        self.send({"id": identifier, "method": method, "params": params}, faults)
+
+    def _call(self, identifier: Any, method: str, params: Params) -> None:
+        handler = self._methods.get(method)
+        try:
+            if handler is None:
+                raise RpcError("Method not found", NO_METHOD)
+            handler(identifier, params)
+        except KeyError as error:
+            self.fail(identifier, f"missing field {error.args[0]}", BAD_PARAMS)
+        except RpcError as error:
+            self.fail(identifier, str(error), error.code)
+
+    def fail(self, identifier: Any, message: str, code: int, faults: Faults | None = None) -> None:
+        """Answers a request with an error."""
+        self.send({"id": identifier, "error": {"code": code, "message": message}}, faults)
+
+    def answer(self, identifier: Any, result: Params, faults: Faults | None = None) -> None:
+        """Answers a request."""
+        self.send({"id": identifier, "result": result}, faults)
+
+    def _initialize(self, identifier: Any, params: Params) -> None:
+        able = {
+            "loadSession": False,
+            "promptCapabilities": {"image": True},
+            "mcpCapabilities": {"http": not self._faults.has("stdio_tools")},
+            "sessionCapabilities": {"close": {}},
+        }
+        version = 2 if self._faults.has("other_version") else params["protocolVersion"]
+        info = {"name": "fake", "title": "Fake", "version": "0.0.0"}
+        self.answer(identifier, {"protocolVersion": version, "agentCapabilities": able, "agentInfo": info})
+
+    def _new(self, identifier: Any, params: Params) -> None:
+        if self._faults.has("signed_out"):
+            raise RpcError("Authentication required", AUTH_REQUIRED)
+        servers = [McpServer(entry, dict(self._settings.env)) for entry in params["mcpServers"]]
+        for server in servers:
+            if not self._faults.has("lists_never"):
+                server.connect()
+        session = AcpSession(
+            f"session_{len(self._sessions) + 1}", servers, self._settings.model("fake-model")
+        )
+        self._sessions[session.identifier] = session
+        result: Params = {"sessionId": session.identifier}
+        if not self._faults.has("no_modes"):
+            result["modes"] = {"currentModeId": session.mode, "availableModes": MODES}
+        models = [{"modelId": "fake-model", "name": "Fake"}, {"modelId": "fake-other", "name": "Other"}]
+        result["models"] = {"currentModelId": session.model, "availableModels": models}
+        self.answer(identifier, result)
+
+    def _session(self, params: Params) -> AcpSession:
+        session = self._sessions.get(params["sessionId"])
+        if session is None:
+            raise RpcError(f"session not found: {params['sessionId']}")
+        return session
+
+    def _set_mode(self, identifier: Any, params: Params) -> None:
+        if self._faults.has("keeps_mode"):
+            raise RpcError("the mode cannot be set")
+        self._session(params).mode = params["modeId"]
+        self.answer(identifier, {})
+
+    def _set_model(self, identifier: Any, params: Params) -> None:
+        self._session(params).model = params["modelId"]
+        self.answer(identifier, {})
+
+    def _close(self, identifier: Any, params: Params) -> None:
+        session = self._sessions.pop(params["sessionId"], None)
+        if session is not None and session.turn is not None:
+            session.turn.cancel()
+        self.answer(identifier, {})
+
+    def _prompt(self, identifier: Any, params: Params) -> None:
+        session = self._session(params)
+        if session.turn is not None:
+            raise RpcError("two prompts at a time on one session")
+        content = [
+            {"type": "input_text", "text": block["text"]}
+            if block["type"] == "text"
+            else {"type": "input_image"}
+            for block in params["prompt"]
+        ]
+        session.items.append({"type": "message", "role": "user", "content": content})
+        request = Request("acp", session.model, session.items)
+        request.offered = [tool for server in session.servers for tool in server.tools]
+        request.tools = [str(tool["name"]) for tool in request.offered]
+        request.options = {"mode": session.mode}
+        script = Script(request, self._settings, self._faults)
+        if script.faults is not self._faults:
+            script.faults.begin(self._settings.text("PID_FILE"), self._settings.text("SILENT_FILE"))
+        session.turn = AcpTurn(self, session, identifier, script)
+        session.turn.start()

@@ -1,0 +1,207 @@
+"""One turn of the Agent Client Protocol: the steps of a script as updates, then the answer to the prompt."""
+
+from __future__ import annotations
+
+from fake_proto.faults import Faults
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from fake_proto.acp import AcpAgent, AcpSession
+    from fake_proto.loop import Task
+    from fake_proto.script import Script
+
+    Action = dict[str, Any]
+    Waits = Iterator[float | None]
+
+POLL_S = 0.01
+STOPS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
+OPTIONS = [
+    {"optionId": "yes", "name": "Allow", "kind": "allow_once"},
+    {"optionId": "no", "name": "Reject", "kind": "reject_once"},
+]
+SERVER = "client"
+
+
+class AcpTurn:
+    """Writes the updates of one turn, and asks for what it needs."""
+
+    def __init__(self, agent: AcpAgent, session: AcpSession, identifier: Any, script: Script) -> None:
+        self._agent = agent
+        self._session = session
+        self._identifier = identifier
+        self._script = script
+        self._task: Task | None = None
+        self._reply: Action | None = None
+        self._outputs: list[str] = []
+        self._said: list[str] = []
+        self._calls = 0
+        self._usage = dict.fromkeys(("input", "cached", "output", "reasoning"), 0)
+        self._told_usage = True
+
+    def start(self) -> None:
+        """Hands the turn to the loop."""
+        self._task = self._agent.loop.start(self._run())
+
+    def cancel(self) -> None:
+        """Stops, unless the turn ignores that, and says so in the answer to the prompt."""
+        if self._task is not None and not self._script.faults.has("ignore_interrupt"):
+            self._task.cancelled = True
+            self._script.faults = Faults()
+            self._end("cancelled")
+
+    def answered(self, message: Action) -> None:
+        """The client's answer to a request of ours."""
+        self._reply = message
+        if self._task is not None:
+            self._agent.loop.wake(self._task)
+
+    def _run(self) -> Waits:
+        script = self._script
+        yield script.first
+        for number in range(script.start, len(script)):
+            step = script.step(number, self._outputs)
+            for action in step.actions:
+                if action["do"] == "error":
+                    self._fail(action)
+                    return
+                do = "calls_of_step" if action["do"] == "calls" else action["do"]
+                yield from getattr(self, "_" + do, self._nothing)(action)
+            if step.usage is None:
+                self._told_usage = False
+            else:
+                self._usage = {part: count + step.usage[part] for part, count in self._usage.items()}
+        self._end(STOPS.get(step.end, "end_turn"))
+
+    def _end(self, stop: str) -> None:
+        usage = self._usage
+        result: Action = {"stopReason": stop}
+        if self._told_usage and stop != "cancelled":
+            result["usage"] = {
+                "inputTokens": usage["input"] - usage["cached"],
+                "cachedReadTokens": usage["cached"],
+                "outputTokens": usage["output"],
+                "thoughtTokens": usage["reasoning"],
+                "totalTokens": usage["input"] + usage["output"],
+            }
+        text = [{"type": "output_text", "text": "".join(self._said)}]
+        self._session.items.append({"type": "message", "role": "assistant", "content": text})
+        self._session.turn = None
+        self._agent.answer(self._identifier, result, self._script.faults)
+
+    def _fail(self, action: Action) -> None:
+        self._session.turn = None
+        self._agent.fail(self._identifier, action["text"], -32603, self._script.faults)
+
+    def _update(self, what: str, **fields: Any) -> None:
+        update = {"sessionUpdate": what, **fields}
+        self._agent.update(self._session.identifier, update, self._script.faults)
+
+    def _chunk(self, kind: str, text: str, name: str) -> None:
+        self._update(kind, content={"type": "text", "text": text}, messageId=name)
+
+    def _message(self, action: Action) -> Waits:
+        self._calls += 1
+        pieces = action["deltas"] or [action["final"]]
+        for piece in pieces:
+            self._chunk("agent_message_chunk", piece, f"message_{self._calls}")
+            self._said.append(piece)
+            yield self._script.delay
+
+    def _choices(self, action: Action) -> Waits:
+        yield from self._message(action["messages"][0])
+
+    def _reasoning(self, action: Action) -> Waits:
+        self._calls += 1
+        for part in (*action.get("parts", []), *action.get("raw", [])):
+            for piece in part:
+                self._chunk("agent_thought_chunk", piece, f"thought_{self._calls}")
+                yield self._script.delay
+
+    def _tool(self, kind: str, title: str, **fields: Any) -> str:
+        self._calls += 1
+        name = f"tool_{self._calls}"
+        self._update("tool_call", toolCallId=name, kind=kind, title=title, status="pending", **fields)
+        return name
+
+    def _done(self, name: str, text: str = "", status: str = "completed") -> None:
+        content = [{"type": "content", "content": {"type": "text", "text": text}}] if text else []
+        self._update("tool_call_update", toolCallId=name, status=status, content=content)
+
+    def _allowed(self, name: str, kind: str, title: str) -> Iterator[float | None]:
+        """Asks the client; afterwards `_reply` has its answer."""
+        self._reply = None
+        call = {"toolCallId": name, "kind": kind, "title": title}
+        params = {"sessionId": self._session.identifier, "toolCall": call, "options": OPTIONS}
+        self._agent.ask(self, "session/request_permission", params, self._script.faults)
+        while self._reply is None:
+            yield None
+
+    @property
+    def _may(self) -> bool:
+        outcome = (self._reply or {}).get("result", {}).get("outcome", {})
+        return bool(outcome.get("optionId") == "yes")
+
+    def _command(self, action: Action) -> Waits:
+        name = self._tool("execute", action["command"], rawInput={"command": action["command"]})
+        yield from self._allowed(name, "execute", action["command"])
+        if not self._may:
+            self._done(name, "rejected", "failed")
+            return
+        self._done(name, "".join(action["output"]), "failed" if action["exit_code"] else "completed")
+
+    def _approval(self, action: Action) -> Waits:
+        yield from self._command({**action, "output": ["removed\n"], "exit_code": 0})
+
+    def _file_change(self, action: Action) -> Waits:
+        name = self._tool("edit", f"Write {action['path']}")
+        yield from self._allowed(name, "edit", f"Write {action['path']}")
+        self._done(name, status="completed" if self._may else "failed")
+
+    def _web_search(self, action: Action) -> Waits:
+        self._done(self._tool("fetch", action["query"]))
+        yield 0
+
+    def _plan(self, action: Action) -> Waits:
+        entries = [{"content": each["step"], "status": each["status"]} for each in action["plan"]]
+        self._update("plan", entries=entries)
+        yield 0
+
+    def _calls_of_step(self, action: Action) -> Waits:
+        begun = []
+        for call in action["calls"]:
+            server = next((each for each in self._session.servers if each.tools), None)
+            if server is None:
+                self._outputs.append("there is no such tool")
+                continue
+            title = f"mcp__{SERVER}__{call['name']}"
+            name = self._tool("other", title, rawInput={})
+            begun.append((name, server.call(call["name"], "".join(call["arguments"]))))
+        for name, waiting in begun:
+            while waiting.output is None:
+                yield POLL_S
+            self._outputs.append(waiting.output)
+            self._done(name, waiting.output)
+
+    def _retry(self, action: Action) -> Waits:
+        meta = {
+            "jetbrains": {"air": {"sessionFailure": {"severity": "warning", "title": "Retrying, attempt 1."}}}
+        }
+        self._update("session_info_update", _meta=meta)
+        yield 0
+
+    def _unknown_request(self, action: Action) -> Waits:
+        self._reply = None
+        params = {"sessionId": self._session.identifier}
+        self._agent.ask(self, "fake/unknown", params, self._script.faults)
+        while self._reply is None:
+            yield None
+
+    def _big_line(self, action: Action) -> Waits:
+        self._update("available_commands_update", availableCommands=["y" * action["bytes"]])
+        yield 0
+
+    def _nothing(self, action: Action) -> Waits:
+        yield 0

@@ -1,0 +1,306 @@
+"""Agents that speak ACP behind the whole server: turns, tools in later requests, sessions, permissions, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from codex_proxy.agents.acp.agent import AcpAgent
+from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, until, user
+
+
+def acp(folder: Path, environment: dict[str, str] | None = None, **settings: Any) -> Any:
+    """A proxy on the fake agent in the dialect of ACP."""
+    return fake_proxy(folder, environment, fake_dialect="acp", **settings)
+
+
+def agent_of(proxy: Proxy) -> AcpAgent:
+    agent = proxy.server.agent
+    assert isinstance(agent, AcpAgent)
+    return agent
+
+
+def message_of(answer: Answer) -> dict[str, Any]:
+    assert answer.status == 200, answer.text
+    message: dict[str, Any] = answer.body["choices"][0]["message"]
+    return message
+
+
+def continued(asked: dict[str, Any], answer: Answer, *more: dict[str, Any]) -> dict[str, Any]:
+    """The request that goes on with a conversation."""
+    return {**asked, "messages": [*asked["messages"], message_of(answer), *more]}
+
+
+def outputs_of(answer: Answer, text: str = "sunny") -> list[dict[str, Any]]:
+    calls = message_of(answer)["tool_calls"]
+    return [{"role": "tool", "tool_call_id": call["id"], "content": text} for call in calls]
+
+
+async def test_text_thoughts_and_exact_usage_come_through(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        answer = await proxy.ask(user("[[fake:reasoning]]"))
+        message = message_of(answer)
+        assert message["content"] == "The answer is 42."
+        assert "It asks for a number." in message["reasoning_content"]
+        usage = answer.body["usage"]
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (100, 20)
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 40
+        assert "estimated" not in usage
+
+
+async def test_four_sessions_at_once_are_not_mixed(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        said = [f"{letter} " * 40 for letter in "abcd"]
+        asked = [proxy.ask(user(f'[[fake:text say="{text}" delay=2]]')) for text in said]
+        answers = await asyncio.gather(*asked)
+        assert [message_of(answer)["content"].strip() for answer in answers] == [
+            text.strip() for text in said
+        ]
+        assert agent_of(proxy).processes().idle + agent_of(proxy).processes().busy == 1, (
+            "one process serves all"
+        )
+
+
+async def test_what_the_agent_does_by_itself_is_told_and_what_it_asks_for_is_declined(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        message = message_of(await proxy.ask(user("[[fake:activity]]")))
+        assert message["content"] == "All done."
+        assert "[command] ls" in message["reasoning_content"]
+        assert "[plan]" in message["reasoning_content"]
+
+
+async def test_models_are_those_that_the_agent_lists(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        listed = [model["id"] for model in (await proxy.send("GET", "/v1/models")).body["data"]]
+        assert {"fake-model", "fake-other"} <= set(listed)
+        answer = await proxy.ask({**user("[[fake:echo]]"), "model": "fake-other"})
+        assert '"model":"fake-other"' in message_of(answer)["content"]
+        assert (await proxy.ask({**user(), "model": "nobodys"})).status == 404
+
+
+# --- the client's tools ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("faults", ["", "stdio_tools"])
+async def test_a_call_is_answered_by_a_later_request_over_http_and_over_stdio(
+    tmp_path: Path, faults: str
+) -> None:
+    async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": faults}) as proxy:
+        asked = user("[[fake:tool_call]]", tools=[WEATHER])
+        first = await proxy.ask(asked)
+        assert first.body["choices"][0]["finish_reason"] == "tool_calls"
+        assert first.headers["x-codex-mode"] == "agent"
+        call = message_of(first)["tool_calls"][0]["function"]
+        assert call["name"] == "get_weather"
+        assert json.loads(call["arguments"])
+        second = await proxy.ask(continued(asked, first, *outputs_of(first)))
+        assert second.body["choices"][0]["finish_reason"] == "stop"
+        assert message_of(second)["content"]
+
+
+async def test_calls_of_one_step_come_together(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        first = await proxy.ask(user("[[fake:tool_calls]]", tools=[WEATHER]))
+        assert len(message_of(first)["tool_calls"]) == 2
+
+
+async def test_the_door_of_a_session_is_closed_with_it_and_takes_no_other_token(tmp_path: Path) -> None:
+    async with acp(tmp_path, kept_threads=0) as proxy:
+        server = agent_of(proxy)._tool_server
+        asked = user("[[fake:tool_call]]", tools=[WEATHER])
+        first = await proxy.ask(asked)
+        assert first.status == 200
+        await until(lambda: server.door_count == 0)
+        assert not server.url.startswith(proxy.url), "it has a port of its own"
+        async with aiohttp.ClientSession() as session:
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer "}):
+                async with session.post(server.url, json=body, headers=headers) as reply:
+                    assert reply.status == 401
+            async with session.post(f"{proxy.url}/mcp", json=body) as reply:
+                assert reply.status == 404, "never on the public port"
+
+
+async def test_an_agent_that_never_asks_for_the_tools_is_prompted_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.agents.acp.tool_server.LIST_SECONDS", 0.05)
+    async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "lists_never"}) as proxy:
+        assert (await proxy.ask(user("[[fake:text]]", tools=[WEATHER]))).status == 200
+
+
+async def test_an_operator_who_wants_no_agent_turns_has_requests_with_tools_refused(tmp_path: Path) -> None:
+    async with acp(tmp_path, builtin_tools="never") as proxy:
+        answer = await proxy.ask(user(tools=[WEATHER]))
+        assert (answer.status, answer.error["code"]) == (400, "unsupported_by_agent")
+
+
+# --- sessions -------------------------------------------------------------------------------------
+
+
+async def test_a_conversation_goes_on_in_its_session(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        asked = user('[[fake:text say="first"]]')
+        first = await proxy.ask(asked)
+        again = continued(asked, first, {"role": "user", "content": "[[fake:echo]]"})
+        echoed = message_of(await proxy.ask(again))["content"]
+        assert "This is the conversation so far" not in echoed
+        process = agent_of(proxy)._current
+        assert process is not None
+        assert process.sessions_served == 1
+
+
+async def test_any_other_history_is_told_to_a_new_session_and_marked(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        messages = [
+            {"role": "user", "content": "Hi."},
+            {"role": "assistant", "content": "Hello."},
+            {"role": "user", "content": '[[fake:text say="ok"]]'},
+        ]
+        answer = await proxy.ask({**user(), "messages": messages})
+        assert message_of(answer)["content"] == "ok"
+        assert answer.headers["x-codex-history"] == "flattened"
+
+
+async def test_a_client_that_leaves_has_its_turn_cancelled_and_its_session_dropped(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        async with proxy.open(user("[[fake:count n=100000 delay=5]]", stream=True)) as reply:
+            assert await reply.content.readline()
+        await proxy.settled()
+        agent = agent_of(proxy)
+        await until(lambda: agent._current is not None and agent._current.connection.channel_count == 0)
+        assert agent.processes().restarts == 0
+        assert (await proxy.ask(user('[[fake:text say="next"]]'))).status == 200
+
+
+async def test_a_turn_that_cannot_be_cancelled_costs_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.agents.session.FINISH_SECONDS", 0.1)
+    async with acp(tmp_path) as proxy:
+        agent = agent_of(proxy)
+        before = agent._current
+        prompt = "[[fake:count n=100000 delay=5 misbehave=ignore_interrupt]]"
+        async with proxy.open(user(prompt, stream=True)) as reply:
+            assert await reply.content.readline()
+        await until(lambda: before is not None and before.exit is not None)
+        assert (await proxy.ask(user())).status == 200
+
+
+# --- what may go wrong ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scenario", "status", "code"),
+    [
+        ("error_rate_limit", 429, "rate_limit_exceeded"),
+        ("auth_401", 401, "agent_not_authenticated"),
+        ("context_length", 400, "context_length_exceeded"),
+        ("error_500", 502, "upstream_error"),
+        ("model_not_found", 404, "model_not_found"),
+    ],
+)
+async def test_errors_of_the_agent_are_statuses(
+    tmp_path: Path, scenario: str, status: int, code: str
+) -> None:
+    async with acp(tmp_path) as proxy:
+        answer = await proxy.ask(user(f"[[fake:{scenario}]]"))
+        assert (answer.status, answer.error["code"]) == (status, code)
+
+
+async def test_an_error_in_the_middle_of_a_text_is_an_error_frame(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        answer = await proxy.ask(user("[[fake:error_mid_text]]", stream=True))
+        assert any("error" in frame for frame in answer.frames if isinstance(frame, dict))
+
+
+async def test_a_text_that_begins_anew_after_a_retry_is_said_once(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        answer = await proxy.ask(user("[[fake:retry_after_text_same]]"))
+        text = message_of(answer)["content"]
+        assert text == " ".join(dict.fromkeys(text.split(" "))), text
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["garbage", "bad_utf8", "split", "joined", "repeat", "wrong_types", "unknown_request", "big_line"],
+)
+async def test_strange_lines_do_not_end_a_turn(tmp_path: Path, fault: str) -> None:
+    async with acp(tmp_path) as proxy:
+        answer = await proxy.ask(user(f'[[fake:text say="all the words" misbehave={fault} bytes=100000]]'))
+        assert answer.status == 200
+        assert "words" in message_of(answer)["content"]
+
+
+@pytest.mark.parametrize("fault", ["crash", "torn", "eof_without_end", "close_stdout"])
+async def test_an_agent_that_dies_in_a_turn_fails_it_and_is_started_again(tmp_path: Path, fault: str) -> None:
+    async with acp(tmp_path) as proxy:
+        answer = await proxy.ask(user(f"[[fake:count n=1000 misbehave={fault}]]", stream=True))
+        assert any("error" in frame for frame in answer.frames if isinstance(frame, dict))
+        assert message_of(await proxy.ask(user('[[fake:text say="back"]]')))["content"] == "back"
+        assert agent_of(proxy).processes().restarts == 1
+
+
+async def test_an_agent_without_a_sign_in_is_served_as_401_and_said_so(tmp_path: Path) -> None:
+    async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "signed_out"}) as proxy:
+        answer = await proxy.ask(user())
+        assert (answer.status, answer.error["code"]) == (401, "agent_not_authenticated")
+        assert (await proxy.send("GET", "/readyz")).status == 503
+
+
+@pytest.mark.parametrize("fault", ["no_modes", "keeps_mode"])
+async def test_nothing_is_asked_of_an_agent_that_is_not_in_a_safe_mode(tmp_path: Path, fault: str) -> None:
+    async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": fault}) as proxy:
+        assert (await proxy.ask(user())).status >= 500
+
+
+async def test_an_operator_may_serve_an_agent_without_a_safe_mode_and_is_warned(tmp_path: Path) -> None:
+    async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "no_modes"}, agent_unconfined=True) as proxy:
+        assert (await proxy.ask(user())).status == 200
+        assert "--agent-unconfined" in agent_of(proxy).warning
+
+
+async def test_no_process_is_left_after_the_end(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    environment = {"FAKE_CODEX_PID_FILE": str(pids)}
+    async with acp(tmp_path, environment) as proxy:
+        await proxy.ask(user("[[fake:text misbehave=grandchild]]"))
+        pid = agent_of(proxy)._current.pid  # type: ignore[union-attr]
+        left = int(pids.read_text().split()[0])
+        os.kill(left, 0)
+    await until(lambda: not _alive(left) and not _alive(pid or 0))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def test_a_killed_agent_is_replaced_for_the_next_turn(tmp_path: Path) -> None:
+    async with acp(tmp_path) as proxy:
+        await proxy.ask(user())
+        process = agent_of(proxy)._current
+        assert process is not None
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        await until(lambda: process.exit is not None)
+        assert (await proxy.ask(user())).status == 200
+
+
+async def test_a_program_that_does_not_speak_acp_ends_the_start_with_a_sentence(tmp_path: Path) -> None:
+    from codex_proxy.core.faults import Fault
+
+    with pytest.raises(Fault) as raised:
+        async with fake_proxy(tmp_path, agent="acp", agent_command="true"):
+            pass
+    assert "ended while it was starting" in raised.value.failure.message
