@@ -292,7 +292,7 @@ def test_whatever_else_is_in_a_file_is_still_there_afterwards(data: dict[str, An
 # --- what is printed works ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["langchain", "openai-python"])
+@pytest.mark.parametrize("name", ["langchain", "openai-python", "anthropic-python"])
 async def test_the_python_that_is_printed_gets_an_answer(name: str, tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
         target = Target(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)

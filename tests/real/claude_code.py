@@ -9,9 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,11 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from codex_proxy.commands.connect.command import NO_KEY, Target, entries_of
 from codex_proxy.commands.connect.documents import changed
 from codex_proxy.commands.connect.table import BY_NAME
+from tests.npm import installed
 from tests.waiting import PATIENCE
 
 VERSION = "2.1.330"
@@ -40,17 +36,7 @@ def claude_path() -> Path:
     if named:
         assert Path(named).is_file(), f"CLAUDE_BIN={named} is no file"
         return Path(named)
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("there is no npm that could install Claude Code, and CLAUDE_BIN names none")
-    folder = Path(tempfile.gettempdir()) / f"codex-proxy-claude-code-{VERSION}-{os.getuid()}"
-    program = folder / "node_modules" / ".bin" / "claude"
-    if not program.exists():
-        command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), f"{PACKAGE}@{VERSION}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"npm cannot install {PACKAGE}@{VERSION}: {done.stderr.strip()[-300:]}")
-    return program
+    return installed(f"{PACKAGE}@{VERSION}") / "node_modules" / ".bin" / "claude"
 
 
 @dataclass

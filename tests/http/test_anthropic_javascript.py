@@ -1,0 +1,82 @@
+"""The clients of Anthropic's API for JavaScript: its official SDK and Vercel's AI SDK, installed by npm."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codex_proxy.commands.connect.command import NO_KEY, Target
+from codex_proxy.commands.connect.table import BY_NAME
+from tests.http.serving import fake_proxy
+from tests.npm import installed
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.exhaustive
+"""npm has to install them first."""
+
+PACKAGES = ("@anthropic-ai/sdk@1.12.0", "@ai-sdk/anthropic@4.0.105", "ai@7.0.173")
+PROGRAM = Path(__file__).with_name("anthropic_clients.mjs")
+TEXT = "Hello from the deterministic fake agent."
+CALLS = [["get_weather", {"city": "Paris"}], ["get_weather", {"city": "Rome"}]]
+
+
+async def run(program: str, folder: Path, *arguments: str) -> str:
+    """What this program prints, run beside the packages."""
+    packages = installed(*PACKAGES)
+    folder = folder / "program"
+    folder.mkdir()
+    file = folder / "program.mjs"
+    file.write_text(program)
+    (folder / "node_modules").symlink_to(packages / "node_modules")
+    node = shutil.which("node")
+    assert node is not None, "npm comes with node"
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [node, str(file), *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("dialect", ["proto", "app-server"])
+async def test_both_sdks_read_every_answer_streamed_as_whole(tmp_path: Path, dialect: str) -> None:
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        told: dict[str, Any] = json.loads(await run(PROGRAM.read_text(), tmp_path, proxy.url))
+    for answer in told["sdk"].values():
+        assert answer["streamed"] == answer["whole"]
+    called = [block for block in told["sdk"]["tool_calls"]["whole"]["content"] if block["type"] == "tool_use"]
+    assert [[block["name"], block["input"]] for block in called] == CALLS
+    assert told["sdk"]["reasoning"]["whole"]["content"][0]["type"] == "thinking"
+    assert "sunny" in told["loop"]["content"][0]["text"]
+    assert told["errors"] == {
+        "context_length": "BadRequestError",
+        "error_rate_limit": "RateLimitError",
+        "error_500": "InternalServerError",
+        "error_mid_text": "APIError",
+    }
+    assert {"codex-5", "claude-codex-5"} <= set(told["models"])
+    assert told["counted"] > 0
+    ai = told["ai"]
+    assert ai["whole"] == ai["streamed"] == TEXT
+    assert ai["finish"] == ["stop", "stop"]
+    assert ai["calls"] == CALLS
+    assert "sunny" in ai["told"]
+    assert ai["thought"]
+
+
+async def test_the_javascript_that_connect_prints_gets_an_answer(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        target = Target(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
+        out = await run(target.filled(BY_NAME["anthropic-node"].text), tmp_path)
+    assert out == f"{TEXT}\n"

@@ -1,0 +1,267 @@
+"""The clients that speak Anthropic's API: the official SDK with its helpers, and LangChain's ChatAnthropic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import pytest
+from anthropic import AsyncAnthropic
+from anthropic.types import Message
+from langchain_anthropic import ChatAnthropic
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from pydantic import BaseModel, SecretStr
+
+from tests.fuzz.requests import PIXEL
+from tests.http.serving import Proxy, fake_proxy
+from tests.waiting import PATIENCE
+
+TEXT = "Hello from the deterministic fake agent."
+WEATHER: Any = {
+    "name": "get_weather",
+    "description": "Weather of a city",
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+
+
+class GetWeather(BaseModel):
+    """The weather in a city."""
+
+    city: str
+
+
+def asking(text: str, **more: Any) -> dict[str, Any]:
+    """The arguments of a request that says this."""
+    return {"model": "codex-5", "max_tokens": 1024, "messages": [{"role": "user", "content": text}], **more}
+
+
+def shown(answer: Message) -> list[tuple[Any, ...]]:
+    """The blocks of an answer without what differs from one to the next: ids, and the model's state."""
+    found: list[tuple[Any, ...]] = []
+    for block in answer.content:
+        if block.type == "text":
+            found.append(("text", block.text))
+        elif block.type == "thinking":
+            found.append(("thinking", block.thinking, bool(block.signature)))
+        elif block.type == "tool_use":
+            found.append(("tool_use", block.name, block.input))
+        else:
+            found.append((block.type,))
+    return found
+
+
+@pytest.fixture(params=["proto", "app-server"])
+async def proxy(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Proxy]:
+    """A proxy for each dialect of the fake agent."""
+    async with fake_proxy(tmp_path, fake_dialect=request.param) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(proxy: Proxy) -> AsyncIterator[AsyncAnthropic]:
+    async with AsyncAnthropic(base_url=proxy.url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+        yield client
+
+
+# --- the official SDK -----------------------------------------------------------------------------
+
+
+async def test_create_gives_a_whole_answer(client: AsyncAnthropic) -> None:
+    answer = await client.messages.create(**asking("Hello."))
+    assert shown(answer) == [("text", TEXT)]
+    assert (answer.type, answer.role, answer.model) == ("message", "assistant", "codex-5")
+    assert (answer.stop_reason, answer.stop_sequence) == ("end_turn", None)
+    assert answer.usage.input_tokens > 0
+    assert answer.usage.output_tokens > 0
+    assert answer._request_id is not None
+    assert answer._request_id.startswith("req_")
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        "text",
+        "reasoning",
+        "tool_call",
+        "tool_calls",
+        "tool_calls_after_text",
+        "long_text",
+        "length",
+        "unicode",
+    ],
+)
+async def test_what_the_sdk_makes_of_a_stream_is_the_whole_answer(
+    client: AsyncAnthropic, marker: str
+) -> None:
+    given = asking(f"[[fake:{marker}]]", tools=[WEATHER], thinking={"type": "adaptive"})
+    whole = await client.messages.create(**given)
+    async with client.messages.stream(**given) as stream:
+        events = [event async for event in stream]
+        streamed = await stream.get_final_message()
+    assert shown(streamed) == shown(whole)
+    assert (streamed.stop_reason, streamed.usage) == (whole.stop_reason, whole.usage)
+    assert events[0].type == "message_start"
+    assert events[-1].type == "message_stop"
+
+
+async def test_thinking_stands_before_the_text(client: AsyncAnthropic) -> None:
+    answer = await client.messages.create(**asking("[[fake:reasoning]]", thinking={"type": "adaptive"}))
+    kinds = [block.type for block in answer.content]
+    assert kinds[0] == "thinking"
+    assert "text" in kinds
+    without = await client.messages.create(**asking("[[fake:reasoning]]", thinking={"type": "disabled"}))
+    assert [block.type for block in without.content] == ["text"]
+
+
+async def test_the_text_stream_is_the_text(client: AsyncAnthropic) -> None:
+    async with client.messages.stream(**asking("Hello.")) as stream:
+        assert "".join([text async for text in stream.text_stream]) == TEXT
+
+
+async def test_a_tool_loop_comes_back_with_the_results_of_parallel_calls(client: AsyncAnthropic) -> None:
+    given = asking("[[fake:tool_calls]]", tools=[WEATHER], thinking={"type": "adaptive"})
+    first = await client.messages.create(**given)
+    assert first.stop_reason == "tool_use"
+    calls = [block for block in first.content if block.type == "tool_use"]
+    assert [call.input for call in calls] == [{"city": "Paris"}, {"city": "Rome"}]
+    results = [
+        {"type": "tool_result", "tool_use_id": calls[0].id, "content": "sunny"},
+        {"type": "tool_result", "tool_use_id": calls[1].id, "content": "no such city", "is_error": True},
+    ]
+    history = [
+        *given["messages"],
+        {"role": "assistant", "content": first.content},
+        {"role": "user", "content": results},
+    ]
+    second = await client.messages.create(**{**given, "messages": history})
+    assert second.stop_reason == "end_turn"
+    assert "sunny" in str(shown(second))
+
+
+async def test_an_image_is_taken(client: AsyncAnthropic) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": PIXEL.partition(",")[2]}
+    content = [{"type": "image", "source": source}, {"type": "text", "text": "[[fake:echo]] What is it?"}]
+    answer = await client.messages.create(
+        **{**asking(""), "messages": [{"role": "user", "content": content}]}
+    )
+    assert "image" in str(shown(answer))
+
+
+async def test_structured_output_is_parsed(client: AsyncAnthropic) -> None:
+    answer = await client.messages.parse(
+        **asking("""[[fake:text say='{"city": "Rome"}']]"""), output_format=GetWeather
+    )
+    assert answer.parsed_output == GetWeather(city="Rome")
+
+
+async def test_the_beta_client_and_a_bearer_token_are_as_good(proxy: Proxy) -> None:
+    async with AsyncAnthropic(base_url=proxy.url, auth_token="none", max_retries=0) as client:
+        answer = await client.beta.messages.create(**asking("Hello."), betas=["never-heard-of-2027-01-01"])
+    assert answer.content[0].type == "text"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"max_tokens": 0}, anthropic.BadRequestError),
+        ({"model": "nobody-knows-it"}, anthropic.NotFoundError),
+        (asking("[[fake:quota]]"), anthropic.PaymentRequiredError),
+        (asking("[[fake:context_length]]"), anthropic.BadRequestError),
+        (asking("[[fake:error_rate_limit]]"), anthropic.RateLimitError),
+        (asking("[[fake:error_500]]"), anthropic.InternalServerError),
+    ],
+    ids=["field", "model", "quota", "context", "limit", "server"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_errors_are_the_sdks_own(
+    client: AsyncAnthropic,
+    fields: dict[str, Any],
+    error: type[anthropic.APIStatusError],
+    stream: bool,
+) -> None:
+    with pytest.raises(error) as caught:
+        await client.messages.create(**{**asking("Hello."), **fields}, stream=stream)
+    assert caught.value.request_id is not None
+    assert caught.value.response.json()["type"] == "error"
+
+
+async def test_a_failure_in_mid_stream_is_raised_by_the_sdk(client: AsyncAnthropic) -> None:
+    async with client.messages.stream(**asking("[[fake:error_mid_text]]")) as stream:
+        texts = aiter(stream.text_stream)
+        assert await anext(texts)
+        with pytest.raises(anthropic.APIStatusError):
+            [text async for text in texts]
+
+
+@pytest.mark.parametrize(("marker", "tries"), [("auth_401", 1), ("error_500", 2)])
+async def test_the_sdk_tries_again_only_where_that_may_help(proxy: Proxy, marker: str, tries: int) -> None:
+    asked: list[str] = []
+
+    async def note(request: Any) -> None:
+        asked.append(request.url.path)
+
+    async with AsyncAnthropic(base_url=proxy.url, api_key="none", max_retries=1) as client:
+        client._client.event_hooks["request"].append(note)
+        with pytest.raises(anthropic.APIStatusError):
+            await client.messages.create(**asking(f"[[fake:{marker}]]"))
+    assert asked == ["/v1/messages"] * tries
+
+
+# --- LangChain ------------------------------------------------------------------------------------
+
+
+def langchain(proxy: Proxy, **more: Any) -> ChatAnthropic:
+    return ChatAnthropic(
+        model_name="codex-5",
+        base_url=proxy.url,
+        api_key=SecretStr("none"),
+        max_retries=0,
+        timeout=PATIENCE,
+        stop=None,
+        **more,
+    )
+
+
+async def test_langchain_folds_a_stream_to_what_it_gets_whole(proxy: Proxy) -> None:
+    model = langchain(proxy)
+    whole = await model.ainvoke("Hello.")
+    folded: Any = None
+    async for chunk in model.astream("Hello."):
+        folded = chunk if folded is None else folded + chunk
+    assert folded.text == whole.text == TEXT
+    assert folded.usage_metadata == whole.usage_metadata
+
+
+async def test_langchain_calls_tools_and_tells_their_results(proxy: Proxy) -> None:
+    model = langchain(proxy).bind_tools([WEATHER])
+    whole = await model.ainvoke("[[fake:tool_calls]]")
+    folded: Any = None
+    async for chunk in model.astream("[[fake:tool_calls]]"):
+        folded = chunk if folded is None else folded + chunk
+    expected = [("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Rome"})]
+    for message in (whole, folded):
+        assert [(call["name"], call["args"]) for call in message.tool_calls] == expected
+    assert isinstance(whole, AIMessage)
+    results = [ToolMessage("sunny", tool_call_id=call["id"]) for call in whole.tool_calls]
+    last = await model.ainvoke([("user", "[[fake:tool_calls]]"), whole, *results])
+    assert "sunny" in last.text
+
+
+async def test_langchains_structured_output_is_a_forced_tool(proxy: Proxy) -> None:
+    model = langchain(proxy).with_structured_output(GetWeather)
+    made = await model.ainvoke("""[[fake:tool_call name=GetWeather args='{"city": "Rome"}']]""")
+    assert made == GetWeather(city="Rome")
+
+
+async def test_langchain_counts_tokens(proxy: Proxy) -> None:
+    """In a thread, since it waits for the answer, which comes from this one."""
+    count = langchain(proxy).get_num_tokens_from_messages
+    assert 0 < await asyncio.to_thread(count, [HumanMessage("Hello.")]) < 100
