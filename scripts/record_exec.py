@@ -23,8 +23,9 @@ from codex_proxy.agents.codex.shadow_home import provider_config
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, provider_pairs
 from codex_proxy.agents.codex_exec.launch import exec_argv
 from codex_proxy.core.turn import Turn
-from tests.real.codex_home import MODEL, CodexHome, codex_path, make_codex_home
+from tests.real.codex_home import MODEL, CodexHome, make_codex_home
 from tests.real.model_server import model_server
+from tests.real.release import codex_path
 from tests.waiting import PATIENCE
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "golden" / "recordings" / "exec"

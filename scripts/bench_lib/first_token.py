@@ -11,7 +11,8 @@ from codex_proxy.process.launch import child_environment
 from scripts.bench_lib import direct
 from scripts.bench_lib.figures import Figure, quantile
 from scripts.bench_lib.servers import chat_request, clean_environment, first_delta, provider, proxy
-from tests.real.codex_home import KEY, KEY_NAME, codex_path, make_codex_home
+from tests.real.codex_home import KEY, KEY_NAME, make_codex_home
+from tests.real.release import codex_path
 
 PROMPT = "[[model:text n=3]]"
 MANY = 16

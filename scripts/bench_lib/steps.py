@@ -16,7 +16,8 @@ from scripts.bench_lib.servers import (
     provider,
     proxy,
 )
-from tests.real.codex_home import KEY, KEY_NAME, codex_path, make_codex_home
+from tests.real.codex_home import KEY, KEY_NAME, make_codex_home
+from tests.real.release import codex_path
 
 MODE = "model"
 ASKS = {"role": "user", "content": "[[model:tool say='It is sunny.']]"}

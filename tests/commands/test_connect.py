@@ -25,7 +25,7 @@ from codex_proxy.commands.connect.table import BY_NAME, CLIENTS
 from scripts import gen_clients
 from tests.commands.codexes import command, environment
 from tests.http.serving import fake_proxy
-from tests.real.codex_home import codex_path
+from tests.real.release import codex_path
 from tests.waiting import PATIENCE
 
 HERE = Target(base_url="http://127.0.0.1:11435/v1", model="codex-5", key=NO_KEY)

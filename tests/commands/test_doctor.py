@@ -19,7 +19,8 @@ from codex_proxy.config import Origin, Settings, load, origins, variables_of
 from tests.codex_schemas import NEWEST, ONE_CALL_AT_A_TIME, TOO_OLD
 from tests.commands.codexes import Done, codex, command, environment
 from tests.http.serving import fake_proxy
-from tests.real.codex_home import KEY_NAME, codex_path, make_codex_home
+from tests.real.codex_home import KEY_NAME, make_codex_home
+from tests.real.release import codex_path
 
 KEYS = {"schema", "version", "ok", "checks", "settings", "next"}
 

@@ -13,29 +13,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import codex_cli_bin
-
 from codex_proxy.agents.codex.catalog import plain_catalog
 from codex_proxy.agents.codex.shadow_home import plan_shadow_home, provider_config
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
+from tests.real.release import check, codex_path, release
 from tests.waiting import PATIENCE
 
 KEY_NAME = "SCRIPTED_MODEL_KEY"
 KEY = "scripted-key-1234"
 MODEL = "scripted-model"
 PROVIDER = "scripted"
-
-
-def codex_path() -> Path:
-    """The native binary of every test: the one that ``TEST_CODEX`` names, else that of the installed package.
-
-    ``FileNotFoundError`` without one.
-    """
-    named = os.environ.get("TEST_CODEX")
-    path = Path(named) if named else Path(codex_cli_bin.bundled_codex_path())
-    if not path.is_file():
-        raise FileNotFoundError(f"TEST_CODEX={named} is no file")
-    return path
 
 
 @cache
@@ -79,7 +66,11 @@ class CodexHome:
     def agent_argv(self) -> tuple[str, ...]:
         """An agent process in this home."""
         return app_server_argv(
-            str(codex_path()), plain=False, provider=provider_config(self.config.read_text())
+            str(codex_path()),
+            plain=False,
+            provider=provider_config(self.config.read_text()),
+            unknown=check().unknown_switches,
+            version=release(),
         )
 
     def shadow(self, folder: Path) -> CodexHome:
@@ -96,7 +87,13 @@ class CodexHome:
         catalog = self.path / "catalog.json"
         catalog.write_bytes(plain_catalog(bundled_catalog(), extra_slugs=[MODEL], lite=lite))
         provider = provider_config(self.config.read_text())
-        return app_server_argv(str(codex_path()), plain=True, catalog_path=str(catalog), provider=provider)
+        return app_server_argv(
+            str(codex_path()),
+            plain=True,
+            catalog_path=str(catalog),
+            provider=provider,
+            unknown=check().unknown_switches,
+        )
 
 
 def make_codex_home(root: Path, base_url: str) -> CodexHome:

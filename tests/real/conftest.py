@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.real.codex_home import CodexHome, codex_path, make_codex_home
+from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.model_server import ModelServer
 from tests.real.model_server import model_server as running_model_server
 from tests.real.outside_sink import OutsideSink
 from tests.real.outside_sink import outside_sink as running_outside_sink
 from tests.real.proxy import Proxy
+from tests.real.release import codex_path
 from tests.real.shared import Proxies, living_on
 
 HERE = Path(__file__).parent

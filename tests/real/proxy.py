@@ -24,7 +24,8 @@ from codex_proxy.agents.codex_app_server.pool import Pool
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.app import Server, make_server
 from codex_proxy.config import Settings
-from tests.real.codex_home import MODEL, CodexHome, codex_path
+from tests.real.codex_home import MODEL, CodexHome
+from tests.real.release import codex_path
 from tests.waiting import PATIENCE, eventually
 
 ADDRESS = re.compile(r"serves on (http://\S+)/v1")

@@ -21,6 +21,7 @@ from tests.real.codex_home import CodexHome
 from tests.real.driver import Codex, RpcError, codex
 from tests.real.items import user
 from tests.real.model_server import ModelServer
+from tests.real.release import ENDS_MODEL_CALLS, knows, needs, since
 from tests.real.shared import living_on
 from tests.waiting import PATIENCE
 
@@ -117,6 +118,7 @@ async def test_silenced_notifications_never_come_and_the_others_still_do(
     assert ours == everything - silenced
 
 
+@since("0.163", "some notifications that are silenced came later")
 async def test_a_name_we_silence_is_one_the_binary_has(codex_binary: Path, tmp_path: Path) -> None:
     subprocess.run(
         [codex_binary, "app-server", "generate-ts", "--out", tmp_path],
@@ -129,6 +131,7 @@ async def test_a_name_we_silence_is_one_the_binary_has(codex_binary: Path, tmp_p
     assert [name for name in OPT_OUT_NOTIFICATIONS if f'"{name}"' not in known] == []
 
 
+@ENDS_MODEL_CALLS
 async def test_an_interrupted_turn_closes_its_model_connection(
     child: Codex, plain_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -164,6 +167,7 @@ async def test_the_end_of_stdin_ends_a_running_turn_and_the_process(
     assert await model_server.calls[0].ending() == "client_gone"
 
 
+@knows("thread_unload_delay_secs")
 async def test_leaving_a_thread_unloads_it_but_does_not_stop_its_turn(
     child: Codex, plain_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -177,6 +181,7 @@ async def test_leaving_a_thread_unloads_it_but_does_not_stop_its_turn(
     assert (await child.request("thread/loaded/list", {}))["data"] == []
 
 
+@knows("thread_unload_delay_secs")
 async def test_threads_that_were_left_cost_no_memory(
     child: Codex, plain_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -205,6 +210,7 @@ async def test_a_fault_of_the_model_server_is_not_tried_again(
         assert len(model_server.calls) == before + 1
 
 
+@since("0.147", "the fault is told as `other`")
 async def test_a_model_server_that_cannot_be_reached_fails_the_turn_at_once(
     plain_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -217,6 +223,7 @@ async def test_a_model_server_that_cannot_be_reached_fails_the_turn_at_once(
     assert "httpConnectionFailed" in turn["error"]["codexErrorInfo"]
 
 
+@needs("parallel_calls")
 async def test_calls_of_the_clients_tools_are_all_known_when_the_model_response_ends(
     child: Codex, plain_home: CodexHome, model_server: ModelServer
 ) -> None:

@@ -18,10 +18,11 @@ import pytest
 
 from codex_proxy.core.mcp_names import offered_name
 from tests.fuzz.requests import PIXEL
-from tests.real.codex_home import codex_path, make_codex_home
+from tests.real.codex_home import make_codex_home
 from tests.real.model_plans import call, plan, say
 from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy
+from tests.real.release import codex_path
 from tests.real.shared import Proxies, living_on
 from tests.waiting import PATIENCE
 

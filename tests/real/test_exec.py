@@ -15,6 +15,7 @@ from tests.real.codex_home import CodexHome
 from tests.real.model_plans import call, plan, say, think, wait
 from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy, ask, proxy
+from tests.real.release import PLAIN_MODEL
 from tests.real.shared import living_on
 from tests.waiting import eventually
 
@@ -59,6 +60,7 @@ async def test_items_are_streamed_while_the_turn_goes_on(
     assert usage.prompt_tokens == 200
 
 
+@PLAIN_MODEL
 async def test_a_plain_model_gets_the_conversation_and_nothing_else(
     exec_proxy: Proxy, model_server: ModelServer
 ) -> None:

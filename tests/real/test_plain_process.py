@@ -10,12 +10,13 @@ import pytest
 
 from codex_proxy.agents.codex.catalog import published_models
 from codex_proxy.agents.codex_app_server.launch import initialize_params, plain_thread_params
-from tests.real.codex_home import KEY, MODEL, CodexHome, bundled_catalog, codex_path
+from tests.real.codex_home import KEY, MODEL, CodexHome, bundled_catalog
 from tests.real.driver import RpcError, codex
 from tests.real.items import assistant, developer, user
 from tests.real.model_scenarios import items_of, text_of, tools_of
 from tests.real.model_server import ModelServer
 from tests.real.outside_sink import OutsideSink
+from tests.real.release import PLAIN_MODEL, codex_path
 
 INITIALIZE = initialize_params("codex-proxy-test", "1")
 WEATHER = {
@@ -24,9 +25,10 @@ WEATHER = {
     "description": "The weather of a city.",
     "inputSchema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
-BUNDLED_LITE_MODEL = next(
+LITE_MODELS = [
     model["slug"] for model in json.loads(bundled_catalog())["models"] if model.get("use_responses_lite")
-)
+]
+"""None in releases before 0.144."""
 
 
 @pytest.fixture
@@ -60,7 +62,8 @@ async def test_in_the_users_own_home_the_planted_server_would_be_started(planted
     assert (planted_home.user / "mcp-was-started").exists()
 
 
-@pytest.mark.parametrize("model", [None, BUNDLED_LITE_MODEL, "gpt-5.5"])
+@PLAIN_MODEL
+@pytest.mark.parametrize("model", [None, *LITE_MODELS[:1], "gpt-5.5"])
 async def test_nothing_of_the_users_home_reaches_the_model_and_only_the_clients_tools_are_offered(
     planted_home: CodexHome,
     model_server: ModelServer,
@@ -87,6 +90,7 @@ async def test_nothing_of_the_users_home_reaches_the_model_and_only_the_clients_
     assert not (home.user / "mcp-was-started").exists()
 
 
+@PLAIN_MODEL
 async def test_without_tools_of_the_client_no_tool_is_offered(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:
@@ -113,6 +117,7 @@ async def test_a_custom_model_is_sent_no_effort_or_verbosity_that_nobody_asked_f
     assert asked["reasoning"]["effort"] == "high"
 
 
+@pytest.mark.skipif(not LITE_MODELS, reason="it has no model with the lite form")
 @pytest.mark.parametrize("lite", [True, False])
 async def test_the_operator_chooses_the_form_in_which_tools_travel(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path, lite: bool
@@ -120,7 +125,7 @@ async def test_the_operator_chooses_the_form_in_which_tools_travel(
     home = codex_home.shadow(tmp_path / "shadow")
     argv = home.plain_argv(lite=lite)
     async with codex(argv, home.environment(), str(home.workdir), initialize=INITIALIZE) as child:
-        thread = await child.start_thread(params(home, WEATHER, model=BUNDLED_LITE_MODEL))
+        thread = await child.start_thread(params(home, WEATHER, model=LITE_MODELS[0]))
         await child.run_turn(thread, [user("[[model:text]]")])
     [call] = model_server.calls
     assert ("tools" in call.body) is not lite

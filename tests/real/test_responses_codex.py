@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 from tests.http.serving import Proxy, fake_proxy
-from tests.real.codex_home import codex_path, make_codex_home
+from tests.real.codex_home import make_codex_home
+from tests.real.release import codex_path
 from tests.waiting import PATIENCE
 
 

@@ -16,6 +16,7 @@ from tests.real.model_scenarios import items_of, text_of, tools_of
 from tests.real.model_server import ModelServer, Request
 from tests.real.proxy import Proxy, ask
 from tests.real.proxy import proxy as running_proxy
+from tests.real.release import ENDS_MODEL_CALLS, PLAIN_MODEL, since
 from tests.real.shared import Proxies
 
 PNG = (  # one red pixel: Codex drops an image that it cannot read
@@ -140,6 +141,7 @@ async def test_roles_reach_the_model_as_native_items(proxy: Proxy, model_server:
     ]
 
 
+@PLAIN_MODEL
 async def test_a_plain_model_request_carries_no_tool_and_nothing_of_the_users_home(
     codex_home: CodexHome, model_server: ModelServer, own_proxies: Proxies
 ) -> None:
@@ -224,6 +226,7 @@ async def test_a_message_without_deltas_arrives_too(proxy: Proxy) -> None:
     assert text(chunks) == "Whole."
 
 
+@ENDS_MODEL_CALLS
 async def test_a_stop_sequence_ends_the_answer_and_the_model_call(
     model_server: ModelServer, proxy: Proxy
 ) -> None:
@@ -234,6 +237,7 @@ async def test_a_stop_sequence_ends_the_answer_and_the_model_call(
     assert await model_server.calls[0].ending() == "client_gone"
 
 
+@ENDS_MODEL_CALLS
 async def test_a_token_limit_ends_the_answer_and_the_model_call(
     model_server: ModelServer, proxy: Proxy
 ) -> None:
@@ -250,6 +254,7 @@ LISTED = next(
 )
 
 
+@since("0.156", "`flex` reaches the provider only for models that list it, and is answered for all")
 @BOTH_MODES
 @pytest.mark.parametrize("configured", [None, "fast"])
 @pytest.mark.parametrize("model", [MODEL, LISTED])

@@ -15,10 +15,11 @@ from openai.types.chat import ChatCompletionChunk
 
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.core.faults import Fault
-from tests.real.codex_home import CodexHome, codex_path
+from tests.real.codex_home import CodexHome
 from tests.real.model_server import ModelServer
 from tests.real.outside_sink import OutsideSink
 from tests.real.proxy import Proxy, ask, proxy
+from tests.real.release import codex_path
 from tests.real.shared import Proxies
 from tests.waiting import PATIENCE, eventually, polled
 

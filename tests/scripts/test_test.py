@@ -63,8 +63,24 @@ def test_what_the_user_set_for_a_server_of_their_own_does_not_reach_the_tests(ch
 
 def test_continuous_integration_runs_the_same_and_the_exhaustive_tests_too(checkout: Checkout) -> None:
     shutil.copytree(ROOT / ".ci", checkout.folder / ".ci")
-    checkout.run("../.ci/run", "--some-flag")
+    done = checkout.run("../.ci/run", "--some-flag")
     assert tools(checkout)[-1].endswith("|--all|--some-flag|")
+    assert "there is no npm" in done.stderr
+
+
+def test_continuous_integration_runs_the_tests_of_the_real_binary_with_a_second_release(
+    checkout: Checkout,
+) -> None:
+    shutil.copytree(ROOT / ".ci", checkout.folder / ".ci")
+    shutil.copy(ROOT / "scripts" / "codex-matrix", checkout.folder / "scripts" / "codex-matrix")
+    checkout.install_program("npm", "#!/bin/sh\n")
+    done = checkout.run("../.ci/run")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in checkout.told if "scripts.matrix_lib --install" in line] == [
+        "-m scripts.matrix_lib --install 0.169.0",
+        "-m scripts.matrix_lib --install 0.42.0",
+    ]
+    assert tools(checkout)[-1].endswith("|tests/real|")
 
 
 def collected(*arguments: str) -> list[str]:

@@ -1,0 +1,122 @@
+"""What is known of each release: the JSON in docs/, the table of docs/agents.md, and what the package knows of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from scripts.matrix_lib.releases import version_of
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+FILE: Final = ROOT / "docs" / "codex-matrix.json"
+PAGE: Final = ROOT / "docs" / "agents.md"
+PACKAGE: Final = ROOT / "codex_proxy" / "agents" / "codex" / "tested.py"
+
+BEGIN: Final = "<!-- releases: scripts/codex-matrix -->"
+END: Final = "<!-- end -->"
+
+Tests = Literal["all", "core", "proto"]
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A reason for which tests were left out, and how many."""
+
+    reason: str
+    tests: int
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What one release passes."""
+
+    release: str
+    source: str
+    protocol: str
+    """What drives it: `app-server` or `proto`."""
+    tests: Tests
+    """Which tests were run: all of tests/real, those of the core, or those of `codex proto`."""
+    passed: int
+    failed: tuple[str, ...]
+    """The names of the tests that failed."""
+    left_out: tuple[LeftOut, ...]
+    off: dict[str, tuple[str, ...]]
+    """The features that are off with it, and what each lacks in its schema."""
+    date: str
+    seconds: int
+
+
+def read() -> list[Result]:
+    """The results so far, oldest release first."""
+    if not FILE.exists():
+        return []
+    return msgspec.json.decode(FILE.read_bytes(), type=list[Result])
+
+
+def write(results: list[Result]) -> None:
+    """Writes all three files."""
+    ordered = sorted(results, key=lambda result: version_of(result.release))
+    FILE.write_text(json.dumps(msgspec.to_builtins(ordered), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    PAGE.write_text(with_table(PAGE.read_text("utf-8"), ordered), "utf-8")
+    PACKAGE.write_text(module(ordered), "utf-8")
+
+
+def with_table(page: str, results: list[Result]) -> str:
+    """The page with the table of these results. Raises `ValueError` where it has no place for one."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE.name} has no {BEGIN} ... {END}")
+    return f"{before}{BEGIN}\n{table(results)}\n{END}{after}"
+
+
+def table(results: list[Result]) -> str:
+    """One row for each release, newest first."""
+    rows = [
+        "| release | driven by | tests | passed | failed | left out | off | when |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for each in reversed(results):
+        left_out = sum(reason.tests for reason in each.left_out)
+        cells = [
+            each.release,
+            f"`codex {each.protocol}`",
+            each.tests,
+            str(each.passed),
+            str(len(each.failed)),
+            str(left_out),
+            ", ".join(f"`{feature}`" for feature in each.off) or "nothing",
+            each.date,
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*rows, *_notes(results)])
+
+
+def _notes(results: list[Result]) -> list[str]:
+    """What stands below the table: why tests were left out, and which failed."""
+    reasons: dict[str, list[str]] = {}
+    for each in results:
+        for left in each.left_out:
+            reasons.setdefault(left.reason, []).append(each.release)
+    notes = [f"- {_releases(releases)}: {reason}" for reason, releases in reasons.items()]
+    failures = [f"- {each.release}: `{name}`" for each in reversed(results) for name in each.failed]
+    lines = ["", "Left out, and why:", "", *notes] if notes else []
+    return [*lines, "", "Failed:", "", *failures] if failures else lines
+
+
+def _releases(releases: list[str]) -> str:
+    return (
+        releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]} ({len(releases)} releases)"
+    )
+
+
+def module(results: list[Result]) -> str:
+    """The module of the package that knows which releases were tested."""
+    rows = "\n".join(f'    "{each.release}": {len(each.failed)},' for each in results)
+    return (
+        '"""The releases of Codex that this version was tested with, and how many tests each failed.\n\n'
+        'Written by `scripts/codex-matrix`; docs/codex-matrix.json has the whole of it.\n"""\n\n'
+        "from collections.abc import Mapping\nfrom typing import Final\n\n"
+        f"TESTED: Final[Mapping[str, int]] = {{\n{rows}\n}}\n"
+    )

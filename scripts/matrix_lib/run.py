@@ -1,0 +1,91 @@
+"""Runs the tests with one release, and reads what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+from codex_proxy.agents.codex.spec import speaks_proto
+from codex_proxy.agents.codex_app_server.binary_check import ask_binary
+from codex_proxy.core.faults import Fault
+from scripts.matrix_lib.releases import source_of
+from scripts.matrix_lib.results import ROOT, LeftOut, Result, Tests
+
+FILES: Final[Mapping[Tests, tuple[str, ...]]] = {
+    "all": ("tests/real",),
+    "core": (
+        *("tests/real/test_app_server_protocol.py", "tests/real/test_plain_process.py"),
+        *("tests/real/test_agent_process.py", "tests/real/test_sdk_answers.py", "tests/real/test_exec.py"),
+        "tests/real/test_tool_loop.py",
+    ),
+    "proto": ("tests/real/test_proto.py",),
+}
+"""Which tests each set has."""
+
+
+def run(release: str, binary: Path, wanted: Tests, jobs: int, arguments: Sequence[str]) -> Result:
+    """Runs the tests, which takes minutes, and says on stderr how it goes."""
+    lacks, proto = asyncio.run(_asked(binary))
+    tests: Tests = "proto" if proto else wanted
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", *FILES[tests], "-n", str(jobs), f"--junitxml={report}"]
+        command += ["-p", "no:cacheprovider", *arguments]
+        variable = "TEST_CODEX_PROTO" if proto else "TEST_CODEX"
+        subprocess.run(
+            command, cwd=ROOT, env={**os.environ, variable: str(binary)}, stdout=sys.stderr, check=False
+        )
+        passed, failed, left_out = read_report(report)
+    return Result(
+        release=release,
+        source=source_of(release),
+        protocol="proto" if proto else "app-server",
+        tests=tests,
+        passed=passed,
+        failed=failed,
+        left_out=left_out,
+        off=lacks,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        seconds=round(time.monotonic() - started),
+    )
+
+
+async def _asked(binary: Path) -> tuple[dict[str, tuple[str, ...]], bool]:
+    """What the release lacks for which feature, and whether only `codex proto` drives it. Raises `Fault` where nothing
+    does."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {"PATH": os.environ["PATH"], "HOME": folder, "CODEX_HOME": folder}
+        try:
+            contract = (await ask_binary(str(binary), folder, environment)).contract
+        except Fault:
+            if not await speaks_proto(str(binary), environment):
+                raise
+            return {}, True
+        return contract.off, False
+
+
+def read_report(report: Path) -> tuple[int, tuple[str, ...], tuple[LeftOut, ...]]:
+    """How many tests passed, the names of those that failed, and why others were left out."""
+    passed, failed, reasons = 0, list[str](), Counter[str]()
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = f"{(case.get('classname') or '').rpartition('.')[2]}::{case.get('name')}"
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.append(name)
+        elif skipped is not None:
+            reasons[skipped.get("message") or ""] += 1
+        else:
+            passed += 1
+    left_out = tuple(LeftOut(reason, count) for reason, count in sorted(reasons.items()))
+    return passed, tuple(dict.fromkeys(failed)), left_out

@@ -1,0 +1,98 @@
+"""Schemas of real releases, cut down to what the contract reads: tests/golden/schemas, for tests without a binary."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from codex_proxy.agents.codex_app_server.contract import CONTRACT, DEFINITIONS, check_contract
+
+LISTS = ("ClientRequest", "ServerNotification", "ServerRequest")
+DROPPED = ("description", "title", "$schema", "default", "examples", "format")
+"""What is for people."""
+
+
+def cut_down(schema: bytes) -> str:
+    """The schema without messages and definitions that no clause of the contract leads to. The check of it says the
+    same as that of the whole."""
+    document = json.loads(schema)
+    methods = {clause.method for clause in CONTRACT}
+    for name in LISTS:
+        variants = document["definitions"][name]["oneOf"]
+        document["definitions"][name]["oneOf"] = [each for each in variants if _method(each) in methods]
+    kept = _reached(document, methods)
+    document["definitions"] = _filtered(document["definitions"], "#/definitions/", kept)
+    small = json.dumps(
+        _plain({"definitions": document["definitions"]}), separators=(",", ":"), sort_keys=True
+    )
+    assert check_contract(small.encode()) == check_contract(schema)
+    return small + "\n"
+
+
+def _method(variant: dict[str, Any]) -> str:
+    names = variant.get("properties", {}).get("method", {}).get("enum") or [""]
+    return str(names[0])
+
+
+def _reached(document: dict[str, Any], methods: set[str]) -> set[str]:
+    """The pointers of all definitions that can be reached from the messages."""
+    every = _pointers(document["definitions"], "#/definitions/")
+    ends = {f"{method.rpartition('/')[2]}" for method in methods}
+    wanted = [
+        pointer
+        for pointer in every
+        if (name := pointer.rpartition("/")[2]) in (*LISTS, *DEFINITIONS.values())
+        or (name.endswith("Response") and any(end.lower() in name.lower() for end in ends))
+    ]
+    found: set[str] = set()
+    while wanted:
+        pointer = wanted.pop()
+        if pointer in found or pointer not in every:
+            continue
+        found.add(pointer)
+        wanted += _references(every[pointer])
+    return found
+
+
+def _pointers(definitions: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The definitions by pointer; a group of them (`v2`) is followed."""
+    found: dict[str, Any] = {}
+    for name, node in definitions.items():
+        if _is_group(node):
+            found |= _pointers(node, f"{prefix}{name}/")
+        else:
+            found[prefix + name] = node
+    return found
+
+
+def _is_group(node: Any) -> bool:
+    keywords = {"type", "enum", "oneOf", "anyOf", "allOf", "properties", "$ref", "const", "description"}
+    return isinstance(node, dict) and bool(node) and not keywords & set(node)
+
+
+def _references(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+        return own + [found for value in node.values() for found in _references(value)]
+    return [found for value in node for found in _references(value)] if isinstance(node, list) else []
+
+
+def _filtered(definitions: dict[str, Any], prefix: str, kept: set[str]) -> dict[str, Any]:
+    found = {}
+    for name, node in definitions.items():
+        if _is_group(node):
+            found[name] = _filtered(node, f"{prefix}{name}/", kept)
+        elif prefix + name in kept:
+            found[name] = node
+    return found
+
+
+def _plain(node: Any, *, names: bool = False) -> Any:
+    """The node without texts for people; `names`: its keys are names of properties, not keywords."""
+    if isinstance(node, dict):
+        return {
+            key: _plain(value, names=key in ("properties", "definitions") and not names)
+            for key, value in node.items()
+            if names or key not in DROPPED
+        }
+    return [_plain(value) for value in node] if isinstance(node, list) else node
