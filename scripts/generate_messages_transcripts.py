@@ -93,7 +93,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("streaming-error", "A failure in mid-stream.", "error_mid_text", "Say hello.", **STREAM),
     Scenario("nonstream-tool-results", "Results, one of them an error.", "tool_calls",
              {"model": "codex-5", "max_tokens": 1024, "messages": LOOP, **TOOLS}),
-    _scenario("app-server/streaming-thinking", "With the model's state.", "reasoning", "Think.", **STREAM, **THINKING)
+    _scenario("app-server/streaming-thinking", "The other dialect.", "reasoning", "Think.", **STREAM, **THINKING)
     ._replace(dialect="app-server"),
     _scenario("app-server/nonstream-tool-use", "Two calls, whole.", "tool_calls", WEATHER_PROMPT, **TOOLS)
     ._replace(dialect="app-server"),
