@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from codex_proxy.core.mcp_names import offered_name
 from tests.real.codex_home import CodexHome, codex_path, make_codex_home
+from tests.real.shared import living_on
 from tests.real.test_codex_as_client import DEFERRED, LITE, MCP_PROGRAM, PATCH, PLAIN
-from tests.upstreams.cases import call, stream, text
+from tests.upstreams.cases import call, chunk, event, stream, text
 from tests.upstreams.serving import Upstream, proxy_before, upstream
 from tests.waiting import PATIENCE
 
@@ -45,7 +44,7 @@ class Client:
         )
         async with asyncio.timeout(PATIENCE):
             said, errors = await process.communicate()
-        assert process.returncode == 0, errors.decode()
+        assert process.returncode == 0, (said + errors).decode()
         return [json.loads(line) for line in said.splitlines()]
 
     def set_model(self, name: str) -> None:
@@ -69,7 +68,7 @@ class Client:
         return {tool["function"]["name"] for tool in tools}
 
 
-@pytest.fixture
+@living_on()
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
     async with upstream() as server:
         server.models = [{"id": name} for name in (PLAIN, DEFERRED, LITE)]
@@ -153,6 +152,6 @@ async def test_a_deferred_tool_is_found_and_called(client: Client) -> None:
 
 
 async def test_an_answer_that_breaks_off_is_asked_for_again(client: Client) -> None:
-    client.server.script = [text("Half of it")[:-120], text("All of it.")]
+    client.server.script = [event(chunk({"content": "Half of"})), text("All of it.")]
     events = await client.run("Say it.")
     assert items(events, "agent_message")[-1]["text"] == "All of it."

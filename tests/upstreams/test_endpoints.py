@@ -305,6 +305,26 @@ async def test_reasoning_of_the_upstream_is_shown_and_not_sent_back(
     assert [each["content"] for each in server.asked[-1].body["messages"]] == ["Hi", "Hello world", "And?"]
 
 
+@pytest.mark.parametrize("strict", [False, True])
+async def test_an_id_that_the_upstream_gives_again_or_that_is_too_long_becomes_another(
+    strict: bool, client: AsyncOpenAI, server: Upstream
+) -> None:
+    tool = TOOL | {"strict": strict}
+    ids = ("call_a", "call_a", "x" * 65)
+    server.script = [stream(call("get_weather", PARIS, id), finish="tool_calls") for id in ids]
+    items: list[Any] = [{"role": "user", "content": "weather?"}]
+    for _ in ids:
+        answer = await client.responses.create(model="small", input=items, tools=[tool], store=False)
+        [made] = [item for item in answer.output if item.type == "function_call"]
+        items += [made, {"type": "function_call_output", "call_id": made.call_id, "output": "sunny"}]
+    answer = await client.responses.create(model="small", input=items, tools=[tool], store=False)
+    assert answer.output_text == "Hello."
+    told = [each["tool_call_id"] for each in server.asked[-1].body["messages"] if each["role"] == "tool"]
+    assert told[0] == "call_a"
+    assert len(set(told)) == 3
+    assert max(map(len, told)) <= 64
+
+
 # --- tools of MCP servers -------------------------------------------------------------------------
 
 

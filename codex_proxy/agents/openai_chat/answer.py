@@ -6,7 +6,7 @@ made of. It does not decide what the end of the answer means; that is the dialec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from codex_proxy.agents.openai_chat.calls import Call, ToolCalls
@@ -25,14 +25,17 @@ from codex_proxy.core.items import Message, Reasoning, ToolCall
 
 
 class Answer:
-    """The answer to one request. `streams_calls`: calls become items as they come; else they are only collected."""
+    """The answer to one request. `streams_calls`: calls become items as they come; else they are only collected.
+    `taken_ids`: of earlier calls of the conversation."""
 
-    def __init__(self, new_id: Callable[[str], str], *, streams_calls: bool) -> None:
+    def __init__(
+        self, new_id: Callable[[str], str], *, streams_calls: bool, taken_ids: Container[str] = ()
+    ) -> None:
         self.finish: str | None = None
         """The first finish reason that was given; None before."""
         self.usage: Usage | None = None
         """The last usage that was told: servers that tell it in each chunk count up."""
-        self.calls = ToolCalls(new_id)
+        self.calls = ToolCalls(new_id, taken_ids)
         self.text: list[str] = []
         """What the answer says, and refuses."""
         self.message_id = ""

@@ -7,10 +7,13 @@ have the index 0. In: the entries of `tool_calls`, in order. Out: which call eac
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container
+from typing import Any, Final
 
 import msgspec
+
+MAX_ID_CHARS: Final = 64
+"""Of the id of a call, by OpenAI's rules for the request that brings its output."""
 
 
 class Call:
@@ -39,10 +42,12 @@ class Piece(msgspec.Struct, frozen=True):
 class ToolCalls:
     """The calls of one answer, in the order in which they began."""
 
-    def __init__(self, new_id: Callable[[str], str]) -> None:
-        """`new_id` names calls that have no id: a prefix in, a new name out."""
+    def __init__(self, new_id: Callable[[str], str], taken: Container[str] = ()) -> None:
+        """`new_id` names calls that have no id: a prefix in, a new name out. `taken`: ids of earlier calls of the
+        conversation; servers that count from 0 in each answer give them again, and so a call gets another one."""
         self.all: list[Call] = []
         self._new_id = new_id
+        self._taken = taken
         self._by_id: dict[str, Call] = {}
         self._by_index: dict[int, Call] = {}
 
@@ -73,7 +78,8 @@ class ToolCalls:
             call = Call()
             self.all.append(call)
         if id and not call.id:
-            call.id = id
+            usable = id not in self._taken and len(id) <= MAX_ID_CHARS
+            call.id = id if usable else self._new_id("call_")
             self._by_id[id] = call
         if index is not None:
             self._by_index[index] = call

@@ -159,7 +159,8 @@ class OpenAIChat:
 
     def _ask(self) -> bytes:
         """The body of the next request."""
-        self._answer = Answer(self._new_id, streams_calls=self._streams_calls)
+        taken = self._conversation.call_ids
+        self._answer = Answer(self._new_id, streams_calls=self._streams_calls, taken_ids=taken)
         self._reader = self._error = None
         self._error_body = []
         return request_body(self._turn, self._model, self._conversation.messages(), self._refused)

@@ -46,6 +46,8 @@ class Conversation:
     def __init__(self, history: Iterable[HistoryItem] = ()) -> None:
         self._entries: list[dict[str, Any] | _Calls] = []
         self._unanswered: dict[str, _Calls] = {}
+        self.call_ids: set[str] = set()
+        """Of all calls so far."""
         for item in history:
             self.add(item)
 
@@ -87,6 +89,7 @@ class Conversation:
         function = {"name": call.name, "arguments": arguments or "{}"}
         last.message["tool_calls"].append({"id": call.call_id, "type": "function", "function": function})
         last.outputs[call.call_id] = None
+        self.call_ids.add(call.call_id)
         self._unanswered[call.call_id] = last
 
     def _add_output(self, output: HistoryOutput) -> None:
