@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from codex_proxy.core.mcp_names import offered_name
-from tests.real.codex_home import CodexHome, codex_path, make_codex_home
+from tests.real.codex_home import CodexHome, make_codex_home
+from tests.real.release import codex_path
 from tests.real.shared import living_on
 from tests.real.test_codex_as_client import DEFERRED, LITE, MCP_PROGRAM, PATCH, PLAIN
 from tests.upstreams.cases import call, chunk, event, stream, text
