@@ -1,4 +1,4 @@
-"""The command line: `python -m fake_proto proto|app-server|exec|acp [-c key=value ...]` and `--version`."""
+"""The command line: `python -m fake_proto proto|app-server|exec|acp|claude [-c key=value ...]` and `--version`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from fake_proto.wire import Wire
 
 VERSION = "codex-cli 0.0.0-fake"
 USAGE = (
-    "usage: fake_proto proto|app-server|exec|acp [-c key=value ...] | --version | debug models --bundled\n"
+    "usage: fake_proto proto|app-server|exec|acp|claude [-c key=value ...] | --version | "
+    "debug models --bundled\n"
 )
 
 
 def main(arguments: list[str]) -> int:
     """Runs the subcommand; returns the exit status."""
+    if arguments[:1] == ["claude"]:
+        return serve_claude(arguments[1:])
     command = next(
         (a for a in arguments if a in ("--version", "proto", "app-server", "exec", "acp", "debug")), ""
     )
@@ -73,6 +76,20 @@ def serve_app_server(settings: Settings) -> int:
     faults, wire = prepared(settings)
     loop = Loop(wire)
     return loop.run(AppServerAgent(settings, wire, loop, faults))
+
+
+def serve_claude(arguments: list[str]) -> int:
+    """Speaks the JSON lines of `claude -p` until stdin ends."""
+    from fake_proto.claude import VERSION as CLAUDE_VERSION
+    from fake_proto.claude import ClaudeAgent
+
+    if "--version" in arguments:
+        sys.stdout.write(CLAUDE_VERSION + "\n")
+        return 0
+    settings = Settings(dict(os.environ), arguments)
+    faults, wire = prepared(settings)
+    loop = Loop(wire)
+    return loop.run(ClaudeAgent(settings, wire, loop, faults))
 
 
 def prepared(settings: Settings) -> tuple[Faults, Wire]:

@@ -75,6 +75,8 @@ class StepReader:
         """Messages that came in deltas: they are not read again when they come whole."""
         self._open: dict[int, str] = {}
         """Items of texts and thinking, by the index of their block."""
+        self._complete: list[ItemEnded] = []
+        """Ends of items whose block has ended: told when more comes, since a stream that breaks off ends them, too."""
         self._reading: dict[int, _Call] = {}
         self._calls: dict[str, _Call] = {}
         """Calls of the client's tools in this step, by id."""
@@ -137,6 +139,7 @@ class StepReader:
         block = event.content_block
         if block is None:
             return
+        self._tell_complete()
         id = f"{self._message}_{event.index}"
         if block.type == "text":
             self._open[event.index] = id
@@ -162,8 +165,14 @@ class StepReader:
         self._reading.pop(index, None)
         id = self._open.pop(index, None)
         if id is not None:
-            held = self._structured and any(isinstance(e, TextDelta) and e.id == id for e in self._held)
-            (self._held if held else self.events).append(ItemEnded(id))
+            self._complete.append(ItemEnded(id))
+
+    def _tell_complete(self) -> None:
+        """Tells that the items before are complete; those that are held back, behind their text."""
+        for event in self._complete:
+            held = any(isinstance(each, TextDelta) and each.id == event.id for each in self._held)
+            (self._held if held else self.events).append(event)
+        self._complete.clear()
 
     # --- whole messages -------------------------------------------------------------------------
 
@@ -225,6 +234,7 @@ class StepReader:
     def take_calls(self) -> Sequence[ToolCallRequested]:
         """The step is over. Tells what the model must see again, and returns its calls of the client's tools, which
         wait for outputs."""
+        self._tell_complete()
         requests = [call.request() for call in self._calls.values()]
         self._tell_raw_message(f"{self._message}_message", "".join(self._said))
         self._said.clear()
@@ -245,6 +255,7 @@ class StepReader:
 
     def finish(self, structured: str | None) -> None:
         """The turn ended well. Tells its structured answer; without one, the text that was held back."""
+        self._tell_complete()
         if structured is None:
             self._tell_held()
             self._tell_raw_message(f"{self._message}_message", "".join(self._said))
@@ -269,6 +280,7 @@ class StepReader:
     def _drop_step(self) -> None:
         """Forgets what the step before has left: a step that broke off comes again."""
         self._open.clear()
+        self._complete.clear()
         self._reading.clear()
         self._calls.clear()
         self._held.clear()

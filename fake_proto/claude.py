@@ -1,0 +1,187 @@
+"""The dialect of `claude -p --input-format stream-json --output-format stream-json` (2.1.330): the process.
+
+One conversation: what it is given before each turn, and what it asks of its client. The turns are in `claude_turn`.
+"""
+
+from __future__ import annotations
+
+import json
+
+from fake_proto.claude_turn import ClaudeTurn
+from fake_proto.faults import Faults
+from fake_proto.request import Request
+from fake_proto.script import Script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fake_proto.loop import Loop
+    from fake_proto.settings import Settings
+    from fake_proto.wire import Wire
+
+    Action = dict[str, Any]
+
+VERSION = "2.1.330 (Claude Code)"
+SESSION = "session_1"
+PREFIX = "mcp__client__"
+MODELS = [
+    {"value": "default", "displayName": "Default", "supportedEffortLevels": ["low", "medium", "high"]},
+    {"value": "fake-model", "displayName": "Fake", "supportedEffortLevels": ["low", "medium", "high"]},
+]
+NO_TOKENS = {"input": 0, "cached": 0, "output": 0, "reasoning": 0}
+
+
+class ClaudeAgent:
+    """What the loop drives."""
+
+    def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
+        self.loop = loop
+        self.items: list[Action] = []
+        self.tools: list[Action] = []
+        self.responses = 0
+        self.signed_in = settings.text("ACCOUNT") != "none"
+        self._settings = settings
+        self._wire = wire
+        self._faults = faults
+        self._schema: Any = None
+        self._system = ""
+        self._model = settings.model("fake-model")
+        self._effort: str | None = None
+        self._requests = 0
+        self._asked: dict[str, str] = {}
+        """What each of our requests without an answer is."""
+        self._turn: ClaudeTurn | None = None
+
+    # --- stdin --------------------------------------------------------------------------------------
+
+    def receive(self, line: bytes) -> None:
+        """Takes one line of stdin."""
+        message = json.loads(line)
+        kind = message["type"]
+        if kind == "control_request":
+            self._control(message["request_id"], message["request"])
+        elif kind == "control_response":
+            self._answered(message["response"])
+        elif kind == "assistant":
+            self.items += _items("assistant", message["message"]["content"])
+        elif kind == "user":
+            self.items += _items("user", message["message"]["content"])
+            if message.get("shouldQuery", True):
+                self._begin()
+            else:
+                self.init()
+                self.result({"num_turns": 0, "result": ""})
+
+    def end_of_input(self) -> int | None:
+        """Stdin was closed: the process ends, unless it is to be stubborn."""
+        return None if self._faults.has("ignore_sigterm") else 0
+
+    def _control(self, request_id: str, request: Action) -> None:
+        answer: Action = {}
+        subtype = request["subtype"]
+        if subtype == "initialize":
+            self._system = request.get("systemPrompt") or request.get("appendSystemPrompt") or ""
+            self._schema = request.get("jsonSchema")
+            source = "FAKE_KEY" if self.signed_in else "none"
+            answer = {"models": MODELS, "account": {"tokenSource": "none", "apiKeySource": source}}
+            if request.get("sdkMcpServers"):
+                self.mcp("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}})
+        elif subtype == "apply_flag_settings":
+            self._model = request["settings"].get("model", self._model)
+            self._effort = request["settings"].get("effortLevel")
+        elif subtype == "interrupt" and self._turn is not None:
+            self._turn.abort()
+        response = {"subtype": "success", "request_id": request_id, "response": answer}
+        self.send({"type": "control_response", "response": response})
+
+    def _answered(self, response: Action) -> None:
+        method = self._asked.pop(response["request_id"], "")
+        if method == "initialize":
+            self.mcp("notifications/initialized", None)
+            self.mcp("tools/list", None)
+        elif method == "tools/list":
+            self.tools = response["response"]["mcp_response"]["result"]["tools"]
+        elif self._turn is not None:
+            self._turn.answered(response["request_id"], response)
+
+    # --- turns --------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        request = Request("claude", self._model, self.items)
+        request.instructions = [self._system] if self._system else []
+        request.tools = [tool["name"] for tool in self.tools]
+        request.offered = [
+            {"type": "function", "parameters": tool["inputSchema"], **tool} for tool in self.tools
+        ]
+        request.effort, request.output_schema = self._effort, self._schema
+        script = Script(request, self._settings, self._faults)
+        if script.faults is not self._faults:
+            script.faults.begin(self._settings.text("PID_FILE"), self._settings.text("SILENT_FILE"))
+        self.init(script.faults)
+        self._turn = ClaudeTurn(self, script, request.outputs(), structured=self._schema is not None)
+        self._turn.start()
+
+    def turn_ended(self) -> None:
+        """The turn is over."""
+        self._turn = None
+
+    # --- stdout -------------------------------------------------------------------------------------
+
+    def send(self, value: Action, faults: Faults | None = None) -> None:
+        """One line."""
+        self._wire.send(value, faults or self._faults)
+
+    def init(self, faults: Faults | None = None) -> None:
+        """The line before each turn."""
+        self.send({"type": "system", "subtype": "init", "session_id": SESSION, "model": self._model}, faults)
+
+    def result(self, fields: Action, faults: Faults | None = None) -> None:
+        """The line behind each turn."""
+        head = {"type": "result", "subtype": "success", "is_error": False, "session_id": SESSION}
+        self.send({**head, **fields}, faults)
+
+    def ask(self, what: str, request: Action, faults: Faults | None = None) -> str:
+        """Asks something of the client; returns the id of the request."""
+        self._requests += 1
+        request_id = f"request_{self._requests}"
+        self._asked[request_id] = what
+        self.send({"type": "control_request", "request_id": request_id, "request": request}, faults)
+        return request_id
+
+    def mcp(self, method: str, params: Action | None, faults: Faults | None = None) -> str:
+        """A JSON-RPC message to the client's MCP server."""
+        message: Action = {"jsonrpc": "2.0", "method": method}
+        if not method.startswith("notifications/"):
+            message["id"] = self._requests
+        if params is not None:
+            message["params"] = params
+        request = {"subtype": "mcp_message", "server_name": "client", "message": message}
+        return self.ask(method, request, faults)
+
+
+def _items(role: str, content: Any) -> list[Action]:
+    """A message as Responses items."""
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    found: list[Action] = []
+    parts: list[Action] = []
+    for block in content:
+        if block["type"] == "tool_use":
+            name = block["name"].removeprefix(PREFIX)
+            arguments = json.dumps(block["input"])
+            call = {"type": "function_call", "call_id": block["id"], "name": name, "arguments": arguments}
+            found.append(call)
+        elif block["type"] == "tool_result":
+            output = {"type": "function_call_output", "call_id": block["tool_use_id"]}
+            found.append({**output, "output": block["content"]})
+        elif block["type"] == "text":
+            parts.append({"type": "text", "text": block["text"]})
+        else:
+            parts.append({"type": "input_image"})
+    message = {"type": "message", "role": role, "content": parts}
+    return (
+        ([message] if parts and role == "assistant" else [])
+        + found
+        + ([message] if parts and role == "user" else [])
+    )

@@ -1,0 +1,302 @@
+"""One turn of the dialect of Claude Code: the steps of a script as Anthropic's stream events, then a result."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from fake_proto.request import output_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from fake_proto.claude import ClaudeAgent
+    from fake_proto.loop import Task
+    from fake_proto.script import Script, Step
+
+    Action = dict[str, Any]
+    Waits = Iterator[float | None]
+
+POLL_S = 0.01
+STOPS = {"length": "max_tokens", "content_filter": "refusal", "tool_calls": "tool_use"}
+ERRORS: dict[int | None, str] = {
+    None: "unknown",
+    400: "invalid_request",
+    401: "authentication_failed",
+    404: "model_not_found",
+    429: "rate_limit",
+    500: "server_error",
+    503: "overloaded",
+}
+CODES = {
+    "contextWindowExceeded": 400,
+    "modelNotFound": 404,
+    "rateLimitExceeded": 429,
+    "serverOverloaded": 503,
+    "unauthorized": 401,
+    "usageLimitExceeded": 429,
+    "internalServerError": 500,
+}
+"""The provider's status of an error that a scenario names by Codex's word."""
+
+
+class ClaudeTurn:
+    """Writes the lines of one turn and asks for what it needs."""
+
+    def __init__(self, agent: ClaudeAgent, script: Script, outputs: list[str], *, structured: bool) -> None:
+        self._agent = agent
+        self._script = script
+        self._structured = structured
+        self._task: Task | None = None
+        self._outputs = outputs
+        self._waiting: dict[str, str] = {}
+        """The calls without an output: the request for it to the call's id."""
+        self._message = ""
+        self._index = 0
+        self._held = False
+        self._answer: Any = None
+        self._text = ""
+        self._usage = dict.fromkeys(("input", "cached", "output", "reasoning"), 0)
+
+    def start(self) -> None:
+        """Hands the turn to the loop."""
+        self._task = self._agent.loop.start(self._run())
+
+    def abort(self) -> None:
+        """Stops at an interrupt."""
+        if self._task is not None:
+            self._task.cancelled = True
+        self._result(is_error=True, subtype="error_during_execution", terminal_reason="aborted_streaming")
+
+    def answered(self, request_id: str, response: Action) -> None:
+        """The client's answer to one of our requests."""
+        call = self._waiting.pop(request_id, None)
+        if self._task is None or self._task.cancelled:
+            return
+        if call is not None:
+            content = response["response"]["mcp_response"]["result"]["content"]
+            self._output(call, content)
+        self._agent.loop.wake(self._task)
+
+    def _output(self, call: str, content: Any, **more: Any) -> None:
+        self._outputs.append(output_text(content))
+        self._agent.items.append({"type": "function_call_output", "call_id": call, "output": content})
+        block = {"type": "tool_result", "tool_use_id": call, "content": content, **more}
+        self._send({"type": "user", "message": {"role": "user", "content": [block]}})
+
+    # --- the steps ------------------------------------------------------------------------------------
+
+    def _run(self) -> Waits:
+        script = self._script
+        if not self._agent.signed_in:
+            self._fail("Not logged in · Please run /login", None, "authentication_failed")
+            return
+        if script.first:
+            yield script.first
+        for number in range(script.start, len(script)):
+            step = script.step(number, self._outputs)
+            self._begin(step)
+            for action in step.actions:
+                if action["do"] == "error":
+                    self._error(action)
+                    return
+                play = getattr(self, "play_" + action["do"], None)
+                if play is not None:
+                    yield from play(action)
+            self._end_step(step)
+            while self._waiting:
+                yield None
+            if step.end in ("length", "content_filter"):
+                self._result(stop_reason=STOPS[step.end])
+                return
+        self._result(stop_reason="end_turn")
+
+    def _begin(self, step: Step) -> None:
+        self._agent.responses += 1
+        self._message, self._index = f"msg_{self._agent.responses}", 0
+        head = {"id": self._message, "model": "fake-model", "usage": _tokens(step.usage)}
+        self._event("message_start", message=head)
+
+    def _end_step(self, step: Step) -> None:
+        if step.usage is not None:
+            self._usage = {part: self._usage[part] + step.usage[part] for part in self._usage}
+        stop = "tool_use" if self._waiting else STOPS.get(step.end, "end_turn")
+        self._event("message_delta", delta={"stop_reason": stop}, usage=_tokens(step.usage))
+        self._event("message_stop")
+
+    # --- actions --------------------------------------------------------------------------------------
+
+    def play_message(self, action: Action) -> Waits:
+        """A text; under a schema the input of the tool for structured output, where it is JSON."""
+        text = action["final"]
+        if self._structured and _is_json(text):
+            self._answer = json.loads(text)
+            yield from self._call("answer_1", "StructuredOutput", [text])
+            self._output("answer_1", "Structured output provided successfully")
+        else:
+            self._text = text
+            yield from self._block("text", "text", action["deltas"] or [text])
+
+    def play_choices(self, action: Action) -> Waits:
+        """Of several choices the first is said."""
+        yield from self.play_message({"final": "".join(action["messages"][0]["deltas"]), "deltas": []})
+
+    def play_reasoning(self, action: Action) -> Waits:
+        """Each part is a block of its own."""
+        for part in action.get("parts", []) or [action.get("raw", [])]:
+            yield from self._block("thinking", "thinking", part)
+
+    def play_calls(self, action: Action) -> Waits:
+        """Calls of the client's tools; the requests for their outputs come as each is complete."""
+        for number, call in enumerate(action["calls"]):
+            call_id = f"toolu_{self._agent.responses}_{number}"
+            arguments = "".join(call["arguments"])
+            self._agent.items.append(
+                {"type": "function_call", "call_id": call_id, "name": call["name"], "arguments": arguments}
+            )
+            yield from self._call(call_id, f"mcp__client__{call['name']}", call["arguments"])
+            params = {
+                "name": call["name"],
+                "arguments": json.loads(arguments) if _is_json(arguments) else {},
+                "_meta": {"claudecode/toolUseId": call_id},
+            }
+            request = self._agent.mcp("tools/call", params, self._script.faults)
+            self._waiting[request] = call_id
+
+    def play_command(self, action: Action) -> Waits:
+        """A command of the agent's own."""
+        output = "".join(action["output"])
+        yield from self._own("Bash", {"command": action["command"]}, output, failed=bool(action["exit_code"]))
+
+    def play_file_change(self, action: Action) -> Waits:
+        """A file that the agent writes."""
+        yield from self._own("Write", {"file_path": action["path"], "content": action["content"]}, "written")
+
+    def play_web_search(self, action: Action) -> Waits:
+        """A search of the agent's own."""
+        yield from self._own("WebSearch", {"query": action["query"]}, "nothing found")
+
+    def play_plan(self, action: Action) -> Waits:
+        """The agent's list of what it will do."""
+        yield from self._own("TodoWrite", {"todos": action["plan"]}, "noted")
+
+    def play_big_line(self, action: Action) -> Waits:
+        """A command with very much output."""
+        yield from self._own("Bash", {"command": "yes"}, "y" * action["bytes"])
+
+    def play_unknown_request(self, action: Action) -> Waits:
+        """A request that nobody knows; the turn waits for any answer."""
+        self._agent.ask("unknown", {"subtype": "later_version"}, self._script.faults)
+        yield None
+
+    def play_retry(self, action: Action) -> Waits:
+        """The model call starts anew, under another message id."""
+        self._send({"type": "system", "subtype": "api_retry", "error_status": None, "error": "unknown"})
+        self._agent.responses += 1
+        self._message, self._index = f"msg_{self._agent.responses}", 0
+        head = {"id": self._message, "model": "fake-model", "usage": {}}
+        self._event("message_start", message=head)
+        yield 0
+
+    def _own(self, name: str, given: Action, output: str, *, failed: bool = False) -> Waits:
+        call_id = f"toolu_{self._agent.responses}_own_{self._index}"
+        yield from self._call(call_id, name, [json.dumps(given)])
+        self._output(call_id, output, is_error=failed)
+
+    def _block(self, kind: str, field: str, deltas: list[str]) -> Waits:
+        self._event("content_block_start", index=self._index, content_block={"type": kind, field: ""})
+        for delta in deltas:
+            change = {"type": f"{field}_delta", field: delta}
+            self._event("content_block_delta", index=self._index, delta=change)
+            yield from self._pause()
+        self._event("content_block_stop", index=self._index)
+        self._index += 1
+
+    def _call(self, call_id: str, name: str, fragments: list[str]) -> Waits:
+        block = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+        self._event("content_block_start", index=self._index, content_block=block)
+        for fragment in fragments:
+            change = {"type": "input_json_delta", "partial_json": fragment}
+            self._event("content_block_delta", index=self._index, delta=change)
+            yield from self._pause()
+        text = "".join(fragments)
+        whole = {**block, "input": json.loads(text) if _is_json(text) else {}}
+        message = {"id": self._message, "model": "fake-model", "role": "assistant", "content": [whole]}
+        self._send({"type": "assistant", "message": message})
+        self._event("content_block_stop", index=self._index)
+        self._index += 1
+
+    def _pause(self) -> Waits:
+        """Behind each delta: the hold (once), then the pace."""
+        if self._script.hold and not self._held:
+            self._held = True
+            while not os.path.exists(self._script.hold):
+                yield POLL_S
+        yield self._script.delay
+
+    # --- the end --------------------------------------------------------------------------------------
+
+    def _error(self, action: Action) -> None:
+        kind = action.get("kind")
+        status: int | None = None
+        if isinstance(kind, dict):
+            detail = next(iter(kind.values()))
+            status = detail.get("httpStatusCode") if isinstance(detail, dict) else None
+        else:
+            status = CODES.get(str(kind))
+        self._fail(action["text"], status, ERRORS.get(status, "server_error"))
+
+    def _fail(self, text: str, status: int | None, code: str) -> None:
+        """An error is a message that nobody has said, then a result that says so."""
+        content = [{"type": "text", "text": text}]
+        message = {"id": "synthetic", "model": "<synthetic>", "role": "assistant", "content": content}
+        self._send({"type": "assistant", "message": message, "error": code})
+        reason = "prompt_too_long" if "context" in text else "api_error"
+        self._result(is_error=True, result=text, api_error_status=status, terminal_reason=reason)
+
+    def _result(self, **fields: Any) -> None:
+        structured = {} if self._answer is None else {"structured_output": self._answer}
+        usage = _tokens(self._usage)
+        self._agent.result(
+            {"num_turns": 1, "result": self._text, "usage": usage, **structured, **fields},
+            self._script.faults,
+        )
+        self._agent.turn_ended()
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        self._send({"type": "stream_event", "event": {"type": kind, **fields}, "parent_tool_use_id": None})
+
+    def _send(self, value: Action) -> None:
+        faults = self._script.faults
+        self._agent.send(value, faults)
+        if faults.touches_lines:
+            if faults.has("unknown_events"):
+                self._agent.send({"type": "system", "subtype": "later_version", "nested": [1, 2, 3]}, faults)
+            if faults.has("strangers"):
+                change = {"type": "text_delta", "text": "stranger"}
+                event = {"type": "content_block_delta", "index": 0, "delta": change}
+                stranger = {"type": "stream_event", "event": event, "parent_tool_use_id": "toolu_of_nobody"}
+                self._agent.send(stranger, faults)
+
+
+def _tokens(usage: Action | None) -> Action:
+    """Token counts as Anthropic has them: what came from the cache is not in the input."""
+    if usage is None:
+        return {}
+    return {
+        "input_tokens": usage["input"] - usage["cached"],
+        "cache_read_input_tokens": usage["cached"],
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage["output"],
+        "output_tokens_details": {"thinking_tokens": usage["reasoning"]},
+    }
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
