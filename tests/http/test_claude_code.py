@@ -21,7 +21,7 @@ from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of, until, 
 from tests.pictures import PIXEL
 
 SCRIPT = """#!/bin/sh
-env > {env}
+env > {env}.$$ && mv {env}.$$ {env}
 echo "$@" >> {args}
 exec {python} -P -m fake_proto claude "$@"
 """
@@ -139,6 +139,20 @@ async def test_calls_of_a_step_come_together_and_their_outputs_continue_it(
         content = second.body["choices"][0]["message"]["content"]
         assert sorted(content.split("; ")) == [f"out {id}" for id in ids]
         assert second.body["usage"]["prompt_tokens"] == 100
+
+
+async def test_a_call_that_breaks_its_strict_schema_is_answered_here_and_made_again(proxy: Proxy) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "get_weather", "strict": True, "parameters": parameters}}
+    answer = await proxy.ask(plain("[[fake:tool_call_corrected]]", tools=[tool]))
+    [call] = answer.body["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
+    assert answer.body["usage"]["prompt_tokens"] == 200
 
 
 async def test_a_conversation_that_goes_on_keeps_its_process(proxy: Proxy) -> None:

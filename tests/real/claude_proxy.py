@@ -1,33 +1,24 @@
 """A proxy whose agent is the real Claude Code, with a home of the test's, and the scripted model as its provider.
 
-`CLAUDE_BIN` names the program, else `PATH` has it. It comes from npm and is in none of the locked packages: where it is
-not installed these tests are skipped.
+The program is that of `claude_code.claude_path`: where there is none, these tests are skipped.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 from openai import AsyncOpenAI
 
 from codex_proxy.app import Server, make_server
 from codex_proxy.config import Settings
 from tests.real.anthropic_model import AnthropicModel
+from tests.real.claude_code import claude_path
 from tests.real.proxy import client_of
-
-PROGRAM = shutil.which(os.environ.get("CLAUDE_BIN", "claude"))
-
-needs_claude = pytest.mark.skipif(
-    PROGRAM is None,
-    reason="Claude Code is not installed: npm install @anthropic-ai/claude-code, and CLAUDE_BIN or PATH",
-)
 
 
 def environment_of(folder: Path, model: AnthropicModel, *, key: str = "sk-ant-test") -> dict[str, str]:
@@ -48,7 +39,7 @@ def settings_of(folder: Path, **more: Any) -> Settings:
     work.mkdir(exist_ok=True)
     given: dict[str, Any] = {
         "agent": "claude-code",
-        "claude_bin": PROGRAM,
+        "claude_bin": str(claude_path()),
         "child_env": "ANTHROPIC_API_KEY",
         "workdir": work,
         "state_dir": folder / "state",
@@ -74,7 +65,6 @@ async def claude_proxy(
 
 def claude_processes() -> list[psutil.Process]:
     """Every process of Claude Code that this process has started, however deep."""
-    assert PROGRAM is not None
     return [each for each in psutil.Process().children(recursive=True) if _is_claude(each)]
 
 

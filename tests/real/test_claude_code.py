@@ -14,11 +14,11 @@ from openai import AsyncOpenAI
 
 from tests.pictures import png_of, url_of
 from tests.real.anthropic_model import CACHED, IN, OUT, WRITTEN, AnthropicModel, anthropic_model, script
-from tests.real.claude_proxy import claude_processes, claude_proxy, needs_claude
+from tests.real.claude_proxy import claude_processes, claude_proxy
 from tests.real.shared import living_on
 from tests.waiting import eventually
 
-pytestmark = [needs_claude, pytest.mark.exhaustive]
+pytestmark = pytest.mark.exhaustive
 
 WEATHER: Any = {
     "type": "function",
