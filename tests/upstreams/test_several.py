@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,8 +11,13 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
+from codex_proxy.commands.serve import banner
+from codex_proxy.core.faults import Fault
 from tests.http.serving import Proxy, fake_proxy, user
-from tests.upstreams.serving import Upstream, upstream
+from tests.upstreams.cases import CASES
+from tests.upstreams.serving import Upstream, raw_upstream, upstream
+from tests.upstreams.test_connections import HI, OK, ROLE, said, sending, silent
+from tests.waiting import eventually
 
 NOWHERE = {"url": "http://127.0.0.1:1/v1", "retries": 0}
 
@@ -80,3 +86,269 @@ async def test_the_official_sdk_lists_and_asks_every_model(a: Upstream, b: Upstr
             )
             assert chat.headers["x-codex-agent"] == name.partition("/")[0]
             assert chat.parse().choices[0].message.content == "Hello."
+
+
+# --- names ------------------------------------------------------------------------------------------
+
+
+async def test_a_name_that_two_have_is_refused_with_both(a: Upstream, b: Upstream, tmp_path: Path) -> None:
+    async with several(tmp_path, upstreams={"a": {"url": a.url}, "b": {"url": b.url}}) as proxy:
+        for path, body in (("/v1/chat/completions", ask("small")), ("/v1/responses", {"input": "Hi"})):
+            answer = await proxy.send("POST", path, body | {"model": "small"})
+            assert (answer.status, answer.error["code"]) == (400, "ambiguous_model")
+            assert answer.error["param"] == "model"
+            assert "'a/small', 'b/small'" in answer.error["message"]
+        assert a.asked == b.asked == []
+
+
+async def test_an_unknown_name_is_told_what_is_like_it(a: Upstream, b: Upstream, tmp_path: Path) -> None:
+    b.models = []  # it takes any name
+    async with several(tmp_path, upstreams={"a": {"url": a.url}, "b": {"url": b.url}}) as proxy:
+        answer = await proxy.ask(ask("a/lagre"))
+        assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+        assert "'a/large'" in answer.error["message"]
+        assert "For any model of b write b/MODEL" in answer.error["message"]
+        assert (await proxy.ask(ask("b/Whatever:8B"))).status == 200
+        assert b.asked[-1].body["model"] == "Whatever:8B"
+        assert (await proxy.ask(ask("nowhere/small"))).status == 404
+
+
+async def test_an_alias_of_the_table_and_one_of_the_server_lead_to_the_model(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    upstreams = {"a": {"url": a.url}, "b": {"url": b.url, "aliases": {"big": "vendor/big"}}}
+    async with several(
+        tmp_path, upstreams=upstreams, model_aliases="gpt-4o=big,gpt-4o-mini=a/small"
+    ) as proxy:
+        for name, server, own in (
+            ("big", b, "vendor/big"),
+            ("gpt-4o", b, "vendor/big"),
+            ("gpt-4o-mini", a, "small"),
+        ):
+            assert (await proxy.ask(ask(name))).status == 200
+            assert server.asked[-1].body["model"] == own
+
+
+async def test_the_operators_list_of_models_is_the_one_that_counts(a: Upstream, tmp_path: Path) -> None:
+    a.models += [{"id": "large-2"}, {"id": "other"}]
+    upstreams = {"a": {"url": a.url, "models": ["own", "large*"], "default_model": "large-2"}}
+    async with several(tmp_path, upstreams=upstreams) as proxy:
+        listed = (await proxy.send("GET", "/v1/models")).body["data"]
+        assert [each["id"] for each in listed] == ["a/own", "a/large", "a/large-2"]
+        assert (await proxy.ask(ask("other"))).status == 404
+        assert (await proxy.ask(ask("a"))).status == 200
+        assert a.asked[-1].body["model"] == "large-2"
+
+
+# --- one that is not there --------------------------------------------------------------------------
+
+
+async def test_two_upstreams_of_which_one_is_dead(a: Upstream, tmp_path: Path) -> None:
+    async with several(tmp_path, upstreams={"a": {"url": a.url}, "dead": NOWHERE}) as proxy:
+        assert (await proxy.ask(ask("a/small"))).status == 200
+        answer = await proxy.ask(ask("dead/m"))
+        assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
+        assert answer.headers["x-codex-upstream"] == "dead"
+        health = (await proxy.send("GET", "/healthz")).body
+        assert health["status"] == "degraded"
+        assert [(each["name"], "trouble" in each) for each in health["agents"]] == [
+            ("a", False),
+            ("dead", True),
+        ]
+        ready = await proxy.send("GET", "/readyz")
+        assert (ready.status, ready.body["without"]) == (200, ["dead"])
+        assert "TROUBLE" in banner(proxy.server)
+
+
+async def test_all_upstreams_are_dead(tmp_path: Path) -> None:
+    dead = {"a": NOWHERE | {"fallback": ["b"]}, "b": NOWHERE}
+    async with several(tmp_path, upstreams=dead) as proxy:
+        for streamed in (False, True):
+            answer = await proxy.ask(ask("a/m", stream=streamed))
+            assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
+            assert answer.headers["x-codex-attempts"] == "2"
+        assert (await proxy.send("GET", "/readyz")).status == 503
+
+
+async def test_a_missing_key_is_the_trouble_of_one_upstream(a: Upstream, tmp_path: Path) -> None:
+    upstreams = {
+        "a": {"url": a.url},
+        "b": {"url": a.url, "key_env": "NO_SUCH_KEY"},
+        "openai": {"preset": "openai"},
+    }
+    async with several(tmp_path, upstreams=upstreams) as proxy:
+        assert (await proxy.ask(ask("a/small"))).status == 200
+        for name, variable in (("b", "NO_SUCH_KEY"), ("openai", "OPENAI_API_KEY")):
+            answer = await proxy.ask(ask(f"{name}/small"))
+            assert (answer.status, answer.error["code"]) == (503, "service_unavailable")
+            assert variable in answer.error["message"]
+        assert variable in (await proxy.send("GET", "/healthz")).body["agents"][2]["trouble"]
+
+
+async def test_a_server_none_of_whose_agents_can_start_does_not(tmp_path: Path) -> None:
+    with pytest.raises(Fault, match="NO_SUCH_KEY"):
+        async with several(tmp_path, upstreams={"a": {"url": "http://h/v1", "key_env": "NO_SUCH_KEY"}}):
+            raise AssertionError("it has started")
+
+
+async def test_each_upstream_gets_its_own_key_and_headers_and_no_other(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("key-of-b\n")
+    upstreams = {
+        "a": {"url": a.url, "key_env": "KEY_OF_A", "headers": {"x-team": "one-of-them"}},
+        "b": {"url": b.url, "key_file": file},
+    }
+    async with several(tmp_path, {"KEY_OF_A": "key-of-a"}, upstreams=upstreams) as proxy:
+        await proxy.ask(ask("a/small"))
+        await proxy.ask(ask("b/small"))
+        assert a.asked[-1].headers["Authorization"] == "Bearer key-of-a"
+        assert a.asked[-1].headers["x-team"] == "one-of-them"
+        assert b.asked[-1].headers["Authorization"] == "Bearer key-of-b"
+        assert "x-team" not in b.asked[-1].headers
+        assert "key-of-a" not in str(proxy.server.settings)
+        assert "one-of-them" not in str(proxy.server.settings)
+
+
+async def test_the_key_of_a_preset_goes_to_no_other_address(a: Upstream, tmp_path: Path) -> None:
+    upstreams = {"a": {"url": a.url, "preset": "openai"}}
+    async with several(tmp_path, {"OPENAI_API_KEY": "sk-openais"}, upstreams=upstreams) as proxy:
+        assert (await proxy.ask(ask("a/small", max_completion_tokens=5))).status == 200
+        assert "Authorization" not in a.asked[-1].headers
+
+
+# --- another attempt --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_upstream_that_fails_before_its_answer_is_asked_again(
+    path: str, streamed: bool, a: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.agents.attempts.FIRST_WAIT", 0.001)
+    async with several(tmp_path, upstreams={"a": {"url": a.url, "retries": 2}}) as proxy:
+        a.script = [CASES["http_500"], CASES["http_500"]]
+        body = {"model": "a/small", "stream": streamed} | (
+            {"input": "Hi"} if "resp" in path else user(stream=streamed) | {"model": "a/small"}
+        )
+        answer = await proxy.send("POST", path, body)
+        assert answer.status == 200
+        assert said(answer.text) == "Hello."
+        assert (answer.headers["x-codex-upstream"], answer.headers["x-codex-attempts"]) == ("a", "3")
+        assert len(a.asked) == 3
+        await proxy.settled()
+
+
+async def test_another_upstream_is_asked_where_one_limits(a: Upstream, b: Upstream, tmp_path: Path) -> None:
+    upstreams = {"a": {"url": a.url, "fallback": ["b"]}, "b": {"url": b.url}}
+    async with several(tmp_path, upstreams=upstreams) as proxy:
+        a.script = [CASES["http_429"]]
+        answer = await proxy.ask(ask("a/small"))
+        assert answer.status == 200
+        assert (answer.headers["x-codex-upstream"], answer.headers["x-codex-attempts"]) == ("b", "2")
+        assert answer.headers["x-codex-agent"] == "a"
+        assert (len(a.asked), b.asked[-1].body["model"]) == (1, "small")
+
+
+async def test_a_fallback_may_name_its_own_model(a: Upstream, b: Upstream, tmp_path: Path) -> None:
+    upstreams = {"a": {"url": a.url, "retries": 0, "fallback": ["b/vendor/big"]}, "b": {"url": b.url}}
+    async with several(tmp_path, upstreams=upstreams) as proxy:
+        a.script = [CASES["http_500"]]
+        assert (await proxy.ask(ask("a/large"))).status == 200
+        assert b.asked[-1].body["model"] == "vendor/big"
+
+
+async def test_a_bad_request_is_asked_of_nobody_else(a: Upstream, b: Upstream, tmp_path: Path) -> None:
+    upstreams = {"a": {"url": a.url, "fallback": ["b"]}, "b": {"url": b.url}}
+    async with several(tmp_path, upstreams=upstreams) as proxy:
+        a.script = [CASES["toolong_llamacpp"]]
+        answer = await proxy.ask(ask("a/small"))
+        assert answer.error["code"] == "context_length_exceeded"
+        assert "8192" in answer.error["message"]
+        assert (len(a.asked), len(b.asked)) == (1, 0)
+
+
+async def test_another_upstream_is_asked_after_silence_before_the_first_byte(
+    b: Upstream, tmp_path: Path
+) -> None:
+    async with raw_upstream(silent) as url:
+        upstreams = {"a": {"url": url, "first_byte_timeout": 0.3, "fallback": ["b"]}, "b": {"url": b.url}}
+        async with several(tmp_path, upstreams=upstreams) as proxy:
+            answer = await proxy.ask(ask("a/small"))
+            assert (answer.status, answer.headers["x-codex-upstream"]) == (200, "b")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_nobody_else_is_asked_after_the_first_word(path: str, b: Upstream, tmp_path: Path) -> None:
+    async with raw_upstream(sending(OK, ROLE, HI)) as url:
+        upstreams = {"a": {"url": url, "fallback": ["b"], "retries": 2}, "b": {"url": b.url}}
+        async with several(tmp_path, upstreams=upstreams) as proxy:
+            body = {"model": "a/m", "stream": True} | (
+                {"input": "Hi"} if "resp" in path else user(stream=True) | {"model": "a/m"}
+            )
+            answer = await proxy.send("POST", path, body)
+            assert answer.status == 200
+            assert "Hi" in answer.text
+            assert "upstream_disconnected" in answer.text
+            assert (answer.headers["x-codex-upstream"], answer.headers["x-codex-attempts"]) == ("a", "1")
+            assert b.asked == []
+
+
+async def test_a_client_that_leaves_ends_the_wait_for_another_attempt(
+    a: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.agents.attempts.FIRST_WAIT", 100.0)
+    monkeypatch.setattr("codex_proxy.agents.attempts.MAX_WAIT", 100.0)
+    async with several(tmp_path, upstreams={"a": {"url": a.url, "concurrency": 1}}) as proxy:
+        a.script = [CASES["http_500"]]
+        request = asyncio.ensure_future(proxy.ask(ask("a/small", stream=True)))
+        await eventually(lambda: bool(a.asked))
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        await proxy.settled()
+        assert (await proxy.ask(ask("a/small"))).status == 200  # its place is free again
+
+
+async def test_an_upstream_that_keeps_failing_is_left_alone_for_a_while(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    rules = {"retries": 0, "breaker_failures": 2, "breaker_seconds": 0.2}
+    upstreams = {"a": {"url": a.url, **rules}, "b": {"url": b.url}}
+    async with several(tmp_path, upstreams=upstreams, metrics=True) as proxy:
+        a.script = [CASES["http_500"], CASES["http_500"]]
+        for _ in range(2):
+            assert (await proxy.ask(ask("a/small"))).status == 502
+        answer = await proxy.ask(ask("a/small"))
+        assert (answer.status, answer.error["code"]) == (503, "service_unavailable")
+        assert len(a.asked) == 2
+        metrics = (await proxy.send("GET", "/metrics")).text
+        assert 'codex_proxy_upstream_breaker{agent="a",state="open"} 1.0' in metrics
+        assert 'codex_proxy_upstream_attempts_total{agent="a",outcome="failed"} 2.0' in metrics
+        assert 'codex_proxy_agents_ready{agent="b"} 1.0' in metrics
+        assert 'codex_proxy_agent_requests_total{agent="a",error="upstream_error"} 2.0' in metrics
+        assert (await proxy.send("GET", "/healthz")).body["agents"][0]["breaker"] == "open"
+        member: Any = proxy.server.agent.members["a"]
+        await eventually(lambda: member.breaker_state == "half-open")
+        assert (await proxy.ask(ask("a/small"))).status == 200
+        assert member.breaker_state == "closed"
+
+
+async def test_turns_beyond_its_number_wait_or_go_to_another_upstream(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    upstreams = {
+        "a": {"url": a.url, "concurrency": 1},
+        "busy": {"url": a.url, "concurrency": 1, "fallback": ["b"]},
+        "b": {"url": b.url},
+    }
+    async with several(tmp_path, upstreams=upstreams, queue_wait=0.2) as proxy:
+        for name, expected in (("a", (429, None)), ("busy", (200, "b"))):
+            a.held.clear()
+            a.is_held.clear()
+            async with proxy.open(ask(f"{name}/small", stream=True)) as first:
+                await a.is_held.wait()
+                answer = await proxy.ask(ask(f"{name}/small"))
+                assert (answer.status, answer.headers.get("x-codex-upstream")) == expected
+                a.held.set()
+                assert said(await first.text()) == "Hello."
