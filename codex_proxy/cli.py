@@ -286,6 +286,13 @@ def keys_group() -> None:
     "--model", "models", multiple=True, metavar="NAME", help="A model it may ask for; several times."
 )
 @click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="NAME",
+    help="An agent or an upstream whose models it may ask for; several times.",
+)
+@click.option(
     "--sandbox",
     "most_sandbox",
     type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),

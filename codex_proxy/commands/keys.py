@@ -30,6 +30,7 @@ CHANCE_BYTES = 32
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line says of a new key."""
 
+    agents: Sequence[str] = ()
     models: Sequence[str] = ()
     sandbox: Any = None
     roots: Sequence[str] = ()
@@ -51,6 +52,7 @@ def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tupl
         rpm=limits.rpm,
         concurrency=limits.concurrency,
         models=tuple(limits.models),
+        agents=tuple(limits.agents),
         sandbox=limits.sandbox,
         roots=tuple(_folder(root) for root in limits.roots),
         plain_model=limits.plain_model,
@@ -107,6 +109,7 @@ def _limits_of(key: Key) -> str:
         f"made {key.created}" if key.created else "",
         "plain model only" if key.plain_model else "",
         "" if key.mcp else "no MCP servers",
+        f"agents {', '.join(key.agents)}" if key.agents else "",
         f"models {', '.join(key.models)}" if key.models else "",
         f"sandbox at most {key.sandbox}" if key.sandbox else "",
         f"folders {', '.join(key.roots)}" if key.roots else "",

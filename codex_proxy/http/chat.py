@@ -110,10 +110,11 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
 def _passing(request: web.Request, model: str) -> Passing | None:
     """How much of a request for this model the agent may get as it came."""
     admission = request.app[ADMISSION]
-    if "forwarding" not in serving(request.app[RUNS].agent, model).capabilities:
+    able = serving(request.app[RUNS].agent, model).capabilities
+    if "forwarding" not in able:
         return None
     alone = not (admission.offers_tools and request[CLIENT].mcp)
-    return Passing(alone=alone, addresses=not admission.fetches_images)
+    return Passing(alone=alone, addresses=not admission.fetches_images, images="images" in able)
 
 
 async def _stream(

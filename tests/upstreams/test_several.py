@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,12 +13,22 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
+from pydantic import ValidationError
 
+from codex_proxy.agents.openai_chat.body import OPTIONAL
+from codex_proxy.agents.openai_chat.upstream import CAPABILITIES
+from codex_proxy.agents.spec import NoAgentError
+from codex_proxy.agents.upstream_presets import PRESETS
+from codex_proxy.app import make_server
+from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner
+from codex_proxy.config import Settings, load
 from codex_proxy.core.faults import Fault
+from codex_proxy.core.keys import digest_of
+from tests import pictures
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.upstreams.cases import CASES
-from tests.upstreams.serving import Upstream, raw_upstream, upstream
+from tests.upstreams.serving import Upstream, proxy_before, raw_upstream, upstream
 from tests.upstreams.test_connections import HI, OK, ROLE, said, sending, silent
 from tests.waiting import eventually
 
@@ -352,3 +365,166 @@ async def test_turns_beyond_its_number_wait_or_go_to_another_upstream(
                 assert (answer.status, answer.headers.get("x-codex-upstream")) == expected
                 a.held.set()
                 assert said(await first.text()) == "Hello."
+
+
+# --- keys -------------------------------------------------------------------------------------------
+
+
+async def test_a_key_that_is_limited_to_agents_sees_a_server_that_has_no_others(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "upstreams": {"a": {"url": a.url}, "b": {"url": b.url}},
+        "keys_file": tmp_path / "keys.toml",
+    }
+    keys = tmp_path / "keys.toml"
+    table = '[keys.{}]\nsha256 = "{}"\nagents = {}\n'
+    keys.write_text(
+        table.format("one", digest_of("key-one"), '["b"]')
+        + table.format("none", digest_of("key-none"), '["c"]')
+    )
+    async with several(tmp_path, **settings) as proxy:
+        of_one: Any = {"headers": {"Authorization": "Bearer key-one"}}
+        listed = (await proxy.send("GET", "/v1/models", **of_one)).body["data"]
+        assert [each["id"] for each in listed] == ["b/small", "b/vendor/big"]
+        for name, own in (("b/small", "small"), ("small", "small"), ("codex-5", "small"), ("b", "small")):
+            assert (await proxy.ask(ask(name), **of_one)).status == 200
+            assert b.asked[-1].body["model"] == own
+        for name in ("a/small", "large", "a"):
+            answer = await proxy.ask(ask(name), **of_one)
+            assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+            assert "a/" not in answer.error["message"].replace(f"'{name}'", "")
+        limits = (await proxy.send("GET", "/v1/usage/limits", **of_one)).body
+        assert [each["agent"] for each in limits["data"]] == ["b"]
+        for name in ("a/small", "b/small", "codex-5", "small"):
+            of_none: Any = {"headers": {"Authorization": "Bearer key-none"}}
+            assert (await proxy.ask(ask(name), **of_none)).status in (403, 404)
+        assert a.asked == []
+
+
+async def test_a_key_of_a_server_with_one_agent_may_name_it(a: Upstream, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    for agents, status in (('["openai-chat"]', 200), ('["codex"]', 404)):
+        keys.write_text(f'[keys.one]\nsha256 = "{digest_of("key-one")}"\nagents = {agents}\n')
+        async with proxy_before(a.url, tmp_path, keys_file=keys) as proxy:
+            answer = await proxy.ask(ask("small"), headers={"Authorization": "Bearer key-one"})
+            assert answer.status == status
+
+
+# --- an upstream beside another agent ---------------------------------------------------------------
+
+
+async def test_each_agent_has_the_modes_and_abilities_that_are_its_own(a: Upstream, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "agent": "fake",
+        "agents": {"second": {"agent": "fake", "fake_dialect": "app-server"}},
+    }
+    async with several(tmp_path, upstreams={"a": {"url": a.url, "cannot": ["images"]}}, **settings) as proxy:
+        for name, agent in (
+            ("fake/fake-model", "fake"),
+            ("second/fake-model", "second"),
+            ("codex-5", "fake"),
+        ):
+            answer = await proxy.ask(ask(name))
+            assert (answer.status, answer.headers["x-codex-agent"]) == (200, agent)
+            assert "x-codex-upstream" not in answer.headers
+        refused = await proxy.ask(ask("a/small"), headers={"X-Codex-Mode": "agent"})
+        assert (refused.status, refused.error["code"]) == (403, "not_allowed")
+        assert (await proxy.ask(ask("fake"), headers={"X-Codex-Mode": "agent"})).status == 200
+        image = {
+            "type": "image_url",
+            "image_url": {"url": f"data:image/png;base64,{base64.b64encode(pictures.PNG).decode()}"},
+        }
+        answer = await proxy.ask({"model": "a/small", "messages": [{"role": "user", "content": [image]}]})
+        assert (answer.status, answer.error["code"]) == (400, "unsupported_by_agent")
+        assert "Ask for a model of fake or second for that." in answer.error["message"]
+        assert (
+            "temperature" in (await proxy.ask(ask("fake", temperature=0.5))).headers["x-codex-ignored-params"]
+        )
+        assert "x-codex-ignored-params" not in (await proxy.ask(ask("a/small", temperature=0.5))).headers
+        assert a.asked[-1].body["temperature"] == 0.5
+        shown = banner(proxy.server)
+        for line in ("agent      fake", "agent      second", "agent      a", "models     2", "FAKE"):
+            assert line in shown
+
+
+async def test_a_conversation_goes_on_with_another_agent(a: Upstream, tmp_path: Path) -> None:
+    async with (
+        several(tmp_path, agent="fake", upstreams={"a": {"url": a.url}}) as proxy,
+        AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        first = await client.responses.create(model="fake/fake-model", input="Say hello.")
+        second = await client.responses.create(model="a/small", input="And?", previous_response_id=first.id)
+        assert second.output_text == "Hello."
+        said_before = [message["content"] for message in a.asked[-1].body["messages"]]
+        assert said_before == ["Say hello.", first.output_text, "And?"]
+
+
+# --- settings, and doctor ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"upstreams": {"a": {}}}, "needs the address"),
+        (
+            {"upstreams": {"a": {"url": "http://h/v1", "fallback": ["b"]}}},
+            "the fallback b is no other upstream",
+        ),
+        ({"upstreams": {"a": {"url": "http://h"}}, "agents": {"a": {"agent": "fake"}}}, "have one name"),
+        ({"agents": {"x": {}}}, "there is no agent 'x'"),
+        (
+            {"agents": {"fake": {"codex_bin": "c"}}},
+            "codex_bin is no setting of the agent fake; it has fake_dialect",
+        ),
+        ({"agents": {"fake": {"fake_dialect": "x"}}}, "fake_dialect is wrong"),
+    ],
+)
+async def test_tables_that_mean_nothing_keep_the_server_from_starting(
+    tables: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    flags = {"port": 0, "workdir": tmp_path, "state_dir": tmp_path / "state", **tables}
+    with pytest.raises(NoAgentError, match=words):
+        await make_server(Settings(**flags), {})
+    check = (await examine(flags, None, {})).checks[1]
+    assert check.status == "failed"
+    assert re.search(words, check.message)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("[upstreams.a]\nurl = 7", "upstreams.a.url"),
+        ("[upstreams.a]\nurll = 'http://h'", "upstreams.a.urll"),
+        ("[upstreams.A]\nurl = 'http://h'", "upstreams.A"),
+        ("[upstreams.'a/b']\nurl = 'http://h'", "upstreams.a/b"),
+        ("[upstreams.a]\nurl = 'http://h'\nheaders = {authorization = 'Bearer x'}", "upstreams.a.headers"),
+        ("[upstreams.a]\nurl = 'http://h'\ncannot = ['fly']", "upstreams.a.cannot"),
+        ("[upstreams.a]\npreset = 'acme'", "upstreams.a.preset"),
+    ],
+)
+def test_a_wrong_table_is_refused_by_the_name_of_its_key(text: str, where: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    with pytest.raises(ValidationError) as refusal:
+        load({}, file)
+    first = refusal.value.errors()[0]
+    assert ".".join(map(str, first["loc"])).startswith(where)
+
+
+async def test_doctor_looks_at_each_and_shows_no_key(a: Upstream, tmp_path: Path) -> None:
+    upstreams = {"a": {"url": a.url, "headers": {"x-secret": "sk-in-a-header"}}, "b": NOWHERE}
+    flags = {"port": 0, "workdir": tmp_path, "state_dir": tmp_path / "state", "upstreams": upstreams}
+    checkup = await examine({**flags, "agent": "a"}, None, {"PATH": os.defpath})
+    found = {check.name: check.status for check in checkup.checks}
+    assert (found["a: upstream"], found["b: upstream"], found["workspace"]) == ("ok", "failed", "skipped")
+    assert "sk-in-a-header" not in str(checkup)
+    assert next(setting.value for setting in checkup.settings if setting.name == "upstreams") == "a,b"
+
+
+def test_every_preset_has_an_address_and_names_its_key() -> None:
+    for name, preset in PRESETS.items():
+        assert preset.url.startswith("http"), name
+        assert preset.key_env or not preset.needs_key
+        assert preset.cannot <= CAPABILITIES
+        assert preset.refuses <= set(OPTIONAL)

@@ -52,6 +52,8 @@ class Passing(msgspec.Struct, frozen=True, kw_only=True):
     """No tools of the operator's are offered beside those of the request, so that all of it may."""
     addresses: bool
     """It is given addresses of images, since this server fetches none."""
+    images: bool = True
+    """It takes images. Where it does not, a request with one is refused as those of any agent are."""
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
@@ -70,8 +72,20 @@ def may_go_as_it_is(request: wire.ChatRequest, passing: Passing, *, has_web_imag
     fetch, or it asks for what only the upstream's own answer can hold."""
     if not passing.alone or (has_web_images and not passing.addresses):
         return False
+    if not passing.images and has_images(request):
+        return False
     plain = wants_text(request) and not (request.tools or request.functions)
     return plain or bool(only_in_bytes(request))
+
+
+def has_images(request: wire.ChatRequest) -> bool:
+    """Whether any message has an image."""
+    contents = (getattr(message, "content", None) for message in request.messages)
+    return any(
+        isinstance(part, wire.ImagePart)
+        for parts in contents
+        for part in (parts if isinstance(parts, list) else ())
+    )
 
 
 def wants_text(request: wire.ChatRequest) -> bool:

@@ -221,7 +221,10 @@ def _forwarded(
     asked = DEFAULT_NAME if request.model is None else request.model
     resolved = resolve(asked, catalog)
     mode = mode_of(
-        by_name=resolved.mode, by_header=headers.mode, server=settings.builtin_tools, client_acts=True
+        by_name=resolved.mode,
+        by_header=headers.mode,
+        server="never" if resolved.plain else settings.builtin_tools,
+        client_acts=True,
     )
     workdir, workdir_param = workdir_of(headers, request.metadata)
     effort = _effort(request) or resolved.effort
