@@ -21,8 +21,8 @@ from codex_proxy.admission.clients import Client, Clients
 from codex_proxy.admission.images import ImageFetcher
 from codex_proxy.admission.workspace import workspace_of
 from codex_proxy.agents.agent import SEPARATOR, Agent, each_of
-from codex_proxy.agents.named import NamedAgent, named_agents
-from codex_proxy.agents.registry import agent_able_to, make_agent
+from codex_proxy.agents.named import NamedAgent, make_agent, named_agents
+from codex_proxy.agents.registry import agent_able_to
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.config import Settings, default_state_dir, split_list
 from codex_proxy.core.ids import Clock

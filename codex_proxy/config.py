@@ -411,6 +411,11 @@ class Settings(BaseSettings):
         return agent
 
     @property
+    def child_env_names(self) -> tuple[str, ...]:
+        """The variables that children may see beside the usual ones."""
+        return split_list(self.child_env)
+
+    @property
     def of_server(self) -> Settings:
         """The settings of the whole server, where these are those of one agent of several."""
         return self._server or self

@@ -59,7 +59,7 @@ class Programs:
     """
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
-        self._environment = child_environment(environ, extra=split_list(settings.child_env))
+        self._environment = child_environment(environ, extra=settings.child_env_names)
         self._limits = child_limits(settings)
         self._folder = (settings.mcp_config or Path()).expanduser().absolute().parent
 

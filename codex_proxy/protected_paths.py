@@ -17,7 +17,7 @@ import msgspec
 
 from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.named import codex_settings, plugin_references
-from codex_proxy.agents.plugins import code_of
+from codex_proxy.agents.registry import code_of
 from codex_proxy.config import Settings
 from codex_proxy.core.safety import Protected, endangered
 

@@ -13,7 +13,7 @@ from click import Option
 from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
-from codex_proxy.agents.codex.spec import AUTO
+from codex_proxy.agents.auto import AUTO
 from codex_proxy.agents.registry import specs
 from codex_proxy.cli import serve
 from codex_proxy.config import Settings

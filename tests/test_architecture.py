@@ -37,7 +37,7 @@ WIRING = frozenset({"commands"})
 """Packages that belong to those modules beside the layers."""
 
 AGENT_WIRING = (
-    r"codex_proxy\.agents\.(registry|plugins|named|spec|fake)",
+    r"codex_proxy\.agents\.(registry|auto|named|spec|fake)",
     r"codex_proxy\.agents\.\w+\.(spec|checks)",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
@@ -151,14 +151,28 @@ class Module:
     def nodes(self) -> Iterator[ast.AST]:
         return ast.walk(self.tree)
 
-    def imports(self) -> Iterator[str]:
-        """Every module that it imports, dotted and absolute; `from a import b` may mean `a.b`."""
+    def imports(self, *, for_types: bool = True) -> Iterator[str]:
+        """Every module that it imports, dotted and absolute; `from a import b` may mean `a.b`. `for_types`: also those
+        that only type checkers import."""
+        unwanted = set() if for_types else set(self._type_checking())
         for node in self.nodes():
+            if node in unwanted:
+                continue
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 base = self._base(node)
                 yield from (f"{base}.{alias.name}" for alias in node.names)
+
+    def _type_checking(self) -> Iterator[ast.AST]:
+        for node in self.nodes():
+            if (
+                isinstance(node, ast.If)
+                and isinstance(node.test, ast.Name)
+                and node.test.id == "TYPE_CHECKING"
+            ):
+                for each in node.body:
+                    yield from ast.walk(each)
 
     def _base(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -331,6 +345,24 @@ def module_at(path: Path) -> Module:
 def test_a_module_keeps_to_the_shape_of_the_project(path: Path) -> None:
     module = module_at(path)
     assert [complaint for rule in RULES for complaint in rule(module)] == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Not even later, inside of a function. Imports for annotations alone are no imports of a running server."""
+    modules = {module.name: module for module in map(module_at, python_files())}
+    imported = {
+        name: {
+            target if target in modules else target.rpartition(".")[0]
+            for target in module.imports(for_types=False)
+        }
+        & (modules.keys() - {name})
+        for name, module in modules.items()
+    }
+    left = dict(imported)
+    while ready := [name for name, targets in left.items() if not targets & left.keys()]:
+        for name in ready:
+            del left[name]
+    assert sorted(left) == []
 
 
 def test_every_package_of_the_project_has_a_place_in_the_table() -> None:

@@ -203,6 +203,18 @@ def _key_of(
     return SecretStr(key) if key else None
 
 
+async def make_agent(context: AgentContext) -> Agent:
+    """Makes the agent that the settings ask for, or several where they have tables of them. It is not started yet.
+    Raises `NoAgentError`, or `Fault` where it cannot be used."""
+    settings = context.settings
+    if settings.agents or settings.upstreams:
+        return await make_several(context)
+    spec, reference = registry.chosen_spec(settings), registry.plugin_reference(settings)
+    if reference is None:
+        return await spec.make(context)
+    return await registry.make_plugin_agent(spec, reference, context)
+
+
 async def make_several(context: AgentContext) -> SeveralAgents:
     """The agents of the tables as one, ready to be started. Raises `NoAgentError` for tables that mean nothing."""
     from codex_proxy.agents.member import Member, UpstreamRules
@@ -238,7 +250,7 @@ def _maker(named: NamedAgent, context: AgentContext) -> Callable[[], Awaitable[A
 
     async def make() -> Agent:
         try:
-            return await registry.make_agent(context_of(named, context.environ, context))
+            return await make_agent(context_of(named, context.environ, context))
         except NoAgentError as error:
             raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=str(error))) from error
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.spec import AgentContext, AgentSpec
     from codex_proxy.config import Settings
+
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "codex-app-server": "codex_proxy.agents.codex_app_server.spec:SPEC",
@@ -38,7 +41,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
 
 DEFAULT: Final = "auto"
 """The agent of the plugin where one is named; else the one of `DEFAULT_SPEC`."""
-DEFAULT_SPEC: Final = "codex_proxy.agents.codex.spec:AUTO"
+DEFAULT_SPEC: Final = "codex_proxy.agents.auto:AUTO"
 
 GROUP: Final = "codex_proxy.agents"
 """The group of entry points in which installed packages list their agents."""
@@ -84,29 +87,12 @@ def chosen_spec(settings: Settings) -> AgentSpec:
     reference = plugin_reference(settings)
     if reference is None:
         return _load(BUILT_IN.get(settings.agent, DEFAULT_SPEC))
-    from codex_proxy.agents.plugins import load_plugin
-
     by_flag = settings.agent_plugin is not None
     wanted = None if by_flag and settings.agent == DEFAULT else settings.agent
     source = (
         "--agent-plugin (PROXY_AGENT_PLUGIN)" if by_flag else f"the entry point of --agent {settings.agent}"
     )
     return load_plugin(reference, source=source, wanted=wanted)
-
-
-async def make_agent(context: AgentContext) -> Agent:
-    """Makes the agent that the settings ask for, or several where they have tables of them. It is not started yet.
-    Raises `NoAgentError`, or `Fault` where it cannot be used."""
-    if context.settings.agents or context.settings.upstreams:
-        from codex_proxy.agents.named import make_several
-
-        return await make_several(context)
-    spec, reference = chosen_spec(context.settings), plugin_reference(context.settings)
-    if reference is None:
-        return await spec.make(context)
-    from codex_proxy.agents.plugins import make_plugin_agent
-
-    return await make_plugin_agent(spec, reference, context)
 
 
 def _load(line: str) -> AgentSpec:
@@ -118,3 +104,75 @@ def _load(line: str) -> AgentSpec:
 def _entry_points() -> dict[str, str]:
     """Returns the references of the agents in installed packages, by name."""
     return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
+
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec:
+    """Imports the spec that `reference` (`module:attribute`) names.
+
+    `source` says where the reference came from, for messages; `wanted` is the name that the agent must have, None for
+    any. Raises `NoAgentError`.
+    """
+    from codex_proxy.agents.spec import AgentSpec, NoAgentError
+
+    module_name, _, attribute = reference.partition(":")
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+", reference):
+        raise NoAgentError(f"{source} is {reference!r}: write MODULE:SPEC, like `my_package.agent:SPEC`.")
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise NoAgentError(
+            f"{source}: the agent plugin {reference} cannot be imported ({type(error).__name__}: {error}). Install "
+            "its package into the Python environment of this server, or mend it."
+        ) from error
+    if not hasattr(module, attribute):
+        raise NoAgentError(
+            f"{source}: the module {module_name} has no {attribute}. Name the AgentSpec in it: {module_name}:NAME."
+        )
+    spec = getattr(module, attribute)
+    if not isinstance(spec, AgentSpec):
+        raise NoAgentError(
+            f"{source}: {reference} is no AgentSpec but a value of the type {type(spec).__name__}. "
+            "docs/adding-an-agent.md says what a plugin holds."
+        )
+    if NAME.fullmatch(spec.name) is None or spec.name in names():
+        raise NoAgentError(
+            f"{source}: the agent of {reference} is called {spec.name!r}. Give it a name in small letters that no "
+            f"built-in agent has ({', '.join(names())})."
+        )
+    if wanted is not None and spec.name != wanted:
+        raise NoAgentError(
+            f"{source}: {reference} is the agent {spec.name}, but --agent asks for {wanted}. Give --agent {spec.name}."
+        )
+    return spec
+
+
+async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentContext) -> Agent:
+    """Makes the agent of a plugin. Raises `NoAgentError` or `Fault`; any other error in the plugin becomes a
+    `NoAgentError`."""
+    from codex_proxy.agents.spec import NoAgentError
+    from codex_proxy.core.faults import Fault
+
+    try:
+        return await spec.make(context)
+    except (NoAgentError, Fault):
+        raise
+    except Exception as error:
+        raise NoAgentError(
+            f"The agent plugin {reference} failed while its agent was made ({type(error).__name__}: {error}): "
+            "that is a fault of the plugin."
+        ) from error
+
+
+def code_of(reference: str) -> tuple[str, ...]:
+    """Returns the folders of the plugin's top package, or its file, without importing it."""
+    top = reference.partition(":")[0].partition(".")[0]
+    try:
+        found = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return ()
+    if found is None:
+        return ()
+    return tuple(found.submodule_search_locations or ((found.origin,) if found.origin else ()))

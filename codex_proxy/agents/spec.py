@@ -62,9 +62,7 @@ class AgentContext(msgspec.Struct, frozen=True):
 
     def child_environment(self, *names: str) -> dict[str, str]:
         """Returns the environment of a child: the usual variables, those in PROXY_CHILD_ENV, and `names`."""
-        from codex_proxy.config import split_list
-
-        return child_environment(self.environ, extra=(*split_list(self.settings.child_env), *names))
+        return child_environment(self.environ, extra=(*self.settings.child_env_names, *names))
 
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from codex_proxy.agents.acp.agent import PROBE_SECONDS, START_SECONDS
+from collections.abc import Callable
+
+from codex_proxy.agents.acp.agent import PROBE_SECONDS, START_SECONDS, Launch
 from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.presets import Preset
 from codex_proxy.agents.acp.process import AcpProcess
 from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.session_setup import offer_of
-from codex_proxy.agents.acp.spec import launch_of
-from codex_proxy.agents.spec import AgentContext, NoAgentError
+from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.commands.checkup import Check, Fact
 from codex_proxy.core.faults import Fault
 
 
-async def check_program(preset: Preset, context: AgentContext) -> list[Check]:
-    """Starts the program, opens a session, and ends the program. Runs no turn."""
+async def check_program(preset: Preset, launch_of: Callable[[], Launch]) -> list[Check]:
+    """Starts the program, opens a session, and ends the program. Runs no turn. `launch_of` says how it is started, or
+    raises `NoAgentError`."""
     try:
-        launch = launch_of(preset, context)
+        launch = launch_of()
     except NoAgentError as error:
         return [Check(name="agent", status="failed", message=str(error), advice=str(error))]
     process = AcpProcess()

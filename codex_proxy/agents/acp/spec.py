@@ -91,7 +91,7 @@ def _spec(preset: Preset, summary: str) -> AgentSpec:
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.acp.checks import check_program
 
-        return await check_program(preset, context)
+        return await check_program(preset, lambda: launch_of(preset, context))
 
     return AgentSpec(
         name=preset.name,

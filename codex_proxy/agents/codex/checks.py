@@ -24,7 +24,7 @@ from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.commands.checkup import Check, Fact
-from codex_proxy.config import Settings, split_list
+from codex_proxy.config import Settings
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.child import Command, Exit, SpawnError, spawn
 from codex_proxy.process.launch import child_environment
@@ -158,7 +158,7 @@ async def sign_in(
         )
         advice = f"Set {', '.join(missing)} in the environment that starts the server."
         return Check(name="sign-in", status="warning", message=message, advice=advice, facts=facts)
-    extra = split_list(settings.child_env)
+    extra = settings.child_env_names
     env = child_environment(environ, extra=extra, env_keys=provider.env_names, credentials=True)
     env |= {"CODEX_SQLITE_HOME": folder, "CODEX_HOME": str(home) if home.is_dir() else folder}
     argv = app_server_argv(program, plain=False, provider=provider)

@@ -1,9 +1,4 @@
-"""What the specs of the agents that run Codex share: finding its program, its protocol, and its model provider.
-
-`AUTO` is the spec of the agent `auto`: it looks for Codex and chooses the agent that speaks a protocol of that release.
-The app-server comes first, then `codex proto`. Where a release has neither as this version needs it, `codex exec`
-serves, with less, and the operator is warned of it.
-"""
+"""What the specs of the agents that run Codex share: finding its program, its protocol, and its model provider."""
 
 from __future__ import annotations
 
@@ -15,15 +10,13 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
+from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.faults import Fault
 
 if TYPE_CHECKING:
-    from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.codex.program import Version
     from codex_proxy.agents.codex.shadow_home import ProviderConfig
     from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
-    from codex_proxy.commands.checkup import Check
 
 
 Dialect = Literal["codex-app-server", "codex-proto", "codex-exec"]
@@ -61,17 +54,6 @@ def codex_program(context: AgentContext) -> str:
     if program is None:
         raise NoAgentError(NO_CODEX)
     return program
-
-
-def check_with(agent: Literal["auto"] | Dialect) -> Callable[[AgentContext], Awaitable[list[Check]]]:
-    """Returns the `check` of the spec of an agent that runs Codex."""
-
-    async def check(context: AgentContext) -> list[Check]:
-        from codex_proxy.agents.codex.checks import codex_checks
-
-        return await codex_checks(context, agent)
-
-    return check
 
 
 class Protocol(msgspec.Struct, frozen=True):
@@ -146,48 +128,3 @@ def provider_of(config: Path) -> ProviderConfig:
         return provider_config(config.read_text("utf-8") if config.exists() else "")
     except (ConfigError, OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{config} cannot be used: {error}") from error
-
-
-async def _make(context: AgentContext) -> Agent:
-    """Makes the agent for the release of Codex that is installed."""
-    from codex_proxy.agents.codex.catalog import CatalogError
-    from codex_proxy.agents.codex.program import find_version
-    from codex_proxy.agents.codex_app_server.binary_check import check_binary
-    from codex_proxy.agents.codex_exec.spec import make_exec
-    from codex_proxy.files.private import make_folder
-
-    program, environment = codex_program(context), context.child_environment()
-    version = await find_version(program, environment)
-
-    async def check() -> BinaryCheck:
-        state = context.state_dir
-        make_folder(state)
-        return await check_binary(program, str(state), environment)
-
-    protocol = await protocol_of(program, version, "auto", check, environment)
-    if protocol.agent == "codex-proto":
-        from codex_proxy.agents.codex_proto.spec import make_proto
-
-        return await make_proto(context)
-    if protocol.agent == "codex-exec":
-        return await make_exec(context, protocol.warning)
-    from codex_proxy.agents.codex_app_server.spec import make_app_server
-
-    try:
-        return await make_app_server(context)
-    except Fault as fault:
-        if not isinstance(fault.__cause__, CatalogError) or await lacks_for_exec(program, environment):
-            raise
-        return await make_exec(context, EXEC_INSTEAD.format(reason=f"{fault.failure.message}."))
-
-
-AUTO = AgentSpec(
-    name="auto",
-    summary="the Codex that is found, by a protocol that it speaks",
-    processes="as that agent has them",
-    make=_make,
-    check=check_with("auto"),
-    confined=True,
-    uses_codex=True,
-    settings=CODEX_SETTINGS,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from codex_proxy.agents.codex.spec import CODEX_SETTINGS, check_with, codex_program
+from codex_proxy.agents.codex.spec import CODEX_SETTINGS, codex_program
 from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.catalog import CatalogModel
     from codex_proxy.agents.codex_app_server.plan import PoolLimits
     from codex_proxy.agents.codex_app_server.setup import CodexPlaces
+    from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
     from codex_proxy.core.account import AgentModel
 
@@ -39,11 +40,10 @@ async def make_app_server(context: AgentContext) -> Agent:
     from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
     from codex_proxy.agents.codex_app_server.binary_check import renew_check
     from codex_proxy.agents.codex_app_server.setup import can_confine, prepare_app_server
-    from codex_proxy.config import split_list
 
     settings, environ = context.settings, context.environ
     places = _places(context)
-    setup = await prepare_app_server(places, environ, split_list(settings.child_env), settings.codex_lite)
+    setup = await prepare_app_server(places, environ, settings.child_env_names, settings.codex_lite)
     limits = context.child_limits
     processes = AppServerProcesses(
         name="codex-app-server",
@@ -119,12 +119,18 @@ def agent_model(model: CatalogModel, tier: str) -> AgentModel:
     )
 
 
+async def _check(context: AgentContext) -> list[Check]:
+    from codex_proxy.agents.codex.checks import codex_checks
+
+    return await codex_checks(context, "codex-app-server")
+
+
 SPEC = AgentSpec(
     name="codex-app-server",
     summary="Codex, by `codex app-server` (JSON-RPC)",
     processes="a few long-lived processes with many threads each, warm before the first request",
     make=make_app_server,
-    check=check_with("codex-app-server"),
+    check=_check,
     capabilities=CAPABILITIES,
     confined=True,
     uses_codex=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from codex_proxy.agents.codex.spec import CODEX_SETTINGS, NO_EXEC, check_with, codex_program, lacks_for_exec
+from codex_proxy.agents.codex.spec import CODEX_SETTINGS, NO_EXEC, codex_program, lacks_for_exec
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.program import Version
     from codex_proxy.agents.codex.shadow_home import ProviderConfig
     from codex_proxy.agents.codex_exec.setup import ExecSetup
+    from codex_proxy.commands.checkup import Check
     from codex_proxy.config import Settings
     from codex_proxy.core.faults import Failure
 
@@ -71,7 +72,6 @@ async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecS
     from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
     from codex_proxy.agents.codex_app_server.binary_check import unknown_switches
     from codex_proxy.agents.codex_exec.setup import ExecPlaces, prepare_exec
-    from codex_proxy.config import split_list
     from codex_proxy.files.private import make_folder
     from codex_proxy.protected_paths import workspace_write_policy
 
@@ -89,7 +89,7 @@ async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecS
             switches = [*COMMON_SWITCHES, *PLAIN_SWITCHES]
             unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": home})
         places = ExecPlaces(program, version, str(settings.codex_home), state, policy)
-        child_env = split_list(settings.child_env)
+        child_env = settings.child_env_names
         return version, await prepare_exec(places, context.environ, child_env, settings.codex_lite, unknown)
     except ConfigError as error:
         raise misconfigured(f"{settings.codex_home / 'config.toml'} cannot be used: {error}") from error
@@ -114,12 +114,18 @@ def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[s
     return None if (settings.codex_home / "auth.json").exists() else NOT_SIGNED_IN
 
 
+async def _check(context: AgentContext) -> list[Check]:
+    from codex_proxy.agents.codex.checks import codex_checks
+
+    return await codex_checks(context, "codex-exec")
+
+
 SPEC = AgentSpec(
     name="codex-exec",
     summary="Codex, by `codex exec --json`, which OpenAI documents for scripts: where the others cannot be had",
     processes="one for each turn",
     make=make_exec,
-    check=check_with("codex-exec"),
+    check=_check,
     capabilities=CAPABILITIES,
     confined=True,
     uses_codex=True,

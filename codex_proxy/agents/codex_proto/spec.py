@@ -10,7 +10,6 @@ import msgspec
 from codex_proxy.agents.codex.spec import (
     CODEX_SETTINGS,
     NO_PROTO,
-    check_with,
     codex_program,
     provider_of,
     speaks_proto,
@@ -20,6 +19,7 @@ from codex_proxy.agents.spec import AgentContext, AgentSpec
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.base import Capability
+    from codex_proxy.commands.checkup import Check
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset({"images"})
 
@@ -71,7 +71,6 @@ async def make_proto(context: AgentContext) -> Agent:
     from codex_proxy.agents.codex.program import find_version, misconfigured
     from codex_proxy.agents.codex.shadow_home import shell_exclude
     from codex_proxy.agents.codex_proto.dialect import CodexProto
-    from codex_proxy.config import split_list
     from codex_proxy.process.child import Command
     from codex_proxy.process.launch import child_environment, credential_names
 
@@ -83,7 +82,7 @@ async def make_proto(context: AgentContext) -> Agent:
         provider = provider_of(settings.codex_home / "config.toml")
     except ValueError as error:
         raise misconfigured(str(error)) from error
-    extra = split_list(settings.child_env)
+    extra = settings.child_env_names
     env = child_environment(environ, extra=extra, env_keys=provider.env_names, credentials=True) | {
         "CODEX_HOME": str(settings.codex_home)
     }
@@ -108,12 +107,18 @@ async def make_proto(context: AgentContext) -> Agent:
     )
 
 
+async def _check(context: AgentContext) -> list[Check]:
+    from codex_proxy.agents.codex.checks import codex_checks
+
+    return await codex_checks(context, "codex-proto")
+
+
 SPEC = AgentSpec(
     name="codex-proto",
     summary="older Codex, by `codex proto` (JSON lines)",
     processes="one for each turn",
     make=make_proto,
-    check=check_with("codex-proto"),
+    check=_check,
     capabilities=CAPABILITIES,
     confined=True,
     uses_codex=True,
