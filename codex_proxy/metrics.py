@@ -26,11 +26,16 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.http.metrics import RequestRecord
 from codex_proxy.http.stream_slots import StreamSlots
 from codex_proxy.runs.scheduler import RunScheduler
+from codex_proxy.surfaces.messages.render import STOP_REASONS
 from codex_proxy.surfaces.models import ModelCatalog, list_body, split_mode
 
 OTHER = "other"
 FINISH_REASONS = frozenset(
-    ("stop", "length", "tool_calls", "function_call", "content_filter", "completed", "incomplete", "failed")
+    (
+        *("stop", "length", "tool_calls", "function_call", "content_filter"),
+        *("completed", "incomplete", "failed"),
+        *STOP_REASONS,
+    )
 )
 CHOICES = (1, 2, 3, 4, 5, 8, 16, 32, 128)
 """Up to the largest n that can be allowed."""

@@ -123,7 +123,13 @@ async def read_body(request: web.Request) -> bytes:
     return body
 
 
-async def parsed_from(request: web.Request, body: bytes, parse: Callable[[bytes, PdfTexts | None], T]) -> T:
+async def parsed_from(
+    request: web.Request,
+    body: bytes,
+    parse: Callable[[bytes, PdfTexts | None], T],
+    *,
+    skips_unreadable: bool = False,
+) -> T:
     """What `parse` makes of a body of this request, with the PDFs in it read. A large one is parsed in a thread, so
     that others are served meanwhile: a body of 25 MiB takes 200 ms, most of it for the images in it. Raises `Fault`."""
 
@@ -132,7 +138,8 @@ async def parsed_from(request: web.Request, body: bytes, parse: Callable[[bytes,
             return parse(body, pdfs)
         return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, body, pdfs)
 
-    return await parsed_with_pdfs(parsed, request.app.get(PDF_READER), request[OWNER])
+    reader = request.app.get(PDF_READER)
+    return await parsed_with_pdfs(parsed, reader, request[OWNER], skips_unreadable=skips_unreadable)
 
 
 def hints_of(request: web.Request) -> RequestHints:

@@ -57,20 +57,12 @@ async def messages(request: web.Request) -> web.StreamResponse:
     """POST /v1/messages. Raises the `Fault` of a turn that failed before the first byte was sent."""
     app = request.app
     timings = timings_of(request)
-    parsed = await _parsed(request)
+    parsed, turn = await _admitted(request)
     request[NOTES] |= {"model": parsed.model_asked, "stream": parsed.stream, "mode": parsed.turn.mode}
     request[NOTES] |= agent_note(app[RUNS].agent, parsed.turn)
     session = request.headers.get(_SESSION_HEADER, "")
     if _SESSION.fullmatch(session):
         request[NOTES]["session"] = session
-    turn = await app[ADMISSION].admit(
-        parsed.turn,
-        request[CLIENT],
-        FIELDS,
-        model=parsed.model_asked,
-        workdir_field=parsed.workdir_param,
-        image_fields=parsed.web_images,
-    )
     renderer = _renderer(request, parsed, turn)
     try:
         with app[USAGE].turn(request[OWNER], billed_model(turn), renderer):
@@ -103,12 +95,37 @@ async def count_message_tokens(request: web.Request) -> web.Response:
     return response
 
 
-async def _parsed(request: web.Request) -> ParsedMessages:
+async def _admitted(request: web.Request) -> tuple[ParsedMessages, Turn]:
+    """The request, and its turn as the agent gets it. An image by address in an earlier message that cannot be fetched
+    any more is left out."""
+    body = await read_body(request)
+    parsed = await _parsed(request, body)
+    try:
+        return parsed, await _admit(request, parsed)
+    except Fault as fault:
+        if not (parsed.refetches and fault.failure.param in parsed.web_images.values()):
+            raise
+    parsed = await _parsed(request, body, fetches=False)
+    return parsed, await _admit(request, parsed)
+
+
+async def _admit(request: web.Request, parsed: ParsedMessages) -> Turn:
+    return await request.app[ADMISSION].admit(
+        parsed.turn,
+        request[CLIENT],
+        FIELDS,
+        model=parsed.model_asked,
+        workdir_field=parsed.workdir_param,
+        image_fields=parsed.web_images,
+    )
+
+
+async def _parsed(request: web.Request, body: bytes, *, fetches: bool = True) -> ParsedMessages:
     app, client, hints = request.app, request[CLIENT], hints_of(request)
     keeps_state = app[MESSAGES_OPTIONS].reasoning_state != "off"
     return await parsed_from(
         request,
-        await read_body(request),
+        body,
         lambda body, pdfs: parse(
             body,
             settings=client.messages,
@@ -117,7 +134,9 @@ async def _parsed(request: web.Request) -> ParsedMessages:
             identity=app[RUNS].identity if keeps_state else lambda turn: "",
             pdfs=pdfs,
             takes_images=lambda turn: "images" in app[RUNS].agent_of(turn).capabilities,
+            fetches=fetches,
         ),
+        skips_unreadable=True,
     )
 
 

@@ -50,16 +50,27 @@ class PdfReader:
         """The process ids of those that run."""
         return self._pool.workers
 
-    async def read(self, pdfs: Mapping[bytes, Pdf], owner: str) -> dict[bytes, str]:
-        """The texts, by digest as given. Raises `Fault`: INVALID_REQUEST for one that cannot be read, UNAVAILABLE."""
+    async def read(
+        self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
+    ) -> dict[bytes, str]:
+        """The texts, by digest as given. Raises `Fault`: INVALID_REQUEST for one that cannot be read, UNAVAILABLE.
+
+        `skips_unreadable`: the text of one that cannot be read is empty.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + REQUEST_SECONDS
         texts: dict[bytes, str] = {}
         for digest, pdf in pdfs.items():
             kept = self._kept.get((owner, digest))
-            if kept is None and loop.time() > until:
-                raise _refused("takes too long to read, with the others of the request", pdf.field)
-            texts[digest] = await self._text_of(pdf, owner) if kept is None else kept[0]
+            try:
+                if kept is None and loop.time() > until:
+                    raise _refused("takes too long to read, with the others of the request", pdf.field)
+                texts[digest] = await self._text_of(pdf, owner) if kept is None else kept[0]
+            except Fault as fault:
+                if not (skips_unreadable and fault.failure.kind is FaultKind.INVALID_REQUEST):
+                    raise
+                texts[digest] = ""
+                continue
             self._keep((owner, digest), texts[digest], loop)
         return texts
 
@@ -110,17 +121,23 @@ class PdfReader:
 
 
 async def parsed_with_pdfs(
-    parse: Callable[[PdfTexts | None], Awaitable[T]], reader: PdfReader | None, owner: str
+    parse: Callable[[PdfTexts | None], Awaitable[T]],
+    reader: PdfReader | None,
+    owner: str,
+    *,
+    skips_unreadable: bool = False,
 ) -> T:
     """Returns what `parse` returns for a request, after its PDFs were read. `parse` is called twice where there are
-    any. Raises what `parse` and `PdfReader.read` raise. Without a `reader` no PDF is read."""
+    any. Raises what `parse` and `PdfReader.read` raise. Without a `reader` no PDF is read. `skips_unreadable`: as
+    there."""
     if reader is None:
         return await parse(None)
     pdfs = PdfTexts()
     parsed = await parse(pdfs)
     if not pdfs.unread:
         return parsed
-    return await parse(PdfTexts(await reader.read(pdfs.unread, owner)))
+    read = await reader.read(pdfs.unread, owner, skips_unreadable=skips_unreadable)
+    return await parse(PdfTexts(read))
 
 
 def _refused(wrong: str, field: str) -> Fault:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import pdfs
 from tests.access.keyed import bearing, key_of, keyed_proxy
 from tests.http.serving import Answer, Proxy, fake_proxy
 from tests.surfaces.messages.answering import fold, frames
@@ -316,3 +318,57 @@ async def test_the_log_names_the_session_and_no_word_of_it(tmp_path: Path, logge
     lines = [line for line in logged if line["event"] == "request" and line["path"] == "/v1/messages"]
     assert [line.get("session") for line in lines] == [session, None]
     assert "secret" not in json.dumps(logged, default=str)
+
+
+# --- what a history may bring -----------------------------------------------------------------------
+
+
+def document(data: bytes) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(data).decode()}
+    return {"type": "document", "source": source, "title": "a.pdf"}
+
+
+async def test_a_pdf_is_read_and_one_that_cannot_be_is_a_note(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
+        for data in (pdfs.pdf("Hello from the file."), pdfs.locked("Hello.", "secret")):
+            answer = await ask(proxy, said(messages=[spoken("user", document(data), "[[fake:echo]]")]))
+            assert answer.status == 200
+            readable = "Hello from the file." in answer.text
+            assert readable is ("cannot read it" not in answer.text)
+            assert readable is ("document" not in answer.headers.get("x-codex-ignored-params", ""))
+
+
+async def test_an_address_that_may_not_be_fetched_is_refused_in_the_newest_message_only(
+    tmp_path: Path,
+) -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "https://example.invalid/a.png"}}
+    async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
+        newest = await ask(proxy, said(messages=[spoken("user", image, "Look.")]))
+        messages = [
+            spoken("user", image, "Look."),
+            spoken("assistant", "I see."),
+            spoken("user", "[[fake:echo]]"),
+        ]
+        earlier = await ask(proxy, said(messages=messages))
+        both = await ask(proxy, said(messages=[*messages, spoken("user", image)]))
+    assert (newest.status, both.status) == (400, 400)
+    assert "messages[0].content[0].source.url" in newest.error["message"]
+    assert "messages[3].content[0].source.url" in both.error["message"]
+    assert earlier.status == 200
+    assert "An image was left out" in earlier.text
+
+
+async def test_messages_that_say_nothing_are_refused(proxy: Proxy) -> None:
+    answer = await ask(proxy, said(""))
+    assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
+
+
+async def test_the_reason_of_an_end_is_counted(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, metrics=True) as proxy:
+        await ask(proxy, said())
+        counted = await proxy.send("GET", "/metrics")
+    (line,) = [
+        line for line in counted.text.splitlines() if line.startswith("codex_proxy_finish_reasons_total{")
+    ]
+    assert 'reason="end_turn"' in line
+    assert line.endswith(" 1.0")

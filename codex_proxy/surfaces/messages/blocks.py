@@ -31,6 +31,8 @@ class BlockReader:
         `fetches`: images by address in earlier messages are fetched again."""
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
+        self.refetches = False
+        """An earlier message names an image by address."""
         self._pdfs = pdfs
         self._takes_images = takes_images
         self._fetches = fetches
@@ -90,6 +92,7 @@ class BlockReader:
             part = image_part(_text(source, "url"), None, f"{place}.url")
             if part.url[:5].lower() != "data:":
                 self.web_images.setdefault(part.url, f"{place}.url")
+                self.refetches = self.refetches or not newest
             return part
         raise bad_request(
             "Invalid image: expected a source of the type 'base64' or 'url'; there is no Files API here.",
@@ -140,7 +143,7 @@ class BlockReader:
         if self._pdfs is None or not raw:
             return None
         try:
-            return self._pdfs.text_of(raw, place)
+            return self._pdfs.text_of(raw, place) or None
         except Fault:
             return None
 

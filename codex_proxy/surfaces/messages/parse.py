@@ -68,6 +68,8 @@ class ParsedMessages(msgspec.Struct, frozen=True, kw_only=True):
     workdir_param: WorkdirParam
     web_images: dict[str, str]
     """Images by web address, and the field of each: what a fault of its fetching names."""
+    refetches: bool
+    """One of them stands in an earlier message, for which no request is refused."""
 
 
 def parse(
@@ -93,6 +95,8 @@ def parse(
     turn = _turn(request, offered, settings, catalog, headers, workdir or settings.workdir)
     reader = BlockReader(pdfs, takes_images=takes_images(turn), fetches=fetches)
     history = history_of(request.messages, reader, identity(turn))
+    if not history:
+        raise bad_request("There is nothing to answer: no message says anything.", "messages")
     if instructions := instructions_of(request.system):
         history = (HistoryMessage("developer", (TextPart(instructions),)), *history)
     return ParsedMessages(
@@ -105,6 +109,7 @@ def parse(
         ignored=_ignored(request, offered, reader),
         workdir_param=workdir_param,
         web_images=reader.web_images,
+        refetches=reader.refetches,
     )
 
 
