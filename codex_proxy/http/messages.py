@@ -145,6 +145,7 @@ async def _stream(
 ) -> web.StreamResponse:
     with stream_slot(request):
         source = await _start(request, turn)
+        renderer.estimate_prompt()
         return await streamed(
             LogReader(source, renderer, timings),
             EventStream(request, _headers(request, parsed)),

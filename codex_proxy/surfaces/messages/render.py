@@ -12,6 +12,7 @@ decides that. `result` of a failed turn raises the `Fault`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, Final
 
 from codex_proxy.core.events import (
@@ -86,7 +87,7 @@ class MessagesRenderer:
         self._web_search = web_search
         self._client_names = client_names or {}
         self._show_activity = show_activity and thinking
-        self._prompt_tokens = prompt_tokens
+        self._prompt_tokens = cache(prompt_tokens)
         self._max_tokens = max_tokens
         self._blocks: list[GrowingBlock | WholeBlock] = []
         self._speeches: dict[str, Speech] = {}
@@ -118,6 +119,10 @@ class MessagesRenderer:
             if handler is not None:
                 handler(self, event, out)
         return b"".join(out) if self._stream else b""
+
+    def estimate_prompt(self) -> None:
+        """Estimates the request's tokens. The first event waits for that unless it was done while the agent began."""
+        self._prompt_tokens()
 
     def open(self) -> bytes:
         """`message_start`, if it was not sent yet: goes out with the first ping."""

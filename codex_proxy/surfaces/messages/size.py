@@ -1,33 +1,56 @@
-"""How long a request is: an estimate of the tokens that its model reads."""
+"""How long a request is: an estimate of the tokens that its model reads.
+
+It goes out with the first event of an answer, which it must not hold up, nor anybody else's: of a long request a sample
+is counted, within a millisecond.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from codex_proxy.core.items import HistoryMessage, HistoryOutput, ImagePart
+from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, ImagePart, TextPart
 from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.usage import tokens_in
 
 IMAGE_TOKENS: Final = 800
 """Of an image, about: providers scale it down to some hundreds of tiles."""
 TOOL_TOKENS: Final = 12
 """Of what stands around a tool's name, description and schema."""
 
+_SLICES: Final = 24
+_SLICE: Final = 160
+"""Characters of each slice of a long request; they are as far from one another as they can be."""
+
 
 def prompt_tokens(turn: Turn) -> int:
-    """An estimate of what the model reads: the history's text and images, the tools, the answer's schema."""
+    """Returns an estimate of what the model reads: the history's text and images, the tools, the answer's schema."""
     images = sum(
         isinstance(part, ImagePart)
         for item in turn.history
         if isinstance(item, HistoryMessage | HistoryOutput)
         for part in item.parts
     )
-    tools = sum(
-        TOOL_TOKENS
-        + estimate_tokens(tool.description)
-        + (0 if tool.parameters is None else estimate_tokens(bytes(tool.parameters).decode()))
-        for tool in turn.tools
-    )
-    schema = 0 if turn.output_schema is None else estimate_tokens(bytes(turn.output_schema).decode())
-    return tokens_in(turn.history) + images * IMAGE_TOKENS + tools + schema
+    return _tokens_in(" ".join(_texts(turn))) + images * IMAGE_TOKENS + len(turn.tools) * TOOL_TOKENS
+
+
+def _texts(turn: Turn) -> Iterator[str]:
+    for item in turn.history:
+        if isinstance(item, HistoryMessage | HistoryOutput):
+            yield from (part.text for part in item.parts if isinstance(part, TextPart))
+        elif isinstance(item, HistoryCall):
+            yield item.arguments
+    for tool in turn.tools:
+        yield tool.description
+        if tool.parameters is not None:
+            yield bytes(tool.parameters).decode()
+    if turn.output_schema is not None:
+        yield bytes(turn.output_schema).decode()
+
+
+def _tokens_in(text: str) -> int:
+    if len(text) <= _SLICES * _SLICE:
+        return estimate_tokens(text)
+    step = (len(text) - _SLICE) // (_SLICES - 1)
+    sample = sum(estimate_tokens(text[at * step : at * step + _SLICE]) for at in range(_SLICES))
+    return sample * len(text) // (_SLICES * _SLICE)
