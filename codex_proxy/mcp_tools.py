@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from codex_proxy.admission.server_tools import ServerTools
+from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.agents.spec import child_limits
 from codex_proxy.config import Settings, split_list
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
@@ -104,19 +104,13 @@ class McpToolSource:
         for offer in asked:
             self._remote.check(_named(offer), f"{offer.param}.server_url")
 
-    async def offer(
-        self,
-        asked: Sequence[McpOffer],
-        owner: str,
-        *,
-        known: Mapping[str, tuple[ListedTool, ...]],
-        operators: bool,
-    ) -> ServerTools:
+    async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
         """The tools for one turn. All servers are asked at once, each for a bounded time."""
+        asked = request.offers
         has_operators = operators and bool(self._servers.labels)
         if not asked and not has_operators:
             return ServerTools(runner=_Runner(self, owner, {}))
-        listings = await asyncio.gather(*(self._listed(offer, owner, known) for offer in asked))
+        listings = await asyncio.gather(*(self._listed(offer, owner, request.known) for offer in asked))
         theirs = await self._servers.tools() if has_operators else McpListing(())
         for fault in theirs.faults:
             log.warning("mcp_server_has_no_tools", server=fault.server_label, reason=fault.message)

@@ -136,9 +136,8 @@ class Admission:
             return turn, ServerTools()
         request = request or McpRequest()
         found = await self._tools.offer(
-            request.offers,
+            request,
             client.name,
-            known=request.known,
             operators=takes_operators_tools(turn, client, serving(self._agent, turn.model)),
         )
         choice = choice_with(turn.tool_choice, request.choices, found.tools)

@@ -57,19 +57,9 @@ class ToolSource(Protocol):
         """Raises a `Fault` for a server that a request may not name."""
         ...
 
-    async def offer(
-        self,
-        asked: Sequence[McpOffer],
-        owner: str,
-        *,
-        known: Mapping[str, tuple[ListedTool, ...]],
-        operators: bool,
-    ) -> ServerTools:
-        """Returns the tools of the servers in the request, and with `operators` those of the operator's servers.
-
-        `known` are lists that the client already has, by server label. A server without tools is no fault: an item or
-        the log says so.
-        """
+    async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
+        """Returns the tools of the servers in the request, and with `operators` those of the operator's servers. A
+        server without tools is no fault: an item or the log says so."""
         ...
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -26,7 +27,7 @@ from codex_proxy.store.base import (
     StoredItem,
 )
 from codex_proxy.store.sqlite.checksums import checked, checksum
-from codex_proxy.store.sqlite.items import COLUMNS, Held, find, forget, item_of, keep, page_of
+from codex_proxy.store.sqlite.items import COLUMNS, Held, find, forget, item_of, keep, page_of, row_of
 
 _metadata = msgspec.json.Decoder(dict[str, str])
 
@@ -55,16 +56,11 @@ def add(
 
 def get(connection: sqlite3.Connection, owner: str, id: str) -> Conversation | None:
     row = connection.execute(
-        "SELECT created, version, metadata, metadata_sum FROM conversations WHERE owner = ? AND id = ? AND deleted = 0",
+        "SELECT owner, id, created, version, metadata, metadata_sum FROM conversations"
+        " WHERE owner = ? AND id = ? AND deleted = 0",
         (owner, id),
     ).fetchone()
-    if row is None:
-        return None
-    created, version, metadata, stored = row
-    checked(metadata, stored, f"the metadata of the conversation {id}")
-    return Conversation(
-        owner=owner, id=id, created=created, version=version, metadata=_metadata.decode(metadata)
-    )
+    return None if row is None else _conversation(row)
 
 
 def existing(connection: sqlite3.Connection, owner: str, id: str) -> Conversation:
@@ -73,16 +69,6 @@ def existing(connection: sqlite3.Connection, owner: str, id: str) -> Conversatio
     if found is None:
         raise NotStored("conversation", id)
     return found
-
-
-def row_of(connection: sqlite3.Connection, owner: str, id: str) -> int:
-    """Raises `NotStored`."""
-    row = connection.execute(
-        "SELECT seq FROM conversations WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
-    ).fetchone()
-    if row is None:
-        raise NotStored("conversation", id)
-    return int(row[0])
 
 
 def update(
@@ -141,7 +127,7 @@ def end_turn(
 
 
 def items(connection: sqlite3.Connection, owner: str, id: str, page: PageRequest) -> Page:
-    row = row_of(connection, owner, id)
+    row = row_of(connection, "conversation", owner, id)
     return page_of(connection, "conversation_items", "conversation = ?", (row,), page)
 
 
@@ -149,7 +135,7 @@ def item(connection: sqlite3.Connection, owner: str, id: str, item_id: str) -> S
     row = connection.execute(
         f"SELECT {COLUMNS} FROM conversation_items JOIN items ON items.seq = item"
         " WHERE conversation = ? AND item_id = ? AND visible = 1",
-        (row_of(connection, owner, id), item_id),
+        (row_of(connection, "conversation", owner, id), item_id),
     ).fetchone()
     return None if row is None else item_of(row)
 
@@ -157,7 +143,7 @@ def item(connection: sqlite3.Connection, owner: str, id: str, item_id: str) -> S
 def delete_item(
     connection: sqlite3.Connection, owner: str, id: str, item_id: str, now: float
 ) -> Conversation:
-    row = row_of(connection, owner, id)
+    row = row_of(connection, "conversation", owner, id)
     found = connection.execute(
         "SELECT item, length(json) + length(raw) FROM conversation_items JOIN items ON items.seq = item"
         " WHERE conversation = ? AND item_id = ? AND visible = 1",
@@ -185,7 +171,7 @@ def scan(
     visit: Callable[[StoredItem], object],
 ) -> None:
     """Row by row: what is visited is not kept. Raises `NotStored` and `ContextTooLarge`."""
-    row = row_of(connection, owner, id)
+    row = row_of(connection, "conversation", owner, id)
     limits.check(*_size(connection, row))
     for each in connection.execute(
         f"SELECT {COLUMNS} FROM conversation_items JOIN items ON items.seq = item"
@@ -200,9 +186,17 @@ def context(connection: sqlite3.Connection, owner: str, id: str) -> Conversation
     rows = connection.execute(
         f"SELECT {COLUMNS} FROM conversation_items JOIN items ON items.seq = item"
         " WHERE conversation = ? ORDER BY position",
-        (row_of(connection, owner, id),),
+        (row_of(connection, "conversation", owner, id),),
     )
     return ConversationContext(conversation.version, tuple(item_of(row) for row in rows))
+
+
+def _conversation(row: Iterable[Any]) -> Conversation:
+    owner, id, created, version, metadata, stored = row
+    checked(metadata, stored, f"the metadata of the conversation {id}")
+    return Conversation(
+        owner=owner, id=id, created=created, version=version, metadata=_metadata.decode(metadata)
+    )
 
 
 def _encoded(metadata: Mapping[str, str]) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from codex_proxy.store.base import NotStored, Order, Page, PageRequest, StoredItem
 from codex_proxy.store.sqlite.checksums import damaged, item_digest
@@ -26,6 +26,18 @@ class Held(NamedTuple):
     visible: bool
     size: int
     """Bytes of its content."""
+
+
+def row_of(
+    connection: sqlite3.Connection, kind: Literal["response", "conversation"], owner: str, id: str
+) -> int:
+    """Returns the row of what holds items. Raises `NotStored`."""
+    row = connection.execute(
+        f"SELECT seq FROM {kind}s WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
+    ).fetchone()
+    if row is None:
+        raise NotStored(kind, id)
+    return int(row[0])
 
 
 def item_of(row: Sequence[Any]) -> StoredItem:

@@ -17,7 +17,6 @@ from codex_proxy.store.base import (
     ChainTurn,
     ContextLimits,
     Frame,
-    NotStored,
     Page,
     PageRequest,
     PendingWebhook,
@@ -28,7 +27,7 @@ from codex_proxy.store.base import (
 )
 from codex_proxy.store.sqlite import conversations, keyed_rows
 from codex_proxy.store.sqlite.checksums import checked, checksum
-from codex_proxy.store.sqlite.items import BEYOND, COLUMNS, Held, forget, item_of, keep, page_of
+from codex_proxy.store.sqlite.items import BEYOND, COLUMNS, Held, forget, item_of, keep, page_of, row_of
 
 INPUT: Final = 0
 OUTPUT: Final = 1
@@ -59,7 +58,7 @@ def add(
     now: float,
 ) -> None:
     owner = response.owner
-    parent = row_of(connection, owner, response.previous_id) if response.previous_id else None
+    parent = row_of(connection, "response", owner, response.previous_id) if response.previous_id else None
     try:
         cursor = connection.execute(
             "INSERT INTO responses (owner, id, parent, previous_id, conversation_id, status, background,"
@@ -149,18 +148,8 @@ def unfinished(connection: sqlite3.Connection) -> list[StoredResponse]:
     return found
 
 
-def row_of(connection: sqlite3.Connection, owner: str, id: str) -> int:
-    """Raises `NotStored`."""
-    row = connection.execute(
-        "SELECT seq FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
-    ).fetchone()
-    if row is None:
-        raise NotStored("response", id)
-    return int(row[0])
-
-
 def input_items(connection: sqlite3.Connection, owner: str, id: str, page: PageRequest) -> Page:
-    row = row_of(connection, owner, id)
+    row = row_of(connection, "response", owner, id)
     return page_of(connection, "response_items", "response = ? AND side = ?", (row, INPUT), page)
 
 
@@ -183,7 +172,7 @@ def scan(
     visit: Callable[[StoredItem], object],
 ) -> None:
     """Row by row: what is visited is not kept. Raises `NotStored` and `ContextTooLarge`."""
-    row = row_of(connection, owner, id)
+    row = row_of(connection, "response", owner, id)
     items, size = connection.execute(
         f"{_CHAIN} SELECT count(item), coalesce(sum(length(json) + length(raw)), 0) FROM chain"
         " JOIN response_items ON response = chain.seq JOIN items ON items.seq = item",
@@ -208,7 +197,7 @@ def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTu
         " LEFT JOIN response_items ON response = chain.seq"
         " LEFT JOIN items ON items.seq = item"
         " ORDER BY chain.seq, side, position",
-        (row_of(connection, owner, id),),
+        (row_of(connection, "response", owner, id),),
     )
     for response_id, side, *item in rows:
         turn = sides.setdefault(response_id, ([], []))
@@ -283,7 +272,7 @@ def _held(connection: sqlite3.Connection, row: int) -> list[Held]:
 def append_frames(
     connection: sqlite3.Connection, owner: str, response_id: str, frames: Sequence[Frame]
 ) -> None:
-    row = row_of(connection, owner, response_id)
+    row = row_of(connection, "response", owner, response_id)
     try:
         connection.executemany(
             "INSERT INTO frames (response, number, data, data_sum) VALUES (?, ?, ?, ?)",
@@ -299,7 +288,7 @@ def frames(
     """A client names `after`: any whole number is taken, though the database's end at 64 bits."""
     rows = connection.execute(
         "SELECT number, data, data_sum FROM frames WHERE response = ? AND number > ? ORDER BY number LIMIT ?",
-        (row_of(connection, owner, response_id), max(-1, min(after, BEYOND)), limit),
+        (row_of(connection, "response", owner, response_id), max(-1, min(after, BEYOND)), limit),
     )
     what = f"an event of the response {response_id}"
     return [Frame(number, checked(data, stored, what)) for number, data, stored in rows]
