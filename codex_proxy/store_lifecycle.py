@@ -106,7 +106,7 @@ def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle |
 async def open_store(settings: Settings, clock: Clock) -> Store:
     """The store of these settings, whoever else has its file open; one in RAM is new. Raises `StoreOpenError`."""
     # Imported here, since a command line that only shows its help needs no database.
-    from codex_proxy.store.sqlite import SqliteStore
+    from codex_proxy.store.sqlite.store import SqliteStore
 
     memory, retention = _step_memory_settings(settings), retention_of(settings)
     limits = ContextLimits(

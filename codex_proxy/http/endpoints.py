@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from codex_proxy.core.turn import SANDBOXES
-from codex_proxy.http import conversations
+from codex_proxy.http import conversations, responses
 from codex_proxy.http.chat import chat_completions
 from codex_proxy.http.endpoint import Endpoint, Parameter
 from codex_proxy.http.messages import count_message_tokens, messages
 from codex_proxy.http.metrics import METER, metrics
-from codex_proxy.http.responses import stored
-from codex_proxy.http.responses.context_requests import compact, count_input_tokens
-from codex_proxy.http.responses.create import create_response
+from codex_proxy.http.responses import compact, count_input_tokens, create_response
 from codex_proxy.http.schemas import COUNT, FLAG, TEXT, Schema, array, list_of, one_of, ref
 from codex_proxy.http.server_info import healthz, index, list_models, livez, one_model, openapi, readyz, root
 from codex_proxy.http.stream_slots import TEST_ENDPOINTS, open_streams, release_streams
@@ -249,7 +247,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         method="GET",
         path="/responses/{id}",
-        handler=stored.retrieve,
+        handler=responses.retrieve,
         name="retrieve_response",
         chapter="Responses",
         kind="stored",
@@ -271,7 +269,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         method="DELETE",
         path="/responses/{id}",
-        handler=stored.delete,
+        handler=responses.delete,
         name="delete_response",
         chapter="Responses",
         kind="stored",
@@ -283,7 +281,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         method="GET",
         path="/responses/{id}/input_items",
-        handler=stored.list_input_items,
+        handler=responses.list_input_items,
         name="list_input_items",
         chapter="Responses",
         kind="stored",
@@ -295,7 +293,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         method="POST",
         path="/responses/{id}/cancel",
-        handler=stored.cancel,
+        handler=responses.cancel,
         name="cancel_response",
         chapter="Responses",
         kind="stored",

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from codex_proxy.store.base import PageRequest
-from codex_proxy.store.sqlite import SqliteStore
+from codex_proxy.store.sqlite.store import SqliteStore
 from scripts.bench_lib.figures import Figure
 from scripts.bench_lib.servers import BenchError
 from tests.store.stored import OWNER, Hands, conversation, item, turn

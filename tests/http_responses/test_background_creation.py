@@ -12,8 +12,8 @@ import pytest
 
 from codex_proxy.responses.background import create_in_background
 from codex_proxy.store.base import StoreUnavailable
-from codex_proxy.store.sqlite import SqliteStore
 from codex_proxy.store.sqlite.checksums import checksum
+from codex_proxy.store.sqlite.store import SqliteStore
 from tests.http.serving import Proxy, until
 from tests.http_responses.asking import ask, said, serving
 from tests.http_responses.leaving import CancelledAt
@@ -43,7 +43,7 @@ async def test_a_client_that_leaves_at_any_moment_of_the_creation_leaves_nothing
         left.append(CancelledAt(create_in_background(*given), len(left) + 1))
         return await left[-1]
 
-    monkeypatch.setattr("codex_proxy.http.responses.create.create_in_background", create_and_leave)
+    monkeypatch.setattr("codex_proxy.http.responses.create_in_background", create_and_leave)
     answers = 0
     while not left or left[-1].reached:
         assert len(left) < MAX_WAITS

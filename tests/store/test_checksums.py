@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.store.base import Frame, PageRequest, Store, StoreDamaged
-from codex_proxy.store.sqlite import SqliteStore
 from codex_proxy.store.sqlite.migrations import migrate
 from codex_proxy.store.sqlite.opening import connect
+from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.conftest import Opened
 from tests.store.stored import OWNER, Hands, conversation, item, response
 

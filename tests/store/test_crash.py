@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.sqlite import SqliteStore
 from codex_proxy.store.sqlite.opening import connect
+from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.stored import OWNER, Hands, context_ids, conversation_ids
 from tests.waiting import PATIENCE
 
@@ -31,7 +31,7 @@ _NURSERY = """
 import asyncio, os, sys
 from pathlib import Path
 from codex_proxy.store.base import Append, StoreConflict
-from codex_proxy.store.sqlite import SqliteStore
+from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.stored import Hands, conversation, turn
 
 async def caller(store, life, number):

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.store.base import Append, StoreConflict, StoreUnavailable
-from codex_proxy.store.sqlite import SqliteStore
 from codex_proxy.store.sqlite.opening import as_store_error, connect
+from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.conftest import Opened
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, turn
 from tests.waiting import PATIENCE
@@ -101,7 +101,7 @@ _FILLS_ITS_DISK = """
 import asyncio, json, resource, sys
 from pathlib import Path
 from codex_proxy.store.base import StoreUnavailable
-from codex_proxy.store.sqlite import SqliteStore
+from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.stored import Hands, turn
 
 async def main():
@@ -235,7 +235,7 @@ async def test_callers_that_leave_at_any_moment_leave_whole_turns(file_store: Sq
 _WRITES_BESIDE = """
 import asyncio, sys
 from pathlib import Path
-from codex_proxy.store.sqlite import SqliteStore
+from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.stored import Hands, turn
 
 async def main():

@@ -21,7 +21,8 @@ from codex_proxy.store.base import (
     StoreConflict,
     StoredItem,
 )
-from codex_proxy.store.sqlite import SqliteStore, removal
+from codex_proxy.store.sqlite import removal
+from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.conftest import Opened
 from tests.store.stored import OTHER, OWNER, Hands, conversation, hidden, item, response
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.store.base import ContextLimits, ContextTooLarge, Store, StoreRefused, StoreUnavailable
-from codex_proxy.store.sqlite import SqliteStore, opening
+from codex_proxy.store.sqlite import opening
 from codex_proxy.store.sqlite.migrations import LATEST, MIGRATIONS, migrate
 from codex_proxy.store.sqlite.opening import connect
+from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.conftest import Opened
 from tests.store.stored import OWNER, Hands, turn
 from tests.waiting import PATIENCE

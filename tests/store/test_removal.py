@@ -10,7 +10,8 @@ import pytest
 
 from codex_proxy.config import Settings
 from codex_proxy.store.base import Append, ContextLimits, Frame, ItemReference, NotStored, Retention, Store
-from codex_proxy.store.sqlite import SqliteStore, removal
+from codex_proxy.store.sqlite import removal
+from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store_lifecycle import open_store_lifecycle
 from tests.store.conftest import Make, Opened
 from tests.store.stored import OWNER, Hands, context_ids, conversation, item, items, response, turn

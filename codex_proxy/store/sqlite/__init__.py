@@ -7,7 +7,3 @@ a list of statements and SQLite's own `user_version`, in one transaction: yoyo's
 process is killed, and Alembic brings half a second of imports. PostgreSQL comes in as a second implementation of
 `store.base`, held to the same tests, not as a dialect of this one.
 """
-
-from codex_proxy.store.sqlite.store import SqliteStore
-
-__all__ = ["SqliteStore"]

@@ -1,0 +1,353 @@
+"""The handlers of /v1/responses: a response is made, shown, followed, cancelled or deleted, or its input listed.
+
+A new one is answered whole, as a stream, or in the background. /input_tokens says what a context costs, and /compact
+puts a shorter one in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from codex_proxy.core.faults import Failure, Fault, bad_request
+from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.tokens import estimate_all
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.app_keys import RESPONSES
+from codex_proxy.http.body import hints_of, parsed_from, read_body
+from codex_proxy.http.exchange import LogReader, OneRun, Reader, TurnTimings, streamed, timings_of, whole
+from codex_proxy.http.listing import check_include, listed, shown
+from codex_proxy.http.middleware.body_budget import HELD
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
+from codex_proxy.http.replies import agent_headers, agent_note, json_response
+from codex_proxy.http.sse import EventStream
+from codex_proxy.http.stream_slots import stream_slot
+from codex_proxy.responses.background import cancel_in_background, create_in_background, queued_json
+from codex_proxy.responses.context import measure_context, read_context
+from codex_proxy.responses.follow import HEARTBEAT, Follower, check_followable, starting_after
+from codex_proxy.responses.foreground import start_foreground
+from codex_proxy.responses.prepare import (
+    FIELDS,
+    PreparedResponse,
+    keeps_anything,
+    prepare,
+    renderer_of,
+    start_run,
+)
+from codex_proxy.responses.service import ResponsesService
+from codex_proxy.store.base import Store, StoredResponse
+from codex_proxy.store.health import store_errors_as_faults
+from codex_proxy.surfaces.base import RequestHints
+from codex_proxy.surfaces.items import web_images
+from codex_proxy.surfaces.models import billed_model
+from codex_proxy.surfaces.responses import context as contexts
+from codex_proxy.surfaces.responses import response_object
+from codex_proxy.surfaces.responses.context import ParsedContext
+from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
+from codex_proxy.surfaces.responses.render import ResponsesRenderer
+from codex_proxy.surfaces.usage import tokens_in
+
+
+async def create_response(request: web.Request) -> web.StreamResponse:
+    """POST /v1/responses. Raises the `Fault` of a turn that failed before the first byte was sent."""
+    service = request.app[RESPONSES]
+    timings = timings_of(request)
+    body, hints = await read_body(request), hints_of(request)
+    settings, catalog = request[CLIENT].responses, request[CLIENT].catalog
+    parsed = await parsed_from(
+        request,
+        body,
+        lambda body, pdfs: parse(body, settings=settings, catalog=catalog, headers=hints, pdfs=pdfs),
+    )
+    request[NOTES] |= {
+        "model": parsed.model_asked,
+        "stream": parsed.stream,
+        "mode": parsed.turn.mode,
+        "store": parsed.store,
+        "background": parsed.background,
+    } | agent_note(service.runs.agent, parsed.turn)
+    if parsed.background:
+        return await _in_background(request, parsed, body, hints)
+    del body  # a turn may take an hour
+    return await _in_foreground(request, parsed, timings)
+
+
+async def _in_foreground(
+    request: web.Request, parsed: ParsedResponse, timings: TurnTimings
+) -> web.StreamResponse:
+    """Answers with a response whose turn ends when its client leaves."""
+    service = request.app[RESPONSES]
+    prepared = await prepare(
+        service,
+        parsed,
+        request[OWNER],
+        id=service.ids.new("resp_"),
+        created=service.clock.epoch(),
+        wait=service.conversation_wait,
+    )
+    request[NOTES]["response_id"] = prepared.id
+    if not keeps_anything(service, parsed) and parsed.truncation != "auto":
+        return await _unsaved(request, prepared, timings)
+    return await _saved(request, prepared, timings)
+
+
+async def _saved(
+    request: web.Request, prepared: PreparedResponse, timings: TurnTimings
+) -> web.StreamResponse:
+    """Answers with a response that is saved: the client reads what a task of the server renders."""
+    service, stream = request.app[RESPONSES], prepared.parsed.stream
+    headers = headers_of(service, prepared)
+    with ExitStack() as stack:
+        if stream:
+            try:
+                stack.enter_context(stream_slot(request))
+            except Fault:
+                prepared.release()
+                with service.usage.turn(
+                    prepared.owner, billed_model(prepared.turn), renderer_of(service, prepared)
+                ):
+                    raise  # counted as a failed turn
+        response, reader = await start_foreground(
+            service, prepared, "sse" if stream else "whole", timings.record
+        )
+        try:
+            return await (_streamed(request, reader, headers) if stream else whole(reader, headers))
+        finally:
+            request[NOTES] |= ending_of(response.failure, response.final, timings)
+
+
+async def _unsaved(
+    request: web.Request, prepared: PreparedResponse, timings: TurnTimings
+) -> web.StreamResponse:
+    """Answers with a response that is not saved: the log of its turn is rendered straight into the answer."""
+    service, stream = request.app[RESPONSES], prepared.parsed.stream
+    renderer = renderer_of(service, prepared, stream=stream)
+    headers = headers_of(service, prepared)
+    try:
+        with (
+            service.usage.turn(prepared.owner, billed_model(prepared.turn), renderer),
+            stream_slot(request) if stream else nullcontext(),
+        ):
+            run = await start_run(service, prepared)
+            reader = LogReader(OneRun(run), renderer, timings)
+            return await (_streamed(request, reader, headers) if stream else whole(reader, headers))
+    finally:
+        request[NOTES] |= ending_of(
+            renderer.failure, renderer.response() if renderer.ended else None, timings
+        )
+
+
+async def _in_background(
+    request: web.Request, parsed: ParsedResponse, body: bytes, hints: RequestHints
+) -> web.StreamResponse:
+    """Starts a response whose turn continues when its client leaves. With a stream the client may read along."""
+    service = request.app[RESPONSES]
+    with stream_slot(request) if parsed.stream else nullcontext():
+        prepared = await create_in_background(service, parsed, body, hints, request[CLIENT], request[HELD])
+        request[NOTES]["response_id"] = prepared.id
+        headers = headers_of(service, prepared)
+        if not parsed.stream:
+            return web.Response(
+                body=queued_json(service, prepared), content_type="application/json", headers=headers
+            )
+        return await follow(request, prepared.owner, prepared.id, -1, headers)
+
+
+async def follow(
+    request: web.Request, owner: str, id: str, after: int, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Streams the events of a background response with a number above `after`."""
+    return await _streamed(request, Follower(request.app[RESPONSES], owner, id, after), headers)
+
+
+async def _streamed(request: web.Request, reader: Reader, headers: Mapping[str, str]) -> web.StreamResponse:
+    return await streamed(
+        reader,
+        EventStream(request, headers),
+        keepalive=request.app[RESPONSES].heartbeat,
+        comment=lambda: HEARTBEAT,
+    )
+
+
+def headers_of(service: ResponsesService, prepared: PreparedResponse) -> dict[str, str]:
+    """The headers that name the agent, and what the request asked for in vain."""
+    search = "tools[web_search]" if prepared.parsed.web_search else None
+    ignored = prepared.parsed.ignored
+    return agent_headers(service.runs.agent, prepared.turn, ignored, search, "text.verbosity", "reasoning")
+
+
+def ending_of(
+    failure: Failure | None, final: dict[str, Any] | None, timings: TurnTimings
+) -> dict[str, object]:
+    """Returns what the server's log says about an answer: how it ended and by which event, and its tokens. `final` is
+    the response where it has ended."""
+    notes: dict[str, object] = {"first_ms": timings.first_ms}
+    if failure is not None:
+        notes["error"] = failure.kind.value
+    if final is not None:
+        notes["finish_reason"] = final["status"]
+        notes["finish_source"] = timings.ended_by
+        usage = final["usage"]
+        if usage is not None:
+            notes["input_tokens"], notes["output_tokens"] = usage["input_tokens"], usage["output_tokens"]
+    return notes
+
+
+def store_for(request: web.Request) -> Store:
+    """The store that may hold the response of the path. Where there is none, nothing is there."""
+    store = request.app[RESPONSES].store
+    if store is None:
+        raise response_object.not_found(request.match_info["id"])
+    return store
+
+
+async def stored_response(request: web.Request) -> StoredResponse:
+    """The response of the path. Raises `Fault` NOT_FOUND, also for somebody else's."""
+    id = request.match_info["id"]
+    store = store_for(request)
+    with store_errors_as_faults():
+        found = await store.response(request[OWNER], id)
+    if found is None:
+        raise response_object.not_found(id)
+    return found
+
+
+async def retrieve(request: web.Request) -> web.StreamResponse:
+    """GET /v1/responses/{id}; with `stream=true` the events of one in the background, from `starting_after` on."""
+    check_include(request)
+    if not _is_streamed(request):
+        found = await stored_response(request)
+        return web.Response(body=found.json, content_type="application/json")
+    after = starting_after(request.query)
+    found = await stored_response(request)
+    service, store = request.app[RESPONSES], store_for(request)
+    await check_followable(store, found, service.background.find(found.owner, found.id))
+    with stream_slot(request):
+        return await follow(request, found.owner, found.id, after, {})
+
+
+def _is_streamed(request: web.Request) -> bool:
+    """Whether the query has `stream=true`. Raises `Fault` for a value that is neither true nor false."""
+    given = request.query.get("stream", "").lower()
+    if given not in ("", "true", "1", "false", "0"):
+        raise bad_request(
+            "Invalid value for 'stream': expected 'true' or 'false'.", "stream", "invalid_value"
+        )
+    return given in ("true", "1")
+
+
+async def delete(request: web.Request) -> web.Response:
+    """DELETE /v1/responses/{id}. What continues it keeps its context."""
+    id = request.match_info["id"]
+    store = store_for(request)
+    with store_errors_as_faults():
+        was_there = await store.delete_response(request[OWNER], id)
+    if not was_there:
+        raise response_object.not_found(id)
+    live = request.app[RESPONSES].background.find(request[OWNER], id)
+    if live is not None:
+        await live.cancel_and_wait()
+    return json_response(response_object.deleted(id))
+
+
+async def list_input_items(request: web.Request) -> web.Response:
+    """GET /v1/responses/{id}/input_items: what this response was asked with, not what came before."""
+    id = request.match_info["id"]
+    return json_response(
+        await listed(
+            request,
+            partial(store_for(request).input_items, request[OWNER], id),
+            default=response_object.INPUT_ITEMS_LIMIT,
+            form=shown,
+            missing=response_object.not_found(id),
+        )
+    )
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """POST /v1/responses/{id}/cancel: one in the background is stopped, its agent too; one that is over stays."""
+    found = await stored_response(request)
+    if response_object.cancelling(msgspec.json.decode(found.json)) == "cancel":
+        await cancel_in_background(request.app[RESPONSES], store_for(request), found)
+        found = await stored_response(request)
+    return web.Response(body=found.json, content_type="application/json")
+
+
+async def count_input_tokens(request: web.Request) -> web.Response:
+    """POST /v1/responses/input_tokens: an estimate, since no agent counts without calling the model. No turn is run, so
+    none is admitted."""
+    service = request.app[RESPONSES]
+    parsed = await _parsed(request, counting=True)
+    measure, fresh = await measure_context(parsed, service.store, request[OWNER], service.ids)
+    return json_response(response_object.token_count(measure.tokens_with(parsed, fresh)))
+
+
+async def compact(request: web.Request) -> web.Response:
+    """POST /v1/responses/compact: the plain model sums the context up. Its output can begin a new chain as it is."""
+    service = request.app[RESPONSES]
+    parsed, history = await _context(request)
+    request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}
+    turn = await service.admission.admit(
+        contexts.compaction_turn(parsed, history),
+        request[CLIENT],
+        FIELDS,
+        model=parsed.model_asked,
+        any_effort=True,
+        image_fields=web_images(parsed.input_items),
+    )
+    renderer = await _answered(service, turn, request[OWNER])
+    response = renderer.response()
+    texts = [part["text"] for item in response["output"] for part in item.get("content", ())]
+    return json_response(
+        response_object.compacted(
+            id=service.ids.new("resp_"),
+            created_at=int(service.clock.epoch()),
+            item_id=service.ids.new("cmp_"),
+            summary=contexts.summary_in(response),
+            usage=renderer.spent.tokens(
+                prompt=partial(tokens_in, turn.history), answer=partial(estimate_all, texts)
+            ),
+        )
+    )
+
+
+async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
+    """The context of the body, with what is stored of it."""
+    service = request.app[RESPONSES]
+    parsed = await _parsed(request)
+    context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())
+    earlier = [item.shown for item in context.earlier if item.shown is not None]
+    fresh = [item.shown for item in context.fresh if item.shown is not None]
+    return parsed, contexts.context_history(parsed, [*earlier, *fresh], earlier=len(earlier))
+
+
+async def _parsed(request: web.Request, *, counting: bool = False) -> ParsedContext:
+    catalog, max_items = request[CLIENT].catalog, request[CLIENT].responses.max_items
+    return await parsed_from(
+        request,
+        await read_body(request),
+        lambda body, pdfs: contexts.parse_context(
+            body, catalog=catalog, max_items=max_items, counting=counting, pdfs=pdfs
+        ),
+    )
+
+
+async def _answered(service: ResponsesService, turn: Turn, owner: str) -> ResponsesRenderer:
+    """The turn, run to its end. Raises the `Fault` of one that failed."""
+    renderer = ResponsesRenderer(
+        id="resp_compaction",
+        created_at=0,
+        echo={},
+        ids=service.ids,
+        clock=service.clock,
+        activity="off",
+    )
+    with service.usage.turn(owner, billed_model(turn), renderer):
+        run = await service.runs.start(turn, owner, durable=False)
+        await whole(LogReader(OneRun(run), renderer, TurnTimings(service.clock)), {})
+    return renderer

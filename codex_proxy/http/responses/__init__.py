@@ -1,1 +1,0 @@
-"""The handlers of `/v1/responses`."""
