@@ -37,12 +37,12 @@ async def _make(context: AgentContext) -> Agent:
     version = version_in(await ask_version(_version_command(context, program)))
     if version is None:
         raise NoAgentError(NO_VERSION.format(program))
-    empty = settings.state_dir / "empty"
+    empty = context.state_dir / "empty"
     try:
-        make_folder(settings.state_dir)
+        make_folder(context.state_dir)
         make_folder(empty)
     except OSError as error:
-        raise NoAgentError(f"The state folder {settings.state_dir} cannot be used: {error}") from error
+        raise NoAgentError(f"The state folder {context.state_dir} cannot be used: {error}") from error
     unreadable = unreadable_paths(settings)
     environment, limits = claude_environment(context), context.child_limits
 
@@ -170,4 +170,5 @@ SPEC = AgentSpec(
     make=_make,
     check=_check,
     capabilities=CAPABILITIES,
+    settings=frozenset({"claude_bin", "claude_processes", "child_env"}),
 )
