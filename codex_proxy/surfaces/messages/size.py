@@ -18,7 +18,7 @@ IMAGE_TOKENS: Final = 800
 TOOL_TOKENS: Final = 12
 """Of what stands around a tool's name, description and schema."""
 
-_SLICES: Final = 24
+_SLICES: Final = 12
 _SLICE: Final = 160
 """Characters of each slice of a long request; they are as far from one another as they can be."""
 
