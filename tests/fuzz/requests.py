@@ -18,6 +18,49 @@ SCHEMA: Final = {
     "additionalProperties": False,
 }
 
+MESSAGES: Final[dict[str, Any]] = {
+    "model": "codex-5",
+    "max_tokens": 1000,
+    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "What is the weather?"},
+                {
+                    "type": "image",
+                    "source": {"type": "base64", "media_type": "image/png", "data": PIXEL.partition(",")[2]},
+                },
+                {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "All."}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "cxp1"},
+                {"type": "redacted_thinking", "data": "AQ=="},
+                {"type": "tool_use", "id": "call_1", "name": "get_weather", "input": {"city": "Rome"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "call_1", "content": "sunny", "is_error": False}
+            ],
+        },
+        {"role": "system", "content": "Be kind.", "output_config": {"effort": "low"}},
+    ],
+    "tools": [
+        {"name": "get_weather", "description": "The weather.", "input_schema": SCHEMA, "strict": True},
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
+    ],
+    "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+    "thinking": {"type": "adaptive"},
+    "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
+    "stop_sequences": ["END"],
+    "metadata": {"user_id": "me"},
+}
+
 CHAT: Final[dict[str, Any]] = {
     "model": "codex-5",
     "messages": [

@@ -11,12 +11,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.requests import CHAT, ITEMS, LEGACY, ODD, RESPONSE, spoilt
+from tests.fuzz.requests import CHAT, ITEMS, LEGACY, MESSAGES, ODD, RESPONSE, spoilt
 from tests.waiting import PATIENCE
 
 KEYS: Final = {"message", "type", "param", "code"}
 OF_THE_MODEL: Final = {"invalid_structured_output", "tool_choice_not_honoured"}
+NOT_HELD: Final = ("schema", "tool call")
+"""Words of faults of the model's in Anthropic's API, whose errors have no codes."""
 PATHS: Final = (
+    *("/v1/messages", "/v1/messages/count_tokens"),
     *("/v1/chat/completions", "/v1/responses", "/v1/responses/compact", "/v1/responses/input_tokens"),
     *("/v1/conversations", "/v1/conversations/conv_none", "/v1/conversations/conv_none/items"),
 )
@@ -102,7 +105,12 @@ def answered(line: http.client.HTTPConnection, path: str, body: bytes) -> tuple[
     assert response.headers["x-request-id"]
     if response.status < 400:
         return response.status, None
-    error = json.loads(data)["error"]
+    refusal = json.loads(data)
+    error = refusal["error"]
+    if path.startswith("/v1/messages"):
+        assert (set(refusal), set(error)) == ({"type", "error", "request_id"}, {"type", "message"})
+        assert response.status < 500 or any(words in error["message"] for words in NOT_HELD), error
+        return response.status, error
     assert set(error) == KEYS
     assert response.status < 500 or error["code"] in OF_THE_MODEL, error
     return response.status, error
@@ -138,6 +146,20 @@ def test_a_spoilt_chat_request_is_answered_or_refused(
     line: http.client.HTTPConnection, body: dict[str, Any], odd: str
 ) -> None:
     answered(line, "/v1/chat/completions", json.dumps({**body, "user": odd}).encode())
+
+
+@STEADY
+@given(body=spoilt(MESSAGES), odd=st.sampled_from(["\ud800", "x"]))
+@example(body={"messages": [{"role": "user", "content": "\ud800"}]}, odd="x")
+@example(
+    body={"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {"\ud800": 1}}]}]},
+    odd="x",
+)
+def test_a_spoilt_request_for_a_message_is_answered_or_refused(
+    line: http.client.HTTPConnection, body: dict[str, Any], odd: str
+) -> None:
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        answered(line, path, json.dumps({**body, "user": odd}).encode())
 
 
 @STEADY

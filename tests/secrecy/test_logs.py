@@ -124,6 +124,27 @@ RESPONSES: list[dict[str, Any]] = [
     {"input": [{"type": "reasoning", "id": "planted-id", "encrypted_content": "planted-reasoning", "summary": []}]},
 ]  # fmt: skip
 
+MESSAGES: list[dict[str, Any]] = [
+    {"messages": [{"role": "user", "content": "planted-input [[fake:text say=planted-answer]]"}], "system": "planted"},
+    {"messages": [{"role": "user", "content": "[[fake:error_mid_text message=planted-fault]]"}], "stream": True},
+    {"messages": [{"role": "user", "content": "[[fake:invalid_prompt message=planted-fault code=invalid_prompt]]"}]},
+    {"messages": [
+        {"role": "planted-role", "content": [{"type": "planted-type", "planted": "planted-value"}]},
+        {"role": "assistant", "content": [
+            {"type": "redacted_thinking", "data": "planted-state"},
+            {"type": "tool_use", "id": "planted-call", "name": "planted-tool", "input": {"planted": "planted-x"}},
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "planted-call", "content": "planted-output", "is_error": True},
+            {"type": "document", "title": "planted-title", "source": {
+                "type": "base64", "media_type": "planted/type", "data": "cGxhbnRlZA=="}},
+        ]},
+    ], "metadata": {"user_id": "planted-user"}},
+    {"messages": [{"role": "user", "content": "planted"}], "tools": [{"type": "planted-type", "name": "planted-tool"}]},
+    {"messages": [{"role": "user", "content": [{"type": "image", "source": {
+        "type": "url", "url": "https://planted-host.example/planted-image?planted-query"}}]}]},
+]  # fmt: skip
+
 BROKEN = [
     b'{"model": "codex-5", "messages": [{"role": "user", "content": "planted-broken',
     b"planted-no-json",
@@ -155,6 +176,14 @@ async def everything(scene: Scene) -> list[tuple[int, str]]:
     answers = await asyncio.gather(
         *(scene.post("/v1/chat/completions?planted-query=planted-value", body) for body in CHATS),
         *(scene.post("/v1/responses", {"model": "codex-5", **body}) for body in RESPONSES),
+        *(
+            scene.post(
+                "/v1/messages",
+                {"model": "codex-5", **body},
+                **{"x-claude-code-session-id": "planted-session"},
+            )
+            for body in MESSAGES
+        ),
         *(scene.post(path, body) for body in BROKEN for path in ("/v1/chat/completions", "/v1/responses")),
         *(scene.post("/v1/conversations", body) for body in BROKEN),
         scene.post("/v1/chat/completions", chat(""), **{"X-Codex-Workdir": "/planted-folder"}),
