@@ -102,7 +102,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
             if parsed.stream:
                 return await _stream(request, parsed, turn, renderer, timings)
             source = await _start(request, parsed, turn)
-            return await whole(LogReader(source, renderer, timings), _headers(request, parsed))
+            return await whole(LogReader(source, renderer, timings), _headers(request, parsed, source))
     finally:
         request[NOTES] |= _ending(renderer, timings)
 
@@ -125,7 +125,7 @@ async def _stream(
         source = await _start(request, parsed, turn)
         return await streamed(
             LogReader(source, renderer, timings),
-            EventStream(request, _headers(request, parsed)),
+            EventStream(request, _headers(request, parsed, source)),
             keepalive=0.0 if _no_keepalive(request) else request.app[CHAT_OPTIONS].keepalive,
             comment=lambda: b": %d\n\n" % (clock.epoch() * 1000),
         )
@@ -179,10 +179,18 @@ def _renderer(
     )
 
 
-def _headers(request: web.Request, parsed: ParsedChat) -> dict[str, str]:
+def _headers(request: web.Request, parsed: ParsedChat, source: Source) -> dict[str, str]:
     search = "web_search_options" if parsed.web_search else None
     agent = request.app[RUNS].agent
-    headers = agent_headers(agent, parsed.turn, parsed.ignored, search, "verbosity", "reasoning_effort")
+    headers = agent_headers(
+        agent,
+        parsed.turn,
+        parsed.ignored,
+        search,
+        "verbosity",
+        "reasoning_effort",
+        continued=source.continued,
+    )
     if parsed.passed_on:
         headers["x-codex-passed-params"] = ", ".join(parsed.passed_on)
     return headers

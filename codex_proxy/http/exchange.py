@@ -136,6 +136,11 @@ class Source(Protocol):
     """Events of one answer, read once."""
 
     @property
+    def continued(self) -> bool:
+        """Whether the agent's session has seen the conversation so far."""
+        ...
+
+    @property
     def finished(self) -> bool:
         """Whether everything was taken and nothing will follow."""
         ...
@@ -161,6 +166,11 @@ class OneRun:
         self._cursor = run.log.cursor()
 
     @property
+    def continued(self) -> bool:
+        """Whether the run continues a session that was kept."""
+        return self._run.continued
+
+    @property
     def finished(self) -> bool:
         return self._cursor.finished
 
@@ -183,6 +193,9 @@ class SampledRuns:
         self._samples = Samples(len(runs))
         self._cursors: list[Cursor] = [run.log.cursor() for run in runs]
         self._waiting: dict[int, asyncio.Task[None]] = {}
+
+    continued = False
+    """Each is a turn of its own."""
 
     @property
     def finished(self) -> bool:

@@ -69,7 +69,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
             if parsed.stream:
                 return await _stream(request, parsed, turn, renderer, timings)
             source = await _start(request, turn)
-            return await whole(LogReader(source, renderer, timings), _headers(request, parsed))
+            return await whole(LogReader(source, renderer, timings), _headers(request, parsed, source))
     except Fault as fault:
         raise Fault(_as_clients_know_it(fault.failure, turn, request)) from None
     finally:
@@ -148,7 +148,7 @@ async def _stream(
         renderer.estimate_prompt()
         return await streamed(
             LogReader(source, renderer, timings),
-            EventStream(request, _headers(request, parsed)),
+            EventStream(request, _headers(request, parsed, source)),
             keepalive=request.app[MESSAGES_OPTIONS].keepalive,
             comment=lambda: PING,
         )
@@ -178,10 +178,18 @@ def _renderer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> Messa
     )
 
 
-def _headers(request: web.Request, parsed: ParsedMessages) -> dict[str, str]:
+def _headers(request: web.Request, parsed: ParsedMessages, source: OneRun) -> dict[str, str]:
     search = "tools[web_search]" if parsed.web_search else None
     agent = request.app[RUNS].agent
-    return agent_headers(agent, parsed.turn, parsed.ignored, search, "verbosity", "output_config.effort")
+    return agent_headers(
+        agent,
+        parsed.turn,
+        parsed.ignored,
+        search,
+        "verbosity",
+        "output_config.effort",
+        continued=source.continued,
+    )
 
 
 def _as_clients_know_it(failure: Failure, turn: Turn, request: web.Request) -> Failure:

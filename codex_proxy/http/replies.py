@@ -57,12 +57,20 @@ def fault_response(
 
 
 def agent_headers(
-    agent: Agent, turn: Turn, ignored: Sequence[str], search: str | None, verbosity: str, effort: str
+    agent: Agent,
+    turn: Turn,
+    ignored: Sequence[str],
+    search: str | None,
+    verbosity: str,
+    effort: str,
+    *,
+    continued: bool,
 ) -> dict[str, str]:
     """The headers of a turn's answer: the name of the agent, and the parameters that changed nothing.
 
     `ignored`: those that change nothing whichever agent serves. `search`: the field that asked for a web search, None
     where none did; `verbosity`, `effort`: the fields of those. Each is named where the agent cannot do that.
+    `continued`: the agent's session has seen the conversation so far.
     """
     agent = serving(agent, turn.model)
     able = agent.capabilities
@@ -77,7 +85,7 @@ def agent_headers(
     headers = {"x-codex-agent": agent.name}
     if named:
         headers["x-codex-ignored-params"] = ", ".join(named)
-    if "history" not in able and len(turn.history) > 1:
+    if "history" not in able and len(turn.history) > 1 and not continued:
         headers["x-codex-history"] = "flattened"
     if turn.tools and "client_tools" in able and "plain_model" not in able:
         headers["x-codex-mode"] = "agent"

@@ -101,7 +101,6 @@ async def _saved(
 ) -> web.StreamResponse:
     """Answers with a response that is saved: the client reads what a task of the server renders."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
-    headers = headers_of(service, prepared)
     with ExitStack() as stack:
         if stream:
             try:
@@ -116,6 +115,7 @@ async def _saved(
             service, prepared, "sse" if stream else "whole", timings.record
         )
         try:
+            headers = headers_of(service, prepared, continued=response.continued)
             return await (_streamed(request, reader, headers) if stream else whole(reader, headers))
         finally:
             request[NOTES] |= ending_of(response.failure, response.final, timings)
@@ -127,13 +127,13 @@ async def _unsaved(
     """Answers with a response that is not saved: the log of its turn is rendered straight into the answer."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     renderer = renderer_of(service, prepared, stream=stream)
-    headers = headers_of(service, prepared)
     try:
         with (
             service.usage.turn(prepared.owner, billed_model(prepared.turn), renderer),
             stream_slot(request) if stream else nullcontext(),
         ):
             run = await start_run(service, prepared)
+            headers = headers_of(service, prepared, continued=run.continued)
             reader = LogReader(OneRun(run), renderer, timings)
             return await (_streamed(request, reader, headers) if stream else whole(reader, headers))
     finally:
@@ -174,11 +174,21 @@ async def _streamed(request: web.Request, reader: Reader, headers: Mapping[str, 
     )
 
 
-def headers_of(service: ResponsesService, prepared: PreparedResponse) -> dict[str, str]:
+def headers_of(
+    service: ResponsesService, prepared: PreparedResponse, *, continued: bool = False
+) -> dict[str, str]:
     """The headers that name the agent, and what the request asked for in vain."""
     search = "tools[web_search]" if prepared.parsed.web_search else None
     ignored = prepared.parsed.ignored
-    return agent_headers(service.runs.agent, prepared.turn, ignored, search, "text.verbosity", "reasoning")
+    return agent_headers(
+        service.runs.agent,
+        prepared.turn,
+        ignored,
+        search,
+        "text.verbosity",
+        "reasoning",
+        continued=continued,
+    )
 
 
 def ending_of(

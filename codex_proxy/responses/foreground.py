@@ -41,6 +41,11 @@ class ForegroundResponse(RunningResponse):
         self._again = False
         """The turn that has just ended is to be tried with less context."""
 
+    @property
+    def continued(self) -> bool:
+        """Whether its turn continues a session of the agent that has seen the conversation so far."""
+        return self._run is not None and self._run.continued
+
     async def _run_turns(self) -> None:
         await self._run_turn()
         while self._again:

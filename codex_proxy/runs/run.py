@@ -205,6 +205,8 @@ class Run:
         self._acted = False
         """Calls were made here, with whatever effects they have."""
         self._session: AgentSession | None = None
+        self.continued = False
+        """Whether it continues a session that was kept, which has seen the conversation so far."""
         self._replayable: Literal["", "unheard", "unseen"] = ""
         """Whether another session may take over when the process ends. `unseen`: on a reused session, while the
         client has seen nothing. `unheard`: on a new session of a shared process, while it has printed nothing, so
@@ -261,6 +263,7 @@ class Run:
             return
         self._agent_begins()
         self._session = reused.session
+        self.continued = True
         self._replayable = "unseen"
         reused.session.listener = self
         reused.session.resume(self.attempt.turn, reused.new_items)
@@ -427,6 +430,7 @@ class Run:
         self.attempt = attempt
         self._checking = False
         session, self._session = self._session, None
+        self.continued = False
         if session is not None:
             session.close()
         self._owner.reopen(self, attempt)

@@ -150,11 +150,25 @@ async def test_a_conversation_goes_on_in_its_session(tmp_path: Path) -> None:
         asked = user('[[fake:text say="first"]]')
         first = await proxy.ask(asked)
         again = continued(asked, first, {"role": "user", "content": "[[fake:echo]]"})
-        echoed = message_of(await proxy.ask(again))["content"]
-        assert "This is the conversation so far" not in echoed
+        second = await proxy.ask(again)
+        assert "This is the conversation so far" not in message_of(second)["content"]
+        assert "x-codex-history" not in second.headers
         process = agent_of(proxy)._current
         assert process is not None
         assert process.sessions_served == 1
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_response_that_goes_on_is_not_marked_as_flattened(tmp_path: Path, store: bool) -> None:
+    async with acp(tmp_path) as proxy:
+        asked = {"model": "codex-5", "input": '[[fake:text say="first"]]'}
+        first = await proxy.send("POST", "/v1/responses", asked)
+        more = {**asked, "previous_response_id": first.body["id"], "store": store}
+        second = await proxy.send("POST", "/v1/responses", more)
+        assert second.status == 200
+        assert "x-codex-history" not in second.headers
+        changed = await proxy.send("POST", "/v1/responses", {**more, "reasoning": {"effort": "high"}})
+        assert changed.headers["x-codex-history"] == "flattened"
 
 
 async def test_any_other_history_is_told_to_a_new_session_and_marked(tmp_path: Path) -> None:

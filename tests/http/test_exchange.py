@@ -23,6 +23,8 @@ SAID: list[Event] = [ItemStarted(Message("m")), TextDelta("m", "Half"), ItemEnde
 class Given:
     """A source of these batches."""
 
+    continued = False
+
     def __init__(self, *batches: list[Event]) -> None:
         self._batches = list(batches)
         self.closed = False
