@@ -43,7 +43,7 @@ PROGRESS_SECONDS: Final = 10.0
 """Between two signs that a call is still being worked on."""
 SETTLE_SECONDS: Final = 0.2
 """After a call, how long another one of the same step is waited for."""
-UNREPORTED_SECONDS: Final = 2.0
+UNREPORTED_SECONDS: Final = 5.0
 """The same where the agent has not reported all of its calls, or more than it has made."""
 LIST_SECONDS: Final = 10.0
 """How long an agent may take to ask for the tools of a new session before it is prompted without."""

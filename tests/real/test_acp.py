@@ -1,0 +1,169 @@
+"""Real programs that speak ACP behind the whole server, with the official SDK in front and a scripted model behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from codex_proxy.agents.acp.agent import AcpAgent
+from codex_proxy.app import Server
+from tests.real.acp_proxy import AGENTS, SHELL, acp_proxy, agent_processes
+from tests.real.scripted_apis import CACHED, IN, OUT, ScriptedApis, script, scripted_apis
+from tests.real.shared import living_on
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.exhaustive, pytest.mark.parametrize("agent", AGENTS)]
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+TELLS_NO_CACHE = frozenset({"gemini"})
+RETRIES_SILENTLY = frozenset({"gemini", "qwen", "opencode", "copilot"})
+"""Agents that ask a model that is too busy again and again, for longer than a test waits."""
+
+
+@living_on()
+async def apis() -> AsyncIterator[ScriptedApis]:
+    async with scripted_apis() as apis:
+        yield apis
+
+
+@living_on()
+async def served(agent: str, apis: ScriptedApis, tmp_path: Path) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
+    async with acp_proxy(agent, tmp_path, apis.url) as served:
+        yield served
+
+
+def user(text: str, *steps: dict[str, Any]) -> Any:
+    return {"role": "user", "content": f"{text} {script(*steps)}"}
+
+
+async def test_text_comes_in_pieces_with_reasoning_and_usage_as_it_was_counted(
+    agent: str, served: tuple[AsyncOpenAI, Server]
+) -> None:
+    client, _ = served
+    step = {"think": "let me think it over", "text": "Hello from the model, word by word.", "delay": 0.02}
+    stream = await client.chat.completions.create(
+        model="codex-5", messages=[user("Hi.", step)], stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(pieces) == step["text"]
+    assert sum(1 for piece in pieces if piece) > 3
+    usage: Any = chunks[-1].usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (IN, OUT)
+    assert usage.prompt_tokens_details.cached_tokens == (0 if agent in TELLS_NO_CACHE else CACHED)
+    thoughts = "".join(
+        getattr(chunk.choices[0].delta, "reasoning_content", "") or "" for chunk in chunks if chunk.choices
+    )
+    assert "think it over" in thoughts
+
+
+async def test_responses_are_served_as_chat_is(agent: str, served: tuple[AsyncOpenAI, Server]) -> None:
+    client, _ = served
+    prompt = user("Hi.", {"text": "A response."})["content"]
+    response = await client.responses.create(model="codex-5", input=prompt)
+    assert response.output_text == "A response."
+    again = user("More.", {"text": "Another."})["content"]
+    following = await client.responses.create(model="codex-5", input=again, previous_response_id=response.id)
+    assert following.output_text == "Another."
+
+
+async def test_a_clients_tool_is_called_and_its_output_comes_in_a_later_request(
+    agent: str, served: tuple[AsyncOpenAI, Server], apis: ScriptedApis
+) -> None:
+    client, _ = served
+    call = {"name": "get_weather", "args": {"city": "Oslo"}}
+    messages: list[Any] = [user("Weather?", {"text": "I ask.", "tools": [call]}, {"text": "It is cold."})]
+    first = await client.chat.completions.create(model="codex-5", messages=messages, tools=[WEATHER])
+    assert first.choices[0].finish_reason == "tool_calls"
+    calls: Any = first.choices[0].message.tool_calls
+    assert [json.loads(each.function.arguments) for each in calls] == [{"city": "Oslo"}]
+    messages.append(first.choices[0].message.model_dump(exclude_none=True))
+    messages.append({"role": "tool", "tool_call_id": calls[0].id, "content": "minus 5 degrees"})
+    second = await client.chat.completions.create(model="codex-5", messages=messages, tools=[WEATHER])
+    assert second.choices[0].message.content == "It is cold."
+    assert any("minus 5 degrees" in json.dumps(body) for body in apis.bodies)
+    assert sum("SCRIPT" in json.dumps(body) for body in apis.bodies) >= 2
+
+
+async def test_four_turns_at_once_are_not_mixed(agent: str, served: tuple[AsyncOpenAI, Server]) -> None:
+    client, _ = served
+    said = [f"{letter} " * 20 for letter in "abcd"]
+    asked = [
+        client.chat.completions.create(
+            model="codex-5", messages=[user("Go.", {"text": text.strip(), "delay": 0.02})]
+        )
+        for text in said
+    ]
+    answers = await asyncio.gather(*asked)
+    assert [answer.choices[0].message.content for answer in answers] == [text.strip() for text in said]
+
+
+async def test_a_client_that_leaves_stops_the_agent_and_nothing_is_left_after_the_server(
+    agent: str, apis: ScriptedApis, tmp_path: Path
+) -> None:
+    before = {process.pid for process in agent_processes()}
+    async with acp_proxy(agent, tmp_path, apis.url) as (client, server):
+        step = {"text": "word " * 400, "delay": 0.05}
+        stream = await client.chat.completions.create(
+            model="codex-5", messages=[user("Go.", step)], stream=True
+        )
+        async for chunk in stream:
+            if chunk.choices[0].delta.content:
+                break
+        await stream.close()
+        acp = server.agent
+        assert isinstance(acp, AcpAgent)
+        await eventually(lambda: acp._current is not None and acp._current.connection.channel_count == 0)
+        answer = await client.chat.completions.create(
+            model="codex-5", messages=[user("Next.", {"text": "Here."})]
+        )
+        assert answer.choices[0].message.content == "Here."
+        assert acp.processes().restarts == 0
+    await eventually(lambda: not {process.pid for process in agent_processes()} - before)
+
+
+async def test_a_model_that_tries_to_run_a_command_runs_none(
+    agent: str, served: tuple[AsyncOpenAI, Server], tmp_path: Path
+) -> None:
+    client, _ = served
+    name, arguments = SHELL[agent]
+    steps = {"text": "I run it.", "tools": [{"name": name, "args": arguments}]}, {"text": "Done."}
+    await client.chat.completions.create(model="codex-5", messages=[user("Run.", *steps)])
+    assert not (tmp_path / "work" / "made.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "type", "message", "expected"),
+    [
+        (401, "authentication_error", "invalid x-api-key", 401),
+        (429, "rate_limit_error", "This request would exceed your rate limit", 429),
+        (400, "invalid_request_error", "prompt is too long: 250000 tokens > 200000 maximum", 400),
+    ],
+)
+async def test_an_error_of_the_provider_is_an_error(
+    agent: str, served: tuple[AsyncOpenAI, Server], status: int, type: str, message: str, expected: int
+) -> None:
+    if status == 429 and agent in RETRIES_SILENTLY:
+        pytest.skip("it asks again for a minute and more: what ends that is the server's own time limit")
+    if status == 400 and agent == "opencode":
+        pytest.skip("it makes the conversation shorter, and asks again")
+    client, _ = served
+    error = {"error": {"status": status, "type": type, "message": message}}
+    with pytest.raises(openai.APIStatusError) as raised:
+        await client.chat.completions.create(model="codex-5", messages=[user("Fail.", *[error] * 12)])
+    assert raised.value.status_code == expected
+    assert "127.0.0.1" not in str(raised.value)
