@@ -12,6 +12,7 @@ import pytest
 
 from codex_proxy.agents.spec import NoAgentError
 from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, user
+from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.mcp.serving import certificate
 from tests.upstreams.cases import CASES, Case, chunk, event, text
 from tests.upstreams.serving import Talk, proxy_before, raw_upstream, upstream
@@ -317,13 +318,43 @@ async def test_the_names_of_open_responses_server_are_taken_and_its_key_only_bes
 
 
 async def test_a_certificate_is_checked_and_one_of_the_operators_is_taken(tmp_path: Path) -> None:
-    own = Path(certificate(tmp_path, "127.0.0.1.example"))
+    a, b = two_folders(tmp_path)
+    own = Path(certificate(tmp_path, "localhost"))
     async with upstream(own) as server:
-        url = server.url
-        async with proxy_before(url, tmp_path) as proxy:
+        url = server.url.replace("127.0.0.1", "localhost")
+        async with proxy_before(url, a) as proxy:
             answer = await proxy.ask(user() | {"model": "m"})
             assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
             assert "certificate" in answer.error["message"]
+            assert server.asked == []
+        async with proxy_before(url, b, upstream_ca_file=own) as proxy:
+            for path, body in (("/v1/chat/completions", user()), ("/v1/responses", {"input": "Hi"})):
+                answer = await proxy.send("POST", path, body | {"model": "small"})
+                assert (answer.status, said(answer.text)) == (200, "Hello.")
+        async with proxy_before(server.url, a, upstream_ca_file=own) as proxy:  # it is for another name
+            assert (await proxy.ask(user() | {"model": "m"})).status == 502
+
+
+async def test_a_websocket_is_answered_by_the_upstream_and_its_end_stops_it(tmp_path: Path) -> None:
+    async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
+        async with open_socket(proxy) as socket:
+            first = await answer_to(socket, "Hi", model="small", store=False)
+            assert first["output"][0]["content"][0]["text"] == "Hello."
+            second = await answer_to(
+                socket, "And?", model="large", store=False, previous_response_id=first["id"]
+            )
+            assert second["status"] == "completed"
+            assert [each["content"] for each in server.asked[-1].body["messages"]] == ["Hi", "Hello.", "And?"]
+            server.script = [CASES["http_500"]]
+            await send(socket, "Hi", model="small")
+            failed = await error_of(socket)
+            assert (failed["status"], failed["code"]) == (502, "upstream_error")
+            server.held.clear()
+            server.is_held.clear()
+            await send(socket, "Hi", model="small")
+            await server.is_held.wait()
+        await server.closed.wait()
+        await nothing_left(proxy)
 
 
 async def test_the_proxy_of_the_environment_is_used_unless_it_is_told_not_to(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.keys import digest_of
 from tests import pictures
 from tests.http.serving import Proxy, fake_proxy, user
+from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.upstreams.cases import CASES
 from tests.upstreams.serving import Upstream, proxy_before, raw_upstream, upstream
 from tests.upstreams.test_connections import HI, OK, ROLE, said, sending, silent
@@ -458,6 +459,20 @@ async def test_a_conversation_goes_on_with_another_agent(a: Upstream, tmp_path: 
         assert second.output_text == "Hello."
         said_before = [message["content"] for message in a.asked[-1].body["messages"]]
         assert said_before == ["Say hello.", first.output_text, "And?"]
+
+
+async def test_a_websocket_asks_each_turn_of_the_agent_of_its_model(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    async with (
+        several(tmp_path, upstreams={"a": {"url": a.url}, "b": {"url": b.url}}) as proxy,
+        open_socket(proxy) as socket,
+    ):
+        first = await answer_to(socket, "Hi", model="a/small", store=False)
+        await answer_to(socket, "And?", model="b/small", store=False, previous_response_id=first["id"])
+        assert [each["content"] for each in b.asked[-1].body["messages"]] == ["Hi", "Hello.", "And?"]
+        await send(socket, "Hi", model="small")
+        assert (await error_of(socket))["code"] == "ambiguous_model"
 
 
 # --- settings, and doctor ---------------------------------------------------------------------------

@@ -166,9 +166,9 @@ class OpenAIChatAgent:
         before = self._trouble
         self._trouble = await self._asked_for_models()
         if self._trouble is not None and before is None:
-            log.warning("upstream_trouble", reason=self._trouble.message)
+            log.warning("upstream_trouble", **self._upstream.log_fields, reason=self._trouble.message)
         elif self._trouble is None and before is not None:
-            log.info("upstream_is_back")
+            log.info("upstream_is_back", **self._upstream.log_fields)
 
     async def _asked_for_models(self) -> Failure | None:
         if self._upstream.clients_key:

@@ -306,7 +306,7 @@ def failure_of(error: Exception) -> Failure:
     elif isinstance(error, ConnectionRefusedError) or isinstance(
         getattr(error, "os_error", None), ConnectionRefusedError
     ):
-        why = "nothing listens there; is it started?"
+        why = "nothing listens there (is it started?)"
     else:
         why = "no connection"
     return Failure(kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached: {why}.")

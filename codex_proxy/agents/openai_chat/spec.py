@@ -99,6 +99,7 @@ def upstream_of(context: AgentContext) -> Upstream:
             first_byte=settings.upstream_first_byte_timeout,
             silence=settings.upstream_idle_timeout,
         ),
+        name=context.name,
         headers=context.upstream.headers,
         models=context.upstream.models,
         capabilities=CAPABILITIES - context.upstream.cannot,

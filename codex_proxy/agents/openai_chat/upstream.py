@@ -46,6 +46,8 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: Path | None = None
     """Certificates that are trusted beside the system's."""
     timeouts: Timeouts
+    name: str = ""
+    """What the operator calls it, where there are several."""
     headers: Mapping[str, str] = {}
     """Sent with every request, beside the key."""
     models: tuple[str, ...] = ()
@@ -66,6 +68,11 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
         """What no answer may tell."""
         values = (value for value in self.headers.values() if len(value) >= _SHORTEST_SECRET)
         return tuple(each for each in (self.key, self.url, self.host, *values) if each)
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """What log lines name it by; nothing of a single one, whose address no line has."""
+        return {"upstream": self.name} if self.name else {}
 
     def __repr__(self) -> str:
         return f"Upstream({self.url!r})"
