@@ -110,7 +110,18 @@ Capability = Literal[
     "tool_choice",
     "max_tokens",
     "forwarding",
+    "system_prompt",
+    "sandbox",
+    "exact_usage",
+    "stop_reasons",
+    "parallel_calls",
+    "model_choice",
 ]
 """`tool_replies`: the turn continues when the outputs of its calls are given, so that the server can run tools in
 it. `max_tokens`: the agent keeps the limit itself, by its model's own count. `forwarding`: its server speaks Chat
-Completions, and takes what such a request has beside what a `Turn` tells."""
+Completions, and takes what such a request has beside what a `Turn` tells.
+
+The others are declared for readers. `system_prompt`: the developer's instructions are the system prompt, and no part of
+what the user says. `sandbox`: what the agent runs is kept in the turn's sandbox. `exact_usage`: the tokens are the
+provider's count. `stop_reasons`: the agent tells when an answer was cut or filtered. `parallel_calls`: the calls of one
+step come together. `model_choice`: the model that the turn names answers."""

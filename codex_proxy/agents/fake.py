@@ -15,14 +15,19 @@ if TYPE_CHECKING:
     from codex_proxy.core.account import AgentModel
 
 PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
-    {"history", "client_tools", "structured_output", "images", "plain_model"}
+    {
+        *("history", "client_tools", "structured_output", "images", "plain_model"),
+        *("system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice"),
+    }
 )
 """In the dialect proto: there a turn ends with its calls, as the transcripts want it."""
 APP_SERVER_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
     *("tool_replies", "web_search", "verbosity", "service_tier")
 }
 
-ACP_CAPABILITIES: Final[frozenset[Capability]] = frozenset({"client_tools", "tool_replies", "images"})
+ACP_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
+    {"client_tools", "tool_replies", "images", "model_choice"}
+)
 
 # -P: a json.py in the workspace must not stand in for the standard library.
 PROGRAM = (sys.executable, "-P", "-m", "fake_proto")

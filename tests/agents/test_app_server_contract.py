@@ -80,7 +80,7 @@ def test_a_release_that_was_tested_lacks_nothing() -> None:
 def test_what_an_earlier_release_lacks_is_off_and_the_rest_is_served() -> None:
     found = check(schema(ONE_CALL_AT_A_TIME))
     assert found.off == {"parallel_calls": ("rawResponse/completed",)}
-    assert (found.refusal, found.capabilities) == (None, CAPABILITIES)
+    assert (found.refusal, found.capabilities) == (None, CAPABILITIES - {"parallel_calls"})
 
 
 def test_a_release_that_lacks_what_every_turn_needs_is_refused_by_its_name() -> None:
@@ -151,7 +151,7 @@ def test_without_an_optional_field_only_what_needs_it_is_off() -> None:
 def test_without_tools_of_the_client_a_turn_cannot_go_on_with_their_outputs_either() -> None:
     found = check(without(schema(), "item/tool/call"))
     assert found.off.keys() == {"client_tools", "tool_replies", "parallel_calls"}
-    assert found.capabilities == CAPABILITIES - {"client_tools", "tool_replies"}
+    assert found.capabilities == CAPABILITIES - {"client_tools", "tool_replies", "parallel_calls"}
 
 
 def test_a_field_that_a_new_release_requires_of_us_is_missed() -> None:

@@ -42,7 +42,9 @@ UNCONFINED: Final = (
     "--agent-unconfined is given: nothing keeps {} from running commands and writing files on this machine."
 )
 
-CAPABILITIES: Final[frozenset[Capability]] = frozenset({"client_tools", "tool_replies", "images"})
+CAPABILITIES: Final[frozenset[Capability]] = frozenset(
+    {"client_tools", "tool_replies", "images", "model_choice"}
+)
 """What these agents can do; `images` only where the program declares it."""
 
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from codex_proxy.agents.base import Capability
     from codex_proxy.commands.checkup import Check
 
-CAPABILITIES: Final[frozenset[Capability]] = frozenset({"client_tools", "tool_replies", "images"})
+CAPABILITIES: Final[frozenset[Capability]] = frozenset(
+    {"client_tools", "tool_replies", "images", "model_choice"}
+)
 
 
 def launch_of(preset: Preset, context: AgentContext) -> Launch:

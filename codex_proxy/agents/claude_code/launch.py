@@ -20,7 +20,10 @@ from codex_proxy.agents.claude_code.messages import CLIENT_SERVER
 from codex_proxy.core.turn import Mode, Sandbox
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
-    {"history", "client_tools", "tool_replies", "structured_output", "images", "plain_model"}
+    {
+        *("history", "client_tools", "tool_replies", "structured_output", "images", "plain_model"),
+        *("system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice"),
+    }
 )
 
 COMMON: Final = (

@@ -138,7 +138,6 @@ def _element(node: dict[str, Any]) -> Any:
 Feature = (
     Capability
     | Literal[
-        "parallel_calls",
         "effort",
         "reasoning",
         "usage",
@@ -170,6 +169,7 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
         *("history", "client_tools", "tool_replies", "structured_output"),
         *("images", "plain_model", "web_search", "verbosity", "service_tier"),
+        *("system_prompt", "sandbox", "exact_usage", "stop_reasons", "parallel_calls", "model_choice"),
     }
 )
 """The capabilities with a binary that lacks nothing."""
@@ -321,7 +321,10 @@ CONTRACT: Final = (
 )
 """Everything that is needed, in the order of a turn."""
 
-NEEDED_BY: Final[Mapping[Feature, tuple[Feature, ...]]] = {"client_tools": ("tool_replies", "parallel_calls")}
+NEEDED_BY: Final[Mapping[Feature, tuple[Feature, ...]]] = {
+    "client_tools": ("tool_replies", "parallel_calls"),
+    "usage": ("exact_usage",),
+}
 """Features that are also off when the one in the key is."""
 
 

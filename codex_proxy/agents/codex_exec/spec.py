@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from codex_proxy.core.faults import Failure
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
-    {"images", "structured_output", "plain_model", "web_search", "verbosity", "service_tier"}
+    {
+        *("images", "structured_output", "plain_model", "web_search", "verbosity", "service_tier"),
+        *("sandbox", "exact_usage", "stop_reasons", "model_choice"),
+    }
 )
 
 SIGN_IN_VARIABLES: Final = ("CODEX_API_KEY", "CODEX_ACCESS_TOKEN")

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from codex_proxy.agents.base import Capability
     from codex_proxy.commands.checkup import Check
 
-CAPABILITIES: Final[frozenset[Capability]] = frozenset({"images"})
+CAPABILITIES: Final[frozenset[Capability]] = frozenset(
+    {"images", "sandbox", "exact_usage", "stop_reasons", "model_choice"}
+)
 
 NO_VIEW_IMAGE: Mapping[str, object] = {"tools.view_image": False}
 """Switches off the tool that reads images from the disk: it would be sent to the model with each call."""

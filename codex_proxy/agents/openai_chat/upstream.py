@@ -19,6 +19,7 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
         *("history", "client_tools", "tool_replies", "tool_choice", "structured_output"),
         *("images", "plain_model", "verbosity", "sampling", "max_tokens", "forwarding"),
+        *("system_prompt", "stop_reasons", "parallel_calls", "model_choice"),
     }
 )
 
