@@ -22,6 +22,10 @@ import msgspec
 VERSION: Final = 1
 MAX_BYTES: Final = 16 << 20
 """Of the items that one block may hold: a turn's encrypted reasoning has some KiB a step."""
+MAX_GROWTH: Final = 16
+"""Times that a block may grow when it is unpacked, beyond the first kilobytes: clients can send many of them, and
+encrypted reasoning hardly packs at all."""
+_FREE_BYTES: Final = 4096
 _DIGEST_BYTES: Final = 12
 
 _MESSAGE: Final = 0
@@ -45,10 +49,16 @@ Element: TypeAlias = dict[str, Any] | int | str
 
 def packed(raw: Iterable[bytes], identity: str) -> str | None:
     """The items as a block's `data`; None where the client has all of them already."""
-    elements = _elements(raw)
+    try:
+        elements = _elements(raw)
+        plain = msgspec.json.encode(elements)
+    except (msgspec.MsgspecError, UnicodeError):  # of an agent that does not look at its items
+        return None
     if not any(isinstance(each, dict) for each in elements):
         return None
-    body = zlib.compress(msgspec.json.encode(elements))
+    body = zlib.compress(plain)
+    if len(plain) > _most(len(body)):
+        body = zlib.compress(plain, 0)
     return binascii.b2a_base64(bytes((VERSION,)) + _digest(identity) + body, newline=False).decode()
 
 
@@ -63,11 +73,16 @@ def unpacked(data: str, identity: str) -> list[Element]:
         return []
     reader = zlib.decompressobj()
     try:
-        body = reader.decompress(raw[head:], MAX_BYTES)
+        body = reader.decompress(raw[head:], _most(len(raw) - head))
         elements = msgspec.json.decode(body, type=list[Any]) if reader.eof else []
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return []
     return [each for each in elements if _is_element(each)]
+
+
+def _most(size: int) -> int:
+    """How many bytes so many packed ones may become."""
+    return min(MAX_BYTES, _FREE_BYTES + MAX_GROWTH * size)
 
 
 def _elements(raw: Iterable[bytes]) -> list[Element]:

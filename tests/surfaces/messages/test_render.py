@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from typing import Any
 
 import msgspec
@@ -241,6 +243,28 @@ def test_damaged_state_is_none_wherever_it_is_cut_or_changed() -> None:
         assert unpacked(data[:place], IDENTITY) == []
         changed = data[:place] + ("A" if data[place] != "A" else "B") + data[place + 1 :]
         assert unpacked(changed, IDENTITY) in ([], [json.loads(THOUGHT)])
+
+
+def test_state_does_not_unpack_to_more_than_it_may_be() -> None:
+    """A client may send as many blocks as its body holds."""
+    started = packed([THOUGHT], IDENTITY)
+    assert started is not None
+    head = base64.b64decode(started)[:13]
+    item = [{**json.loads(THOUGHT), "encrypted_content": "A" * 1_000_000}]
+    bomb = head + zlib.compress(json.dumps(item).encode(), 9)
+    assert unpacked(base64.b64encode(bomb).decode(), IDENTITY) == []
+
+
+def test_state_that_packs_very_well_comes_back_too() -> None:
+    item = {**json.loads(THOUGHT), "encrypted_content": "A" * 1_000_000}
+    data = packed([json.dumps(item).encode()], IDENTITY)
+    assert data is not None
+    assert unpacked(data, IDENTITY) == [item]
+
+
+def test_an_item_that_is_no_json_is_no_state() -> None:
+    assert packed([THOUGHT, b"{"], IDENTITY) is None
+    assert packed([b'["reasoning"]'], IDENTITY) is None
 
 
 # --- how it ends ----------------------------------------------------------------------------------
