@@ -48,7 +48,7 @@ async def test_streamed_and_whole_choices_say_the_same(tmp_path: Path) -> None:
 
 async def test_chunks_of_the_choices_are_interleaved_and_appear_in_ascending_order(tmp_path: Path) -> None:
     async with sampling(tmp_path) as proxy:
-        frames = (await proxy.ask(user("[[fake:text delay=20]]", n=2, stream=True))).frames
+        frames = (await proxy.ask(user("[[fake:text delay=150]]", n=2, stream=True))).frames
     indices = [choice["index"] for frame in frames[:-1] for choice in frame["choices"]]
     assert indices[:2] == [0, 1]
     content = indices[2:-2]
