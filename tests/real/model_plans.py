@@ -17,11 +17,6 @@ def think(text: str = "Hm.") -> PutOut:
     return {"think": text}
 
 
-def search(query: str) -> PutOut:
-    """A search of the web, which the provider has made."""
-    return {"search": query}
-
-
 def wait(gate: str = "") -> PutOut:
     """IdleTimer until the test opens this gate; without a name, until the client hangs up."""
     return {"wait": gate}

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
+from codex_proxy.commands.connect.client import CONTEXT_TOKENS
 from codex_proxy.http.exchange import streamed
 from codex_proxy.surfaces.messages.content import PING
 from tests.fuzz.requests import PIXEL
@@ -34,6 +35,8 @@ MCP_PROGRAM = Path(__file__).parents[1] / "mcp" / "program.py"
 FILES = {"files": (sys.executable, str(MCP_PROGRAM), "stdio", "--only", "echo")}
 SUB_AGENT = '[[model:tool name=Bash args="{\\"command\\":\\"echo sub\\"}" rounds=3 say=SubDone]]'
 """It stands in a plan, which is quoted with the other mark."""
+
+SEARCH = """[[model:plan plan="[[{\\"search\\": \\"Rust\\"}, {\\"say\\": \\"Found.\\"}]]"]]"""
 
 
 @pytest.fixture
@@ -84,7 +87,7 @@ async def test_a_session_with_every_kind_of_tool_has_no_failed_request_and_loses
                 [think("3"), call("Read", file_path=str(picture))],
                 [think("4"), call("ToolSearch", query="select:mcp__files__echo,WebSearch")],
                 [think("5"), call("client_mcp__files__echo", text="through MCP")],
-                [think("6"), call("WebSearch", query="[[model:text say=Found.]]")],
+                [think("6"), call("WebSearch", query=SEARCH)],
                 [think("7"), say("All done.")],
             )
             + " Go."
@@ -101,8 +104,10 @@ async def test_a_session_with_every_kind_of_tool_has_no_failed_request_and_loses
     ]
     assert "through MCP" in str(session.results("mcp__files__echo")[0]["content"])
     assert "Found." in session.results("WebSearch")[0]["content"]
+    [searched] = [each for each in model_server.calls if "web_search" in tools_of(each.body)]
+    assert searched.scenario == "plan"
 
-    steps = [each for each in model_server.calls if each.scenario == "plan"]
+    steps = [each for each in model_server.calls if each is not searched]
     assert len(steps) == 7
     for index, step in enumerate(steps):
         assert sealed(step) == [f"sealed-rs_{earlier.number}_0" for earlier in steps[:index]]
@@ -163,6 +168,20 @@ async def test_a_conversation_is_compacted_and_goes_on_from_its_summary(
     assert {line["status"] for line in posts(logged)} == {200}
     last = json.dumps(model_server.calls[-1].body["input"])
     assert "echo one" not in last
+
+
+async def test_the_context_is_counted_at_once_and_has_the_size_that_connect_tells(
+    tmp_path: Path, proxy: Proxy, logged: list[Any]
+) -> None:
+    async with claude_code(tmp_path, proxy.url) as session:
+        first = await session.ask("[[model:text say=Hello.]] Hello.")
+        context = await session.ask("/context")
+    [usage] = first["modelUsage"].values()
+    assert usage["contextWindow"] == CONTEXT_TOKENS
+    assert f"/ {CONTEXT_TOKENS // 1000}k" in context["result"]
+    counts = [line for line in logged if line.get("path") == "/v1/messages/count_tokens"]
+    assert len(counts) > 10
+    assert {line["status"] for line in counts} == {200}
 
 
 async def test_a_context_that_is_too_long_is_compacted_and_the_session_goes_on(
