@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from codex_proxy.agents.acp.agent import AcpAgent
@@ -269,6 +270,17 @@ async def test_an_agent_without_a_sign_in_is_served_as_401_and_said_so(tmp_path:
         assert (await proxy.send("GET", "/readyz")).status == 503
 
 
+async def test_a_sign_in_is_seen_by_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("codex_proxy.agents.acp.agent.RECHECK_SECONDS", 0.0)
+    async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "signed_out"}) as proxy:
+        agent = agent_of(proxy)
+        command = agent._launch.command
+        signed_in = msgspec.structs.replace(command, env={**command.env, "FAKE_CODEX_MISBEHAVE": ""})
+        agent._launch = msgspec.structs.replace(agent._launch, command=signed_in)
+        assert (await proxy.ask(user())).status == 200
+        assert agent.trouble() is None
+
+
 @pytest.mark.parametrize("fault", ["no_modes", "keeps_mode"])
 async def test_nothing_is_asked_of_an_agent_that_is_not_in_a_safe_mode(tmp_path: Path, fault: str) -> None:
     async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": fault}) as proxy:
@@ -279,6 +291,14 @@ async def test_an_operator_may_serve_an_agent_without_a_safe_mode_and_is_warned(
     async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "no_modes"}, agent_unconfined=True) as proxy:
         assert (await proxy.ask(user())).status == 200
         assert "--agent-unconfined" in agent_of(proxy).warning
+
+
+async def test_a_turn_of_a_plain_model_writes_nothing_whatever_the_server_allows(tmp_path: Path) -> None:
+    async with acp(tmp_path, sandbox="danger-full-access", agent_unconfined=True) as proxy:
+        plain = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "[[fake:echo]]"}]
+        body = {"model": "codex-5", "messages": plain}
+        echoed = message_of(await proxy.ask(body, headers={"X-Codex-Mode": "model"}))["content"]
+        assert '"mode":"plan"' in echoed
 
 
 async def test_no_process_is_left_after_the_end(tmp_path: Path) -> None:

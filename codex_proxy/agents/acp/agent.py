@@ -38,6 +38,9 @@ MAX_SESSIONS: Final = 200
 PAUSE_SECONDS: Final = 5.0
 """After a start that failed, how long turns fail at once for the same reason."""
 
+RECHECK_SECONDS: Final = 10.0
+"""How long a process that nobody was signed in for serves, before another one is asked."""
+
 UNCONFINED: Final = (
     "--agent-unconfined is given: nothing keeps {} from running commands and writing files on this machine."
 )
@@ -105,6 +108,8 @@ class AcpAgent:
         dialect = AcpTurn(channel, program, _new_id, servers=servers)
         if not turn.workdir:
             turn = msgspec.structs.replace(turn, workdir=self._launch.workdir)
+        if turn.mode == "model":  # a plain model would act on nothing
+            turn = msgspec.structs.replace(turn, sandbox="read-only")
         return AgentSession(turn, dialect, AcpTransport(process, channel, dialect, door))
 
     async def _open_door(self, turn: Turn) -> Door | None:
@@ -157,13 +162,14 @@ class AcpAgent:
         async with self._starting:
             if self._closed:
                 raise Fault(STOPPING)
-            current = self._current
-            if current is not None and _takes_sessions(current):
+            current, now = self._current, self._clock.monotonic()
+            # Somebody may have signed in since: not every program looks again by itself.
+            again = self._failure is not None and now - self._failed_at >= RECHECK_SECONDS
+            if current is not None and _takes_sessions(current) and not again:
                 return current
             if current is not None:
                 self._retire(current)
-            now = self._clock.monotonic()
-            if self._failure is not None and self._current is None and now - self._failed_at < PAUSE_SECONDS:
+            if self._failure is not None and current is None and now - self._failed_at < PAUSE_SECONDS:
                 raise Fault(self._failure)
             self._current = await self._started()
             return self._current
@@ -197,6 +203,7 @@ class AcpAgent:
             self.offer, self._failure = offer_of(probe.result), None
         else:
             self._failure = failure_of_error(probe.error, self._launch.preset)
+            self._failed_at = self._clock.monotonic()
             log.warning("agent_session_failed", agent=self.name, reason=self._failure.kind.value)
 
     def _retire(self, process: AcpProcess) -> None:

@@ -272,9 +272,11 @@ class AcpTurn:
         self._model = offer.model.current if offer.model is not None else ""
         if mode is not None and offer.mode is not None:
             self._plan(offer.mode.request(self._session, mode), self._failure_of_refusal)
-        unnamed = offer.model is None and turn.model == UNNAMED_MODEL
-        if turn.model and turn.model != self._model and not unnamed:
-            if offer.model is None or turn.model not in offer.model.values:
+        models = offer.model.values if offer.model is not None else ()
+        # Before anybody had signed in, the agent listed no model: then its own choice is meant.
+        any_will_do = turn.model in ("", UNNAMED_MODEL) and turn.model not in models
+        if turn.model != self._model and not any_will_do:
+            if offer.model is None or turn.model not in models:
                 return unknown_model(turn.model, program.preset)
             self._plan(offer.model.request(self._session, turn.model), self._failure_of_model)
             self._model = turn.model
