@@ -44,7 +44,7 @@ AGENT_WIRING = (
 
 STAND_ALONE = ("agents", "surfaces")
 """Layers whose own packages (one per agent, one per API) do not know each other."""
-SHARED_PACKAGES = frozenset({"agents.codex"})
+SHARED_PACKAGES = frozenset({"agents.codex", "agents.openai_chat"})
 """Packages of those layers that their neighbours may import."""
 
 SANS_IO = frozenset({"core", "agents", "surfaces", "tools"})
@@ -73,6 +73,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.openai_chat.client",
         "agents.openai_chat.transport",
         "agents.openai_chat.upstream",
+        "agents.openai_responses.agent",
         "agents.acp.agent",
         "agents.acp.process",
         "agents.acp.tool_server",

@@ -29,6 +29,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "codex-exec": "codex_proxy.agents.codex_exec.spec:SPEC",
     "claude-code": "codex_proxy.agents.claude_code.spec:SPEC",
     "openai-chat": "codex_proxy.agents.openai_chat.spec:SPEC",
+    "openai-responses": "codex_proxy.agents.openai_responses.spec:SPEC",
     "gemini": "codex_proxy.agents.acp.spec:GEMINI_SPEC",
     "qwen": "codex_proxy.agents.acp.spec:QWEN_SPEC",
     "opencode": "codex_proxy.agents.acp.spec:OPENCODE_SPEC",

@@ -46,7 +46,7 @@ class Upstream:
         self.url = ""
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        """POST /v1/chat/completions"""
+        """POST /v1/chat/completions, and /v1/responses where the script says what is answered there."""
         body = await request.json()
         self.asked.append(Asked(request.headers.copy(), body))
         assert request.transport is not None
@@ -89,6 +89,7 @@ async def upstream(certificate: Path | None = None) -> AsyncIterator[Upstream]:
     served = Upstream()
     app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/v1/chat/completions", served.chat)
+    app.router.add_post("/v1/responses", served.chat)
     app.router.add_get("/v1/models", served.list_models)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

@@ -14,8 +14,10 @@ import structlog
 from codex_proxy import __version__
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, ProcessCounts
+from codex_proxy.agents.base import Dialect
 from codex_proxy.agents.openai_chat.client import UpstreamClient, failure_of
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
+from codex_proxy.agents.openai_chat.exchange import Message
 from codex_proxy.agents.openai_chat.failures import ErrorReader
 from codex_proxy.agents.openai_chat.forwarding import Forwarding
 from codex_proxy.agents.openai_chat.model_list import models_in, models_of
@@ -110,7 +112,7 @@ class OpenAIChatAgent:
         self._transports.add(transport)
         return AgentSession(turn, dialect, transport)
 
-    def _dialect(self, turn: Turn, model: str) -> OpenAIChat | Forwarding:
+    def _dialect(self, turn: Turn, model: str) -> Dialect[Message]:
         now = self._clock.epoch
         if turn.forwarded is not None:
             return Forwarding(turn.forwarded, model, errors=self._errors, refused=self._refused, now=now)

@@ -121,7 +121,7 @@ class UpstreamClient:
                 connection = SimpleNamespace(reused=False, connected=connected)
                 try:
                     return await session.post(
-                        f"{upstream.url}/chat/completions",
+                        upstream.url + upstream.wire.path,
                         data=body,
                         headers=all_headers,
                         proxy=upstream.proxy,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
-from codex_proxy.agents.openai_chat.upstream import CAPABILITIES, NAME, Timeouts, Upstream
+from codex_proxy.agents.openai_chat.upstream import CAPABILITIES, CHAT, NAME, Timeouts, Upstream, Wire
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 
 if TYPE_CHECKING:
@@ -37,12 +37,16 @@ async def _make(context: AgentContext) -> Agent:
 
 
 async def _check(context: AgentContext) -> list[Check]:
+    return await check_upstream(context, CHAT)
+
+
+async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
     """Whether the upstream answers, and what it has. It is asked for its models: that costs nothing."""
     from codex_proxy.agents.openai_chat.agent import look_once
     from codex_proxy.commands.checkup import Check, Fact
 
     try:
-        upstream = upstream_of(context)
+        upstream = upstream_of(context, wire)
     except NoAgentError as error:
         return [Check(name="upstream", status="failed", message=str(error), advice=str(error))]
     facts: dict[str, Fact] = {
@@ -70,15 +74,15 @@ async def _check(context: AgentContext) -> list[Check]:
     return [Check(name="upstream", status="ok", message=message, facts=facts)]
 
 
-def upstream_of(context: AgentContext) -> Upstream:
+def upstream_of(context: AgentContext, wire: Wire = CHAT) -> Upstream:
     """The upstream that the settings name. Raises `NoAgentError` with a sentence that says what to change."""
     settings, environ = context.settings, context.environ
     if not settings.upstream_url:
         raise NoAgentError(
-            "--agent openai-chat needs the address of a server that speaks Chat Completions: give it with "
+            f"--agent {wire.agent} needs the address of a server that speaks {wire.api}: give it with "
             "--upstream-url (PROXY_UPSTREAM_URL), like http://127.0.0.1:11434/v1."
         )
-    url = _checked_url(settings.upstream_url)
+    url = _checked_url(settings.upstream_url, wire)
     key = _key_of(settings, environ)
     clients_key = key == CLIENTS_KEY
     if clients_key and settings.wants_key:
@@ -102,13 +106,14 @@ def upstream_of(context: AgentContext) -> Upstream:
         name=context.name,
         headers=context.upstream.headers,
         models=context.upstream.models,
-        capabilities=CAPABILITIES - context.upstream.cannot,
+        wire=wire,
+        capabilities=wire.capabilities - context.upstream.cannot,
         refuses=context.upstream.refuses,
         health_interval=context.upstream.health_interval,
     )
 
 
-def _checked_url(given: str) -> str:
+def _checked_url(given: str, wire: Wire) -> str:
     """The address as requests are made of it: where it has no path, `/v1` is meant."""
     wrong = "--upstream-url (PROXY_UPSTREAM_URL) has to be an address like http://127.0.0.1:11434/v1"
     try:
@@ -122,7 +127,7 @@ def _checked_url(given: str) -> str:
         raise NoAgentError(f"{wrong}, without a user or a password: give a key with PROXY_UPSTREAM_KEY.")
     if parts.query or parts.fragment:
         raise NoAgentError(f"{wrong}, without anything behind a ? or a #.")
-    path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
+    path = parts.path.rstrip("/").removesuffix(wire.path) or "/v1"
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 

@@ -24,6 +24,34 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 
 
+class Wire(msgspec.Struct, frozen=True, kw_only=True):
+    """An API that upstreams speak."""
+
+    agent: str
+    """The agent that speaks it."""
+    api: str
+    path: str
+    """Of its one endpoint, behind the upstream's address."""
+    capabilities: frozenset[Capability]
+
+
+CHAT: Final = Wire(agent=NAME, api="Chat Completions", path="/chat/completions", capabilities=CAPABILITIES)
+
+RESPONSES: Final = Wire(
+    agent="openai-responses",
+    api="the Responses API",
+    path="/responses",
+    capabilities=frozenset(
+        {
+            *("history", "client_tools", "tool_replies", "tool_choice", "structured_output", "images"),
+            *("plain_model", "verbosity", "sampling", "max_tokens", "web_search", "service_tier"),
+            *("system_prompt", "stop_reasons", "parallel_calls", "model_choice"),
+        }
+    ),
+)
+"""That of `openai-responses`, which reaches its upstreams in the same way."""
+
+
 class Timeouts(msgspec.Struct, frozen=True):
     """Seconds that each phase of an exchange may take. The whole of it is bounded by the turn's own time limit."""
 
@@ -39,7 +67,8 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """One upstream."""
 
     url: str
-    """Without a slash at its end; `/chat/completions` and `/models` stand behind it."""
+    """Without a slash at its end; the path of the wire and `/models` stand behind it."""
+    wire: Wire = CHAT
     key: str = ""
     clients_key: bool = False
     """Each client's own key goes on to it."""

@@ -1,0 +1,1 @@
+"""The agent `openai-responses`: any server that speaks the Responses API."""

@@ -1,0 +1,216 @@
+"""One answer of a server of the Responses API, event by event.
+
+In: the decoded events of a stream, or a whole response. Out: events of the common vocabulary, and what the answer adds
+up to: its items, calls and usage, and how it ended. Servers leave fields out (llama.cpp has neither indexes nor
+sequence numbers), so items are known by their id, or by their place where they have none. No shape of an event raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from codex_proxy.agents.openai_chat.body import encoded
+from codex_proxy.core.events import (
+    Event,
+    FullReasoning,
+    FullText,
+    ItemEnded,
+    ItemStarted,
+    RawItem,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    Usage,
+)
+from codex_proxy.core.items import Activity, Item, Message, Reasoning
+
+TERMINAL: Final = frozenset(
+    {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
+)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call that the model has made."""
+
+    call_id: str
+    name: str
+    text: str
+    """Its arguments, or its input."""
+    kind: Literal["function", "custom"]
+
+
+class Answer:
+    """The answer to one request. `new_id` names items and calls that have no id."""
+
+    def __init__(self, new_id: Callable[[str], str]) -> None:
+        self.usage: Usage | None = None
+        self.calls: list[Call] = []
+        self.items: list[dict[str, Any]] = []
+        """What the model put out, whole, in order."""
+        self.status = ""
+        """How it ended: `completed`, `incomplete`, `failed` or `cancelled`; empty while it has not."""
+        self.reason = ""
+        """Why it is incomplete."""
+        self.error: Any = None
+        """Of a failed one."""
+        self._new_id = new_id
+        self._places: dict[Any, str] = {}
+        """Ids of items by their `output_index`."""
+        self._done: set[str] = set()
+        self._refused: set[str] = set()
+        """Messages whose refusal came in deltas."""
+
+    def feed(self, event: Mapping[str, Any]) -> list[Event]:
+        """What an event says. A response that is no event of a stream is taken as its last one."""
+        out: list[Event] = []
+        kind = event.get("type")
+        if event.get("object") == "response":
+            self._end(event, str(event.get("status") or ""), out)
+        elif kind in TERMINAL:
+            response = event.get("response")
+            self._end(response if isinstance(response, dict) else {}, kind.removeprefix("response."), out)
+        elif kind == "response.output_item.added":
+            self._added(event, out)
+        elif kind == "response.output_item.done":
+            item = event.get("item")
+            if isinstance(item, dict):
+                self._item(item, self._id_of(event, item), out)
+        elif isinstance(kind, str) and isinstance(event.get("delta"), str) and event["delta"]:
+            self._delta(kind, event, out)
+        return out
+
+    def _delta(self, kind: str, event: Mapping[str, Any], out: list[Event]) -> None:
+        id, text = self._id_of(event, {}), event["delta"]
+        if kind == "response.output_text.delta":
+            out.append(TextDelta(id, text))
+        elif kind == "response.refusal.delta":
+            self._refused.add(id)
+            out.append(RefusalDelta(id, text))
+        elif kind == "response.reasoning_summary_text.delta":
+            out.append(ReasoningDelta(id, text, _index(event, "summary_index")))
+        elif kind == "response.reasoning_text.delta":
+            out.append(ReasoningDelta(id, text, _index(event, "content_index"), "raw"))
+
+    def _id_of(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
+        """The id of the item that an event is about."""
+        place = event.get("output_index")
+        id = event.get("item_id") or item.get("id") or self._places.get(place)
+        if not isinstance(id, str) or not id:
+            id = self._new_id("item_")
+        if isinstance(place, int):
+            self._places.setdefault(place, id)
+        return id
+
+    def _added(self, event: Mapping[str, Any], out: list[Event]) -> None:
+        item = event.get("item")
+        if isinstance(item, dict) and (opened := _opened(item, self._id_of(event, item))) is not None:
+            out.append(ItemStarted(opened))
+
+    def _item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
+        """An item is complete: what its deltas have not told, and the item as the model has to see it again."""
+        if id in self._done:
+            return
+        self._done.add(id)
+        self.items.append(item)
+        kind = item.get("type")
+        if kind == "message":
+            self._message(item, id, out)
+        elif kind == "reasoning":
+            out += _reasoning(item, id)
+        elif kind in ("function_call", "custom_tool_call"):
+            self._call(item, custom=kind == "custom_tool_call")
+        elif (activity := _opened(item, id)) is not None:
+            out += (ItemStarted(activity), ItemEnded(id))
+        if isinstance(kind, str):
+            out.append(RawItem(kind, encoded(item)))
+
+    def _message(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
+        parts = [part for part in _dicts(item.get("content")) if isinstance(part.get("type"), str)]
+        text = "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+        refusal = "".join(part["refusal"] for part in parts if isinstance(part.get("refusal"), str))
+        if text:
+            out.append(FullText(id, text))
+        if refusal and id not in self._refused:
+            out.append(RefusalDelta(id, refusal))
+        out.append(ItemEnded(id))
+
+    def _call(self, item: dict[str, Any], *, custom: bool) -> None:
+        name, text = item.get("name"), item.get("input" if custom else "arguments")
+        if not isinstance(name, str) or not name:
+            return
+        call_id = item.get("call_id")
+        if not isinstance(call_id, str) or not call_id:
+            call_id = item["call_id"] = self._new_id("call_")
+        given = text if isinstance(text, str) else encoded(text).decode() if isinstance(text, dict) else ""
+        self.calls.append(
+            Call(call_id, name, given or ("" if custom else "{}"), "custom" if custom else "function")
+        )
+
+    def _end(self, response: Mapping[str, Any], status: str, out: list[Event]) -> None:
+        for place, item in enumerate(_dicts(response.get("output"))):
+            id = item.get("id") or self._places.get(place)
+            known = isinstance(id, str) and id in self._done
+            if not known and (self._places or not self.items):  # without ids and places nobody can tell
+                self._item(item, id if isinstance(id, str) and id else self._new_id("item_"), out)
+        self.status = status or "failed"
+        details = response.get("incomplete_details")
+        self.reason = str(details.get("reason") or "") if isinstance(details, dict) else ""
+        self.error = response.get("error")
+        self.usage = usage_in(response.get("usage"))
+
+
+def _opened(item: Mapping[str, Any], id: str) -> Item | None:
+    """The item that begins with this one; None for calls, which are told when they are complete, and for others that
+    nobody is shown."""
+    kind = item.get("type")
+    if kind == "message":
+        phase = item.get("phase")
+        return Message(id, phase=phase if isinstance(phase, str) else None)
+    if kind == "reasoning":
+        return Reasoning(id)
+    if kind == "web_search_call":
+        action = item.get("action")
+        query = action.get("query") if isinstance(action, dict) else None
+        return Activity(id, "web_search", query if isinstance(query, str) else "")
+    return None
+
+
+def _reasoning(item: Mapping[str, Any], id: str) -> list[Event]:
+    out: list[Event] = []
+    for index, part in enumerate(_dicts(item.get("summary"))):
+        if isinstance(part.get("text"), str):
+            out.append(FullReasoning(id, part["text"], index))
+    for index, part in enumerate(_dicts(item.get("content"))):
+        if isinstance(part.get("text"), str):
+            out.append(FullReasoning(id, part["text"], index, "raw"))
+    return [*out, ItemEnded(id)]
+
+
+def usage_in(usage: Any) -> Usage | None:
+    """The tokens that a response tells; None where it tells none."""
+    if not isinstance(usage, dict) or _count(usage, "input_tokens") is None:
+        return None
+    return Usage(
+        input=_count(usage, "input_tokens") or 0,
+        cached=_count(usage.get("input_tokens_details"), "cached_tokens") or 0,
+        output=_count(usage, "output_tokens") or 0,
+        reasoning=_count(usage.get("output_tokens_details"), "reasoning_tokens") or 0,
+    )
+
+
+def _count(fields: Any, name: str) -> int | None:
+    value = fields.get(name) if isinstance(fields, dict) else None
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+    return value if is_count else None
+
+
+def _index(event: Mapping[str, Any], name: str) -> int:
+    value = event.get(name)
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

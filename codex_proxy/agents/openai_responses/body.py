@@ -1,0 +1,192 @@
+"""A turn becomes the body of a request to `/responses`.
+
+In: a `Turn`, the model's name as the upstream knows it, the items of the conversation, and which fields the upstream
+has refused. Out: the JSON. Nothing is kept by the upstream (`store: false`): reasoning comes encrypted, and goes back
+as it came. Source: OpenAI's reference of the Responses API.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.openai_chat.body import NO_PARAMETERS, custom_arguments, encoded
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    Part,
+    RawHistoryItem,
+    TextPart,
+    Tool,
+)
+from codex_proxy.core.turn import NamedTools, Turn
+
+CUSTOM: Final = "custom"
+"""Names custom tools among the refused fields: they travel as functions with one string then."""
+OPTIONAL: Final = ("include", "store", "parallel_tool_calls", CUSTOM)
+"""Fields that are left out, or said otherwise, for an upstream whose error names them, beside those of sampling."""
+INPUT_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+_REFUSING: Final = frozenset({400, 422, 500})
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """A schema's name, which the client gave it, is its title here."""
+
+    title: str = "answer"
+
+
+def request_body(turn: Turn, model: str, items: Sequence[Any], refused: Collection[str] = ()) -> bytes:
+    """The body for a turn whose conversation is `items`."""
+    fields: dict[str, Any] = {
+        "model": model,
+        "input": items,
+        "stream": True,
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "service_tier": turn.service_tier,
+        "max_output_tokens": turn.max_tokens,
+        "reasoning": _reasoning(turn),
+        "text": _text(turn),
+        **turn.sampling,
+        **_tools(turn, refused),
+    }
+    return encoded(
+        {name: value for name, value in fields.items() if value is not None and name not in refused}
+    )
+
+
+def _reasoning(turn: Turn) -> dict[str, str] | None:
+    told = {"effort": turn.effort, "summary": None if turn.summary == "none" else turn.summary}
+    return {name: value for name, value in told.items() if value is not None} or None
+
+
+def _text(turn: Turn) -> dict[str, Any] | None:
+    text: dict[str, Any] = {} if turn.verbosity is None else {"verbosity": turn.verbosity}
+    if turn.output_schema is not None:
+        name = msgspec.json.decode(turn.output_schema, type=_Named).title
+        text["format"] = {"type": "json_schema", "name": name, "strict": True, "schema": turn.output_schema}
+    elif turn.json_object:
+        text["format"] = {"type": "json_object"}
+    return text or None
+
+
+def _tools(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
+    tools = [_tool(tool, as_function=CUSTOM in refused) for tool in turn.tools]
+    if turn.web_search:
+        tools.append({"type": "web_search"})
+    if not tools:
+        return {}
+    fields: dict[str, Any] = {"tools": tools, "parallel_tool_calls": turn.parallel_tool_calls}
+    choice = turn.tool_choice
+    if choice.required if isinstance(choice, NamedTools) else choice == "required":
+        only = (
+            turn.tools[0] if len(turn.tools) == 1 else None
+        )  # only those that may be called are in the turn
+        kind = "function" if only is None or CUSTOM in refused else only.kind
+        fields["tool_choice"] = "required" if only is None else {"type": kind, "name": only.name}
+    return fields
+
+
+def _tool(tool: Tool, *, as_function: bool) -> dict[str, Any]:
+    told: dict[str, Any] = {"type": "function", "name": tool.name}
+    if tool.description:
+        told["description"] = tool.description
+    if tool.kind == "custom" and not as_function:
+        return told | {"type": "custom"}
+    if tool.kind == "custom":
+        return told | {"parameters": INPUT_SCHEMA, "strict": False}
+    return told | {
+        "parameters": NO_PARAMETERS if tool.parameters is None else tool.parameters,
+        "strict": tool.strict,
+    }
+
+
+def refused_field(turn: Turn, refused: Collection[str], status: int, error: bytes) -> str | None:
+    """Which optional field that a request had an error's body names; None where it is about another thing."""
+    if status not in _REFUSING:
+        return None
+    named = _param_of(error)
+    if named in turn.sampling and named not in refused:
+        return named
+    had = {
+        "include": True,
+        "store": True,
+        "parallel_tool_calls": bool(turn.tools) and turn.parallel_tool_calls,
+        CUSTOM: any(tool.kind == "custom" for tool in turn.tools),
+    }
+    return next(
+        (name for name in OPTIONAL if had[name] and name not in refused and name.encode() in error), None
+    )
+
+
+def _param_of(error: bytes) -> str:
+    """The parameter that an error names in OpenAI's shape; empty where it names none."""
+    try:
+        value = json.loads(error)
+    except (ValueError, RecursionError):
+        return ""
+    inner = value.get("error") if isinstance(value, dict) else None
+    param = inner.get("param") if isinstance(inner, dict) else None
+    return param if isinstance(param, str) else ""
+
+
+# --- the conversation -----------------------------------------------------------------------------
+
+
+def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -> list[Any]:
+    """The history as items; a message without parts is none."""
+    items: list[Any] = []
+    for item in history:
+        if isinstance(item, RawHistoryItem):
+            items.append(msgspec.Raw(item.json))
+        elif isinstance(item, HistoryMessage):
+            if item.parts:
+                items.append(_message(item))
+        elif isinstance(item, HistoryCall):
+            items.append(_call(item, as_function=CUSTOM in refused))
+        else:
+            items.append(output_item(item, as_function=CUSTOM in refused))
+    return items
+
+
+def output_item(output: HistoryOutput, *, as_function: bool = False) -> dict[str, Any]:
+    """The output of a call."""
+    custom = output.kind == "custom" and not as_function
+    kind = "custom_tool_call_output" if custom else "function_call_output"
+    return {"type": kind, "call_id": output.call_id, "output": _output(output.parts)}
+
+
+def _message(item: HistoryMessage) -> dict[str, Any]:
+    text = "output_text" if item.role == "assistant" else "input_text"
+    message = {"type": "message", "role": item.role, "content": [_part(part, text) for part in item.parts]}
+    return message | ({"phase": item.phase} if item.phase else {})
+
+
+def _call(call: HistoryCall, *, as_function: bool) -> dict[str, Any]:
+    head = {"call_id": call.call_id, "name": call.name}
+    if call.kind == "custom" and not as_function:
+        return {"type": "custom_tool_call", **head, "input": call.arguments}
+    arguments = custom_arguments(call.arguments) if call.kind == "custom" else call.arguments
+    return {"type": "function_call", **head, "arguments": arguments or "{}"}
+
+
+def _output(parts: Sequence[Part]) -> Any:
+    if len(parts) <= 1 and all(isinstance(part, TextPart) for part in parts):
+        return "".join(part.text for part in parts if isinstance(part, TextPart))
+    return [_part(part, "input_text") for part in parts]
+
+
+def _part(part: Part, text: str) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": text, "text": part.text} | ({"annotations": []} if text == "output_text" else {})
+    return {"type": "input_image", "image_url": part.url, "detail": part.detail or "auto"}

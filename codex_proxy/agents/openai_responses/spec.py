@@ -1,0 +1,40 @@
+"""The agent `openai-responses`: any server that speaks the Responses API, as `PROXY_UPSTREAM_URL` names it.
+
+Its settings, its connections and what `doctor` asks are those of `openai-chat`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from codex_proxy.agents.openai_chat.spec import UPSTREAM_SETTINGS, check_upstream, upstream_of
+from codex_proxy.agents.openai_chat.upstream import RESPONSES
+from codex_proxy.agents.spec import AgentContext, AgentSpec
+
+if TYPE_CHECKING:
+    from codex_proxy.agents.agent import Agent
+    from codex_proxy.commands.checkup import Check
+
+
+async def _make(context: AgentContext) -> Agent:
+    from codex_proxy.agents.openai_responses.agent import OpenAIResponsesAgent
+
+    return OpenAIResponsesAgent(upstream_of(context, RESPONSES), context.clock)
+
+
+async def _check(context: AgentContext) -> list[Check]:
+    return await check_upstream(context, RESPONSES)
+
+
+SPEC = AgentSpec(
+    name=RESPONSES.agent,
+    summary="any server that speaks the Responses API, at `PROXY_UPSTREAM_URL`",
+    processes="none: connections to the upstream, which are used again",
+    make=_make,
+    check=_check,
+    capabilities=RESPONSES.capabilities,
+    confined=True,  # it runs nothing
+    plain_only=True,
+    bounds_silence=True,
+    settings=frozenset({"codex_model", *UPSTREAM_SETTINGS}),
+)

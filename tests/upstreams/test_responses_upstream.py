@@ -1,0 +1,297 @@
+"""Both APIs in front of an upstream that speaks the Responses API, with the official SDK as the client."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from tests.http.serving import WEATHER, Proxy, user
+from tests.mcp.serving import PROGRAM
+from tests.upstreams.cases import Case
+from tests.upstreams.serving import Upstream, proxy_before, upstream
+
+CHAT_TOOL: Any = WEATHER
+TOOL: Any = {"type": "function", **CHAT_TOOL["function"], "strict": False}
+PARIS = '{"city":"Paris"}'
+USAGE = {
+    "input_tokens": 11,
+    "input_tokens_details": {"cached_tokens": 3},
+    "output_tokens": 7,
+    "output_tokens_details": {"reasoning_tokens": 2},
+    "total_tokens": 18,
+}
+THOUGHT = {
+    "type": "reasoning",
+    "id": "rs_1",
+    "summary": [{"type": "summary_text", "text": "Hm."}],
+    "encrypted_content": "gAAA-sealed",
+}
+CALLED = {
+    "type": "function_call",
+    "id": "fc_1",
+    "call_id": "call_a",
+    "name": "get_weather",
+    "arguments": PARIS,
+    "status": "completed",
+}
+
+
+def message(text: str, kind: str = "output_text") -> dict[str, Any]:
+    field = "text" if kind == "output_text" else "refusal"
+    content = [{"type": kind, field: text}]
+    return {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+
+def deltas_of(item: dict[str, Any], place: dict[str, Any]) -> bytes:
+    """The events that tell what an item says."""
+    at = {"item_id": item["id"], **place}
+    if item["type"] == "reasoning":
+        return b"".join(
+            event("response.reasoning_summary_text.delta", summary_index=index, delta=part["text"], **at)
+            for index, part in enumerate(item["summary"])
+        )
+    if item["type"] != "message":
+        text = item.get("arguments") or item.get("input") or ""
+        return event("response.function_call_arguments.delta", delta=text, **at)
+    (part,) = item["content"]
+    kind, text = ("output_text", part["text"]) if "text" in part else ("refusal", part["refusal"])
+    half = len(text) // 2
+    return b"".join(
+        event(f"response.{kind}.delta", content_index=0, delta=piece, **at)
+        for piece in (text[:half], text[half:])
+    )
+
+
+def answered(*items: dict[str, Any], status: str = "completed", bare: bool = False, **more: Any) -> bytes:
+    """A whole stream. `bare`: as llama.cpp has it, without indexes and without the items in the last event."""
+    out = [
+        event("response.created", response={"id": "resp_1", "object": "response", "status": "in_progress"})
+    ]
+    for index, item in enumerate(items):
+        place = {} if bare else {"output_index": index}
+        begun = {**item, **({"content": []} if item["type"] == "message" else {})}
+        out.append(event("response.output_item.added", item=begun, **place))
+        out += (deltas_of(item, place), event("response.output_item.done", item=item, **place))
+    response = {"id": "resp_1", "object": "response", "status": status, "usage": USAGE, **more}
+    response["output"] = [] if bare else list(items)
+    return b"".join([*out, event(f"response.{status}", response=response)])
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Upstream]:
+    async with upstream() as served:
+        yield served
+
+
+@pytest.fixture
+async def proxy(server: Upstream, tmp_path: Path) -> AsyncIterator[Proxy]:
+    async with proxy_before(server.url, tmp_path, agent="openai-responses") as running:
+        yield running
+
+
+@pytest.fixture
+async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.mark.parametrize("bare", [False, True])
+async def test_text_and_reasoning_reach_both_apis_once(
+    bare: bool, client: AsyncOpenAI, server: Upstream
+) -> None:
+    server.script = [answered(THOUGHT, message("Hello there."), bare=bare)] * 2
+    response = await client.responses.create(
+        model="small", input="Hi", store=False, include=["reasoning.encrypted_content"]
+    )
+    thought, said = response.output
+    assert thought.type == "reasoning"
+    assert thought.summary[0].text == "Hm."
+    assert thought.encrypted_content == "gAAA-sealed"
+    assert said.type == "message"
+    assert response.output_text == "Hello there."
+    assert response.usage is not None
+    assert (response.usage.input_tokens, response.usage.input_tokens_details.cached_tokens) == (11, 3)
+    assert (response.usage.output_tokens, response.usage.output_tokens_details.reasoning_tokens) == (7, 2)
+    chat = await client.chat.completions.create(model="small", messages=[{"role": "user", "content": "Hi"}])
+    assert chat.choices[0].message.content == "Hello there."
+    assert chat.choices[0].message.model_extra == {"reasoning_content": "Hm."}
+    asked = server.asked[-1].body
+    assert (asked["store"], asked["stream"], asked["include"]) == (
+        False,
+        True,
+        ["reasoning.encrypted_content"],
+    )
+
+
+async def test_a_stream_tells_deltas_as_they_come(client: AsyncOpenAI, server: Upstream) -> None:
+    server.script = [answered(message("Hello there.")), answered(message("No.", "refusal"))]
+    stream = await client.responses.create(model="small", input="Hi", stream=True)
+    deltas = [each.delta async for each in stream if each.type == "response.output_text.delta"]
+    assert deltas == ["Hello ", "there."]
+    chat: Any = await client.chat.completions.create(
+        model="small", messages=[{"role": "user", "content": "Hi"}], stream=True
+    )
+    said = [part.choices[0].delta.refusal async for part in chat if part.choices]
+    assert "".join(filter(None, said)) == "No."
+
+
+@pytest.mark.parametrize("surface", ["chat", "responses"])
+async def test_encrypted_reasoning_goes_back_in_front_of_its_call(
+    surface: str, client: AsyncOpenAI, server: Upstream
+) -> None:
+    server.script = [answered(THOUGHT, CALLED), answered(message("Sunny."))]
+    if surface == "chat":
+        messages: list[Any] = [{"role": "user", "content": "weather?"}]
+        first = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_TOOL])
+        made = first.choices[0].message
+        assert made.tool_calls is not None
+        messages += [made, {"role": "tool", "tool_call_id": made.tool_calls[0].id, "content": "sunny"}]
+        last = await client.chat.completions.create(model="small", messages=messages, tools=[CHAT_TOOL])
+        assert last.choices[0].message.content == "Sunny."
+    else:
+        created = await client.responses.create(model="small", input="weather?", tools=[TOOL])
+        [called] = [item for item in created.output if item.type == "function_call"]
+        output: Any = {"type": "function_call_output", "call_id": called.call_id, "output": "sunny"}
+        answer = await client.responses.create(
+            model="small", input=[output], tools=[TOOL], previous_response_id=created.id
+        )
+        assert answer.output_text == "Sunny."
+    items = server.asked[-1].body["input"]
+    assert [item["type"] for item in items] == [
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+    ]
+    assert items[1]["encrypted_content"] == "gAAA-sealed"
+    assert (items[2]["call_id"], items[3]["call_id"], items[3]["output"]) == ("call_a", "call_a", "sunny")
+
+
+async def test_custom_tools_stay_custom_and_become_functions_where_they_are_refused(
+    client: AsyncOpenAI, server: Upstream
+) -> None:
+    tool: Any = {"type": "custom", "name": "patch"}
+    made = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_a", "name": "patch", "input": "+x"}
+    as_function = {**CALLED, "name": "patch", "arguments": '{"input":"+x"}'}
+    refusal = Case(400, {}, ['{"error":{"message":"tools[0].type: custom is not supported"}}'], [], "failed")
+    server.script = [answered(made), refusal, answered(as_function)]
+    for _ in range(2):
+        answer = await client.responses.create(model="small", input="?", tools=[tool], store=False)
+        [called] = [item for item in answer.output if item.type == "custom_tool_call"]
+        assert (called.name, called.input) == ("patch", "+x")
+    kinds = [each.body["tools"][0]["type"] for each in server.asked]
+    assert kinds == ["custom", "custom", "function"]
+
+
+async def test_what_a_request_asks_for_reaches_the_upstream(client: AsyncOpenAI, server: Upstream) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    given: dict[str, Any] = {"temperature": 0.5, "top_p": 0.25, "max_output_tokens": 50}
+    text: Any = {"format": {"type": "json_schema", "name": "x", "schema": schema}, "verbosity": "low"}
+    server.script = [answered(message('{"a": 1}'))]
+    await client.responses.create(
+        model="small", input="?", instructions="Be brief.", parallel_tool_calls=False,
+        reasoning={"effort": "low", "summary": "auto"}, tools=[TOOL, {"type": "web_search"}],
+        text=text, **given,
+    )  # fmt: skip
+    asked = server.asked[-1].body
+    assert {name: asked[name] for name in given} == given
+    assert asked["reasoning"] == {"effort": "low", "summary": "auto"}
+    assert asked["text"]["verbosity"] == "low"
+    assert asked["text"]["format"]["name"] == "x"
+    assert [tool["type"] for tool in asked["tools"]] == ["function", "web_search"]
+    assert asked["parallel_tool_calls"] is False
+    told = asked["input"][0]
+    assert (told["role"], told["content"][0]["text"]) == ("developer", "Be brief.")
+
+
+async def test_sampling_that_the_upstream_does_not_know_is_left_out_from_then_on(
+    proxy: Proxy, server: Upstream
+) -> None:
+    refusal = '{"error":{"message":"Unknown parameter: \'seed\'.","param":"seed","code":"unknown_parameter"}}'
+    server.script = [Case(400, {}, [refusal], [], "failed"), *[answered(message("Hi."))] * 2]
+    for _ in range(2):
+        assert (await proxy.ask(user(seed=7, temperature=0.5))).status == 200
+    assert ["seed" in each.body for each in server.asked] == [True, False, False]
+    assert server.asked[-1].body["temperature"] == 0.5
+
+
+async def test_a_length_and_a_filter_are_told_as_such(client: AsyncOpenAI, server: Upstream) -> None:
+    for reason, finish in (("max_output_tokens", "length"), ("content_filter", "content_filter")):
+        cut = answered(message("Hal"), status="incomplete", incomplete_details={"reason": reason})
+        server.script = [cut, cut]
+        chat = await client.chat.completions.create(
+            model="small", messages=[{"role": "user", "content": "?"}]
+        )
+        assert chat.choices[0].finish_reason == finish
+        response = await client.responses.create(model="small", input="?")
+        assert response.status == "incomplete"
+        assert response.incomplete_details is not None
+        assert response.incomplete_details.reason == reason
+
+
+FAILED = answered(status="failed", error={"code": "rate_limit_exceeded", "message": "Slow down."})
+BROKEN = answered(message("Hello there."))[:-300]
+ERROR = event("error", code="server_error", message="It broke.", param=None)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [(FAILED, "Slow down."), (BROKEN, "broke off"), (ERROR, "It broke."), (b"", "broke off")],
+)
+async def test_what_does_not_end_well_has_failed(
+    body: bytes, words: str, client: AsyncOpenAI, server: Upstream
+) -> None:
+    server.script = [body, body]
+    with pytest.raises(openai.APIStatusError) as raised:
+        await client.chat.completions.create(model="small", messages=[{"role": "user", "content": "?"}])
+    assert words in raised.value.message
+    last: Any = None
+    try:
+        async for each in await client.responses.create(model="small", input="?", stream=True):
+            last = each
+    except openai.APIError:
+        return
+    assert last.type == "response.failed"
+
+
+async def test_one_json_object_is_read_like_a_stream(client: AsyncOpenAI, server: Upstream) -> None:
+    whole = {
+        "id": "r",
+        "object": "response",
+        "status": "completed",
+        "output": [message("Hi.")],
+        "usage": USAGE,
+    }
+    server.script = [json.dumps(whole).encode()]
+    response = await client.responses.create(model="small", input="?")
+    assert response.output_text == "Hi."
+
+
+async def test_tools_of_an_mcp_server_are_run_here(server: Upstream, tmp_path: Path) -> None:
+    config = tmp_path / "mcp.json"
+    command = {"command": sys.executable, "args": [PROGRAM, "stdio"]}
+    config.write_text(json.dumps({"mcpServers": {"files": command}}))
+    called = {**CALLED, "name": "files__echo", "arguments": '{"text":"hello.txt"}'}
+    server.script = [answered(THOUGHT, called), answered(message("It is hello.txt."))]
+    async with proxy_before(server.url, tmp_path, agent="openai-responses", mcp_config=config) as proxy:
+        answer = await proxy.ask(user("read it"))
+    assert answer.body["choices"][0]["message"]["content"] == "It is hello.txt."
+    items = server.asked[1].body["input"]
+    assert [item["type"] for item in items] == [
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+    ]
+    assert "hello.txt" in json.dumps(items[-1]["output"])
