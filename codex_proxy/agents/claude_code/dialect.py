@@ -227,7 +227,7 @@ class ClaudeCodeTurn:
         """Handles a line that is not what it should be. One that ends the turn must still end it."""
         if self._state is State.ENDED:
             return
-        if b'"type":"result"' in line and self._state is State.ACTIVE:
+        if b'"type":"result"' in line and self._state in (State.FEEDING, State.ACTIVE):
             self._end(TurnEnded(Stop.FAILED, "provider", BAD_ANSWER))
         else:
             self._events.append(Notice("unreadable_message"))

@@ -86,7 +86,7 @@ KEY_NAMES: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OA
 """Keys that the operator may pass on by name (PROXY_CHILD_ENV)."""
 
 NEWEST_TESTED: Final = (2, 1, 330)
-OLDEST_TESTED: Final = (2, 1, 330)
+"""The newest release that was tested; any other is driven, too."""
 _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})\b.*Claude Code", re.MULTILINE)
 
 

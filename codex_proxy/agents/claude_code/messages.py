@@ -96,10 +96,8 @@ class Result(msgspec.Struct, frozen=True):
     stop_reason: str | None = None
     terminal_reason: str | None = None
     api_error_status: int | None = None
-    num_turns: int | None = None
     structured_output: msgspec.Raw = msgspec.Raw()
     usage: StreamTokens | None = None
-    errors: list[Any] | None = None
 
 
 class WholeBlock(msgspec.Struct, frozen=True):
@@ -147,7 +145,6 @@ class ControlRequest(msgspec.Struct, frozen=True):
     message: RpcMessage | None = None
     tool_name: str = ""
     input: msgspec.Raw = msgspec.Raw()
-    tool_use_id: str | None = None
 
 
 class ControlResponse(msgspec.Struct, frozen=True):

@@ -222,11 +222,6 @@ class StepReader:
 
     # --- the end of a step ----------------------------------------------------------------------
 
-    @property
-    def has_calls(self) -> bool:
-        """Whether the step has calls of the client's tools."""
-        return bool(self._calls)
-
     def knows(self, call_id: str) -> bool:
         """Whether a call of the client's tools came in this step."""
         return call_id in self._calls

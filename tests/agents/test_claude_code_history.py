@@ -1,0 +1,145 @@
+"""What Claude Code is given of a history, and under which names it is offered the client's tools."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.agents.claude_code.failures import failure_of
+from codex_proxy.agents.claude_code.history import BEGIN, CONTINUE, NO_OUTPUT, conversation
+from codex_proxy.agents.claude_code.tool_names import MAX_CHARS, agent_name
+from codex_proxy.core.events import Stop, TurnEnded
+from codex_proxy.core.faults import FaultKind
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    RawHistoryItem,
+    TextPart,
+)
+from codex_proxy.core.turn import Turn
+
+
+def said(role: Any, text: str) -> HistoryMessage:
+    return HistoryMessage(role, (TextPart(text),))
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def lines(*history: HistoryItem) -> list[tuple[str, list[dict[str, Any]]]]:
+    return [(line.role, line.blocks) for line in conversation(history).lines]
+
+
+def test_instructions_at_the_beginning_are_the_system_prompt_and_later_ones_the_users() -> None:
+    history = (
+        said("developer", "Be brief."),
+        said("developer", "Be kind."),
+        said("user", "Hi"),
+        said("developer", "Now in French."),
+    )
+    given = conversation(history)
+    assert given.system == "Be brief.\n\nBe kind."
+    [line] = given.lines
+    assert line.blocks == [text("Hi"), text("<developer_message>\nNow in French.\n</developer_message>")]
+
+
+def test_where_only_the_system_speaks_it_is_what_is_answered() -> None:
+    assert conversation([said("developer", "Say hello.")]).system == ""
+    assert lines(said("developer", "Say hello.")) == [("user", [text("Say hello.")])]
+
+
+def test_the_first_and_the_last_line_are_the_users() -> None:
+    assert lines(said("assistant", "Hello.")) == [
+        ("user", [text(BEGIN)]),
+        ("assistant", [text("Hello.")]),
+        ("user", [text(CONTINUE)]),
+    ]
+
+
+def test_outputs_stand_before_words_and_a_call_that_nobody_answered_has_one() -> None:
+    call, other = HistoryCall("c1", "look", '{"at": 1}'), HistoryCall("c.2", "look", "no json")
+    given = lines(
+        said("user", "Go"), call, other, said("user", "Well?"), HistoryOutput("c1", (TextPart("x"),))
+    )
+    assert given[1] == (
+        "assistant",
+        [
+            {"type": "tool_use", "id": "c1", "name": "mcp__client__look", "input": {"at": 1}},
+            {"type": "tool_use", "id": "c_2", "name": "mcp__client__look", "input": {"arguments": "no json"}},
+        ],
+    )
+    assert given[2] == (
+        "user",
+        [
+            {"type": "tool_result", "tool_use_id": "c1", "content": [text("x")]},
+            {"type": "tool_result", "tool_use_id": "c_2", "content": [text(NO_OUTPUT)]},
+            text("Well?"),
+        ],
+    )
+
+
+def test_items_of_the_responses_api_are_read_and_reasoning_is_left_out() -> None:
+    reasoning = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}
+    message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]}
+    raw = [RawHistoryItem(json.dumps(each).encode()) for each in (reasoning, message)]
+    assert lines(said("user", "?"), *raw, said("user", "So?"))[1] == ("assistant", [text("Yes.")])
+
+
+@given(st.lists(st.text(min_size=1), unique=True, max_size=8))
+def test_every_name_can_be_offered_and_no_two_become_one(names: list[str]) -> None:
+    offered = [agent_name(name) for name in names]
+    assert len(set(offered)) == len(names)
+    assert all(len(name) <= MAX_CHARS for name in offered)
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in offered)
+    assert all(agent_name(name) == again for name, again in zip(names, offered, strict=True))
+
+
+def test_a_line_of_the_history_that_is_confirmed_in_no_readable_way_fails_the_turn() -> None:
+    dialect = ClaudeCodeTurn()
+    dialect.begin(Turn(model="", history=(said("user", "a"), said("assistant", "b"), said("user", "c"))))
+    answer = {"type": "control_response", "response": {"subtype": "success", "request_id": "initialize"}}
+    dialect.receive([json.dumps(answer).encode()])
+    [end] = dialect.receive([b'{"type":"result","is_error":[]}']).events
+    assert isinstance(end, TurnEnded)
+    assert end.stop == Stop.FAILED
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "status", "kind"),
+    [
+        (
+            "API Error: Connection lost (ECONNRESET).",
+            "server_error",
+            None,
+            FaultKind.UPSTREAM_DISCONNECTED,
+        ),
+        (
+            "API Error: Connection refused (ECONNREFUSED)",
+            "server_error",
+            None,
+            FaultKind.UPSTREAM_UNREACHABLE,
+        ),
+        ("API Error: 500 Internal.", "server_error", 500, FaultKind.UPSTREAM_ERROR),
+        ("API Error: Overloaded", "unknown", 529, FaultKind.UNAVAILABLE),
+        ("Credit balance is too low", "billing_error", 400, FaultKind.INSUFFICIENT_QUOTA),
+        ("API Error: 400 messages: bad", "unknown", 400, FaultKind.REJECTED_BY_PROVIDER),
+        ("Request too large (max 32MB).", "invalid_request", 413, FaultKind.REQUEST_TOO_LARGE),
+        ("You've hit your limit", "rate_limit", None, FaultKind.USAGE_LIMIT_REACHED),
+        ("Invalid API key", "authentication_failed", 401, FaultKind.AGENT_NOT_AUTHENTICATED),
+    ],
+)
+def test_an_error_is_told_by_its_code_its_status_then_its_words(
+    said: str, code: str, status: int | None, kind: FaultKind
+) -> None:
+    failure = failure_of(said, code=code, status=status, reason="api_error")
+    assert failure.kind is kind
+    assert "API Error" not in failure.message
