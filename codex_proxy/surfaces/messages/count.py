@@ -31,6 +31,10 @@ _PATCH_TOKENS: Final = 1.7
 _MAX_IMAGE: Final = 2_700
 """The largest image costs this much, as does one whose size is not known."""
 
+_MAX_COUNTED: Final = 4 << 20
+"""Characters of a request that are looked at: a million tokens, which no model takes more than. Behind them two
+characters are taken for a token."""
+
 _STATE_LETTERS: Final = 5
 """Letters of sealed reasoning for each of its tokens, at least: it is base64 of what is longer than the text."""
 _PDF_LETTERS: Final = 3
@@ -66,11 +70,12 @@ class _Counter:
 
     def __init__(self) -> None:
         self._known: dict[str, Piece] = {}
+        self._chars = 0
 
     def content(self, content: Any) -> int:
         """The tokens of a string, or of blocks."""
         if isinstance(content, str):
-            return most_tokens(content, self._known)
+            return self._text(content)
         if isinstance(content, list):
             return sum(_BLOCK + self._block(block) for block in content)
         return 0
@@ -79,8 +84,11 @@ class _Counter:
         """The tokens of a value as the model is shown it: a text, or JSON."""
         if value is None:
             return 0
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        return most_tokens(text, self._known)
+        return self._text(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+
+    def _text(self, text: str) -> int:
+        self._chars += len(text)
+        return most_tokens(text, self._known) if self._chars <= _MAX_COUNTED else len(text) // 2
 
     def _block(self, block: Any) -> int:
         if not isinstance(block, dict):

@@ -15,6 +15,7 @@ from codex_proxy.core.token_bound import most_tokens
 from codex_proxy.surfaces.messages.count import count_tokens
 from codex_proxy.surfaces.messages.size import prompt_tokens
 from codex_proxy.surfaces.models import ModelCatalog
+from tests.cpu_time import assert_cpu_time_below
 from tests.surfaces.chat.asking import CATALOG
 from tests.surfaces.messages.asking import (
     ANY_MODEL,
@@ -132,6 +133,13 @@ def test_a_pdf_costs_by_its_size_up_to_a_limit() -> None:
 
     assert 10_000 <= document(30_000) < 11_000
     assert document(10_000_000) < 210_000
+
+
+def test_a_request_beyond_every_context_takes_no_longer_than_one_that_is_full() -> None:
+    """Nobody shall have a server count for minutes."""
+    body = json.dumps({"messages": [said("user", "x" * (20 << 20))]}).encode()
+    assert_cpu_time_below(1.0, lambda: count_tokens(body, CATALOG))
+    assert count_tokens(body, CATALOG) > 10 << 20
 
 
 def test_a_model_that_does_not_exist_is_not_found() -> None:
