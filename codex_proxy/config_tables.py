@@ -60,7 +60,9 @@ class UpstreamTable(BaseModel):
         description="what kind of server it is: gives the address, the variable of the key, what it cannot do",
     )
     url: str | None = Field(None, description="its address; `/v1` is meant where it has no path")
-    wire: Literal["chat", "responses"] = Field("chat", description="the API that it speaks")
+    wire: Literal["chat", "responses"] = Field(
+        "chat", description="the API that it speaks; one that this version has no agent for is refused"
+    )
     key_env: str | None = Field(None, description="the variable that has the key that it is sent")
     key_file: Path | None = Field(None, description="the file that holds that key")
     headers: dict[HeaderName, SecretStr] = Field({}, description="further headers that it is sent")

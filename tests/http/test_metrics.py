@@ -225,9 +225,16 @@ def own_address() -> str:
     return address
 
 
-async def test_the_dashboard_and_the_document_name_the_metrics_that_there_are(measured: Proxy) -> None:
+async def test_the_dashboard_and_the_document_name_the_metrics_that_there_are(
+    measured: Proxy, tmp_path: Path
+) -> None:
     await measured.ask(user(stream=True))
-    there_are = {name for name, _ in await samples(measured) if not name.endswith("_created")}
+    found = set(await samples(measured))
+    dead = {"dead": {"url": "http://127.0.0.1:1/v1"}}
+    async with fake_proxy(tmp_path, metrics=True, store="memory", upstreams=dead) as several:
+        await several.ask(user())
+        found |= set(await samples(several))
+    there_are = {name for name, _ in found if not name.endswith("_created")}
     ours = {name for name in there_are if name.startswith("codex_proxy_")}
     dashboard = (DOCS / "grafana-dashboard.json").read_text("utf-8")
     asked = set(re.findall(r"\b(?:codex_proxy|process)_\w+", dashboard))

@@ -475,6 +475,23 @@ async def test_a_websocket_asks_each_turn_of_the_agent_of_its_model(
         assert (await error_of(socket))["code"] == "ambiguous_model"
 
 
+async def test_anthropics_api_asks_the_agent_of_the_model_too(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    upstreams = {"a": {"url": a.url, "retries": 0, "fallback": ["b"]}, "b": {"url": b.url}}
+    body = {"max_tokens": 50, "messages": [{"role": "user", "content": "Hi"}]}
+    async with several(tmp_path, upstreams=upstreams) as proxy:
+        answer = await proxy.send("POST", "/v1/messages", body | {"model": "b/vendor/big"})
+        assert (answer.status, answer.headers["x-codex-agent"]) == (200, "b")
+        assert answer.body["content"][0]["text"] == "Hello."
+        assert b.asked[-1].body["model"] == "vendor/big"
+        a.script = [CASES["http_500"]]
+        answer = await proxy.send("POST", "/v1/messages", body | {"model": "claude-a/small", "stream": True})
+        assert (answer.status, answer.headers["x-codex-upstream"]) == (200, "b")
+        refused = await proxy.send("POST", "/v1/messages", body | {"model": "small"})
+        assert (refused.status, "'a/small', 'b/small'" in refused.text) == (400, True)
+
+
 # --- settings, and doctor ---------------------------------------------------------------------------
 
 
