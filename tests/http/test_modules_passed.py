@@ -18,7 +18,7 @@ PACKAGE = f"{Path(codex_proxy.__file__).parent}/"
 
 MAX_OF_A_DELTA = 21
 """From the pipe of the agent to the socket of the client."""
-MAX_OF_A_REQUEST = {"proto": 66, "app-server": 73}
+MAX_OF_A_REQUEST = {"proto": 65, "app-server": 72}
 """By dialect, of a short request to a server that has answered one before."""
 
 
