@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -11,6 +11,7 @@ from aiohttp import web
 
 from codex_proxy.agents.agent import Agent, serving
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.shown_text import trace_of
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.endpoint import REQUEST_ID, errors_of
@@ -85,11 +86,24 @@ def agent_headers(
     headers = {"x-codex-agent": agent.name}
     if named:
         headers["x-codex-ignored-params"] = ", ".join(named)
-    if "history" not in able and len(turn.history) > 1 and not continued:
+    if "history" not in able and not continued and _told_as_text(turn, able):
         headers["x-codex-history"] = "flattened"
     if turn.tools and "client_tools" in able and "plain_model" not in able:
         headers["x-codex-mode"] = "agent"
     return headers
+
+
+def _told_as_text(turn: Turn, able: Collection[str]) -> bool:
+    """Whether an agent without history was told more than one message of the user, and instructions as such."""
+    rest = list(turn.history)
+    while (
+        "system_prompt" in able
+        and rest
+        and isinstance(rest[0], HistoryMessage)
+        and rest[0].role == "developer"
+    ):
+        rest.pop(0)
+    return len(rest) > 1
 
 
 def agent_note(agent: Agent, turn: Turn) -> dict[str, object]:

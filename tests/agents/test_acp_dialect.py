@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from codex_proxy.agents.acp.messages import ToolCalled, ToolDropped, ToolsListed, ToolsSettled
+from codex_proxy.agents.acp.presets import PRESETS
+from codex_proxy.agents.acp.program import Program
 from codex_proxy.agents.base import Ended
 from codex_proxy.core.events import (
     ItemStarted,
@@ -22,6 +24,7 @@ from tests.agents.acp_replayer import (
     TOOLS,
     Played,
     begun,
+    declared_by,
     give_outputs,
     messages_of,
     opened,
@@ -397,6 +400,20 @@ def test_a_model_is_chosen_by_an_option_or_by_set_model(agent: str, model: str, 
     assert request is not None
     assert model in request["params"].values()
     assert played.last_request("session/prompt") is not None
+
+
+@pytest.mark.parametrize(
+    ("agent", "able", "unable"),
+    [
+        ("claude-acp", {"images", "system_prompt", "parallel_calls"}, {"sandbox", "history"}),
+        ("codex-acp", {"images", "system_prompt", "parallel_calls", "sandbox"}, {"plain_model"}),
+        ("gemini", {"images", "client_tools"}, {"system_prompt", "parallel_calls", "sandbox"}),
+    ],
+)
+def test_an_agent_can_do_what_its_program_declares(agent: str, able: set[str], unable: set[str]) -> None:
+    program = Program(PRESETS[agent], declared_by(f"{agent}-text"))
+    assert able <= program.capabilities
+    assert not unable & program.capabilities
 
 
 # --- the end, and what comes after it -------------------------------------------------------------

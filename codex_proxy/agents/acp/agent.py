@@ -13,7 +13,7 @@ import structlog
 from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.failures import failure_of_error
-from codex_proxy.agents.acp.presets import Preset
+from codex_proxy.agents.acp.presets import CAPABILITIES, Preset
 from codex_proxy.agents.acp.process import AcpProcess, AcpTransport
 from codex_proxy.agents.acp.program import Program
 from codex_proxy.agents.acp.session_setup import Offer, offer_of
@@ -45,11 +45,6 @@ UNCONFINED: Final = (
     "--agent-unconfined is given: nothing keeps {} from running commands and writing files on this machine."
 )
 
-CAPABILITIES: Final[frozenset[Capability]] = frozenset(
-    {"client_tools", "tool_replies", "images", "model_choice"}
-)
-"""What these agents can do; `images` only where the program declares it."""
-
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """How the program is started, and in which folder it shows what it offers."""
@@ -71,7 +66,7 @@ class AcpAgent:
         self.name = launch.preset.name
         self.warning = UNCONFINED.format(launch.preset.title) if launch.unconfined else ""
         self.version = ""
-        self.capabilities = CAPABILITIES
+        self.capabilities: frozenset[Capability] = CAPABILITIES
         self.limits = NewestLimits()
         self.offer = Offer()
         """What the first session offered."""
@@ -197,8 +192,7 @@ class AcpAgent:
         assert declared is not None
         assert probe is not None
         self.version = declared.version
-        images: frozenset[Capability] = frozenset({"images"})
-        self.capabilities = CAPABILITIES if declared.images else CAPABILITIES - images
+        self.capabilities = Program(self._launch.preset, declared, self._launch.unconfined).capabilities
         if probe.error is None:
             self.offer, self._failure = offer_of(probe.result), None
         else:

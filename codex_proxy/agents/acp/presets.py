@@ -7,9 +7,17 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from codex_proxy.agents.base import Capability
+
 UsageRule: TypeAlias = Literal["turn", "last", "session", "chunks"]
 """What an agent's count of tokens covers: `turn`: the turn; `last`: the last model call of the turn; `session`: all
 turns of the session so far; `chunks`: one model call, told in an update after each."""
+
+
+CAPABILITIES: Final[frozenset[Capability]] = frozenset(
+    {"client_tools", "tool_replies", "images", "model_choice"}
+)
+"""What these agents can do, as far as that is known before one runs; `images` only where the program declares it."""
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +77,7 @@ GEMINI: Final = Preset(
     usage="turn",
     read_only=("plan", "default"),
     asks=True,
+    one_call_at_a_time=True,
     keys=(
         *("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GEMINI_BASE_URL", "GEMINI_MODEL"),
         *("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION", "GOOGLE_APPLICATION_CREDENTIALS"),

@@ -9,7 +9,8 @@ import msgspec
 
 from codex_proxy.agents.acp.failures import CLIENT_META
 from codex_proxy.agents.acp.messages import PROTOCOL_VERSION
-from codex_proxy.agents.acp.presets import READ_ONLY_MODES, Preset
+from codex_proxy.agents.acp.presets import CAPABILITIES, READ_ONLY_MODES, Preset
+from codex_proxy.agents.base import Capability
 from codex_proxy.core.turn import Sandbox
 
 INITIALIZE: Final[dict[str, Any]] = {
@@ -69,6 +70,19 @@ class Program(msgspec.Struct, frozen=True):
     declared: Declared = Declared()
     unconfined: bool = False
     """The operator lets it run and write without being asked, and in the widest sandbox without asking."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What it can do, with what it has declared and what is known of it."""
+        preset, declared = self.preset, self.declared
+        has: dict[Capability, bool] = {
+            "images": declared.images,
+            "system_prompt": declared.system_prompt,
+            "sandbox": preset.sandboxed,
+            "parallel_calls": bool(preset.tested) and not preset.one_call_at_a_time,
+        }
+        lacks = {name for name, there in has.items() if not there}
+        return (CAPABILITIES | {name for name, there in has.items() if there}) - lacks
 
     def modes(self, sandbox: Sandbox, *, tools: bool = False) -> Sequence[str]:
         """The modes in which a turn may run, the best one first; empty where any will do. `tools`: it has tools of

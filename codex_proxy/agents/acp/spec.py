@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from codex_proxy.agents.acp.presets import (
+    CAPABILITIES,
     CLAUDE_ACP,
     CODEX_ACP,
     COPILOT,
@@ -22,12 +23,7 @@ from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 if TYPE_CHECKING:
     from codex_proxy.agents.acp.agent import Launch
     from codex_proxy.agents.agent import Agent
-    from codex_proxy.agents.base import Capability
     from codex_proxy.commands.checkup import Check
-
-CAPABILITIES: Final[frozenset[Capability]] = frozenset(
-    {"client_tools", "tool_replies", "images", "model_choice"}
-)
 
 
 def launch_of(preset: Preset, context: AgentContext) -> Launch:
