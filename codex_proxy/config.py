@@ -238,7 +238,8 @@ class Settings(BaseSettings):
     )
     stream_metrics: bool = Field(False, description="measured times in the usage chunk of a chat stream")
     enable_parallel_tool_calls: bool = Field(
-        False, description="pass Codex its own switch for parallel tool calls"
+        False,
+        description="let models call several tools at once: Codex's own switch, or the form of requests that has it",
     )
     show_activity: bool = Field(True, description="tell of the agent's commands in reasoning_content")
     web_search: bool = Field(

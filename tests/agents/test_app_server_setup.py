@@ -13,6 +13,8 @@ import codex_proxy.agents.codex.program as codex_program
 from codex_proxy.agents.codex.program import find_version
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.setup import CodexPlaces, CodexSetup, can_confine, prepare_app_server
+from codex_proxy.agents.codex_app_server.spec import lite_form
+from codex_proxy.config import Settings
 from codex_proxy.core.faults import Fault, FaultKind
 from tests.codex_schemas import TOO_OLD, schema_file, speaks
 from tests.process.children import gone, pid_in
@@ -292,3 +294,18 @@ async def test_a_state_folder_that_cannot_be_used_is_said(places: CodexPlaces, t
     assert str(file) in await refused(
         CodexPlaces(places.program, places.codex_home, str(file), places.workdir)
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "lite"),
+    [
+        ({}, None),
+        ({"enable_parallel_tool_calls": True}, False),
+        ({"enable_parallel_tool_calls": True, "codex_lite": True}, True),
+        ({"codex_lite": False}, False),
+    ],
+)
+def test_who_wants_parallel_calls_gets_the_form_of_requests_that_has_them(
+    settings: dict[str, bool], lite: bool | None
+) -> None:
+    assert lite_form(Settings(**settings)) is lite  # type: ignore[arg-type]

@@ -74,6 +74,14 @@ def test_images_stand_before_another_option_so_that_they_end_there() -> None:
     assert argv[2:7] == ("--image", "/a.png", "--image", "/b.png", "--json")
 
 
+def test_a_permission_profile_takes_the_place_of_the_sandbox() -> None:
+    argv = exec_argv(
+        "codex", Turn(model="", history=(), permissions="p_read"), [("default_permissions", '"x"')]
+    )
+    assert "--sandbox" not in argv
+    assert argv[-3:] == ("-c", 'default_permissions="p_read"', "-")
+
+
 @pytest.mark.parametrize(
     ("mode", "sandbox"),
     [("agent", "workspace-write"), ("agent", "read-only"), ("model", "danger-full-access")],

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from codex_proxy.agents.codex import checks as codex_checks
-from codex_proxy.agents.codex.program import NEWEST_TESTED
+from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
 from codex_proxy.commands import doctor as doctor_module
 from codex_proxy.commands.doctor import examine
 from codex_proxy.config import Origin, Settings, load, origins, variables_of
@@ -111,10 +111,29 @@ async def test_any_number_of_a_release_will_do_when_it_speaks_what_is_needed(tmp
     done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, "7.0.0")))
     assert done.status == 0
     assert done.check("version")["message"] == (
-        f"It is Codex 7.0.0. The newest that this proxy was tested with is {NEWEST_TESTED}."
+        f"It is Codex 7.0.0, not tested with this proxy; the newest tested is {NEWEST_TESTED}."
     )
-    assert done.check("version")["facts"] == {"version": "7.0.0", "newest_tested": str(NEWEST_TESTED)}
+    assert done.check("version")["facts"] == {
+        "version": "7.0.0",
+        "newest_tested": str(NEWEST_TESTED),
+        "tested": False,
+        "tests_failed": None,
+    }
     assert done.check("protocol")["facts"]["off"] == ""
+
+
+async def test_a_release_that_was_tested_is_told_as_such(tmp_path: Path) -> None:
+    sign_in(tmp_path)
+    done = await doctor(tmp_path, "--codex-bin", str(codex(tmp_path, str(NEWEST_TESTED))))
+    version = done.check("version")
+    assert f"Codex {NEWEST_TESTED}, tested with this proxy" in version["message"]
+    assert version["facts"]["tested"] is True
+
+
+@pytest.mark.parametrize(("failed", "said"), [(0, ""), (3, " 3 of the tests failed with it: docs/agents.md")])
+def test_what_failed_with_a_release_is_told(monkeypatch: pytest.MonkeyPatch, failed: int, said: str) -> None:
+    monkeypatch.setattr(codex_checks, "TESTED_RELEASES", {Version(0, 150, 0): failed})
+    assert said in codex_checks.version_check(Version(0, 150, 0)).message
 
 
 async def test_what_is_off_with_a_release_is_said_with_what_it_lacks(tmp_path: Path) -> None:

@@ -73,13 +73,9 @@ class Proxy:
 
     @property
     def idle(self) -> bool:
-        """No turn runs, none waits, and no lane is open on any process."""
-        manager = self.server.manager
-        return (
-            manager.running == 0
-            and manager.queued == 0
-            and not any(process.turns_running for process in self.processes)
-        )
+        """No turn runs, none waits, and no process has one."""
+        manager, processes = self.server.manager, self.server.agent.processes()
+        return manager.running == 0 and manager.queued == 0 and processes.busy == 0
 
 
 _CHECKS: dict[str, bytes] = {}

@@ -210,7 +210,7 @@ async def test_a_fault_of_the_model_server_is_not_tried_again(
         assert len(model_server.calls) == before + 1
 
 
-@since("0.147", "the fault is told as `other`")
+@since("0.153", "the fault is told as `other`")
 async def test_a_model_server_that_cannot_be_reached_fails_the_turn_at_once(
     plain_home: CodexHome, model_server: ModelServer
 ) -> None:

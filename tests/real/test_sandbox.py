@@ -74,15 +74,16 @@ def planted(proxies: Proxies, name: str) -> Path:
     return state
 
 
+@pytest.mark.parametrize("agent", ["codex-app-server", "codex-exec"])
 @pytest.mark.parametrize("sandbox", ["read-only", "workspace-write"])
 async def test_a_command_for_a_client_with_a_key_reads_nothing_that_the_server_keeps(
-    proxies: Proxies, model_server: ModelServer, sandbox: str
+    proxies: Proxies, model_server: ModelServer, sandbox: str, agent: str
 ) -> None:
-    state, sign_in = planted(proxies, f"state-{sandbox}"), proxies.home.path / "auth.json"
+    state, sign_in = planted(proxies, f"state-{agent}-{sandbox}"), proxies.home.path / "auth.json"
     sign_in.write_text('{"OPENAI_API_KEY": "a sign-in"}')
     private = proxies.home.user / "private"
     private.write_text(SECRET)
-    proxy = await proxies.of(sandbox=sandbox, state_dir=state, api_key=KEY)
+    proxy = await proxies.of(agent=agent, sandbox=sandbox, state_dir=state, api_key=KEY)
     asked = ask(
         f'[[model:shell cmd="cat {private}; ls {state}; cat {sign_in} {state}/another.sqlite3; touch within"]]'
     )

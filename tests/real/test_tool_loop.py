@@ -13,6 +13,7 @@ from tests.real.model_plans import call, plan, say, think
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
 from tests.real.proxy import Proxy, ask
+from tests.real.release import PLAIN_MODEL
 from tests.real.shared import EVERY_WAY, Proxies
 from tests.real.tool_loop import (
     ALL_WAYS,
@@ -34,6 +35,7 @@ PIXEL = (
 )
 
 
+@PLAIN_MODEL
 @ALL_WAYS
 async def test_a_call_goes_to_the_client_and_its_output_to_the_model(
     proxies: Proxies, model_server: ModelServer, way: str

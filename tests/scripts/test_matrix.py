@@ -73,7 +73,8 @@ def test_the_table_takes_the_place_of_the_one_before() -> None:
 
 def test_what_is_committed_is_written_from_one_result() -> None:
     committed = results.read()
-    assert "0.42.0" in {each.release for each in committed}
+    assert len(committed) >= 10
+    assert {"0.42.0", "0.163.0", "0.169.0"} <= {each.release for each in committed}
     assert with_table(results.PAGE.read_text("utf-8"), committed) == results.PAGE.read_text("utf-8")
     assert module(committed) == results.PACKAGE.read_text("utf-8")
     importlib.reload(tested)
@@ -84,7 +85,12 @@ def test_every_release_that_is_listed_has_a_source_and_every_test_a_file() -> No
     assert list(RELEASES) == sorted({*PYPI, *NPM}, key=version_of)
     assert all(source_of(release) == "pypi" for release in PYPI)
     assert all(source_of(release) == "npm" for release in NPM)
-    assert [file for files in FILES.values() for file in files if not (results.ROOT / file).exists()] == []
+    assert [
+        file
+        for files in FILES.values()
+        for file in files
+        if not (results.ROOT / file.partition("::")[0]).exists()
+    ] == []
 
 
 def test_a_schema_that_is_cut_down_already_stays_as_it_is() -> None:

@@ -15,7 +15,14 @@ from collections.abc import Mapping
 from typing import Literal
 
 from codex_proxy import __version__
-from codex_proxy.agents.codex.program import NEWEST_TESTED, NOT_SIGNED_IN, find_codex, find_version
+from codex_proxy.agents.codex.program import (
+    NEWEST_TESTED,
+    NOT_SIGNED_IN,
+    TESTED_RELEASES,
+    Version,
+    find_codex,
+    find_version,
+)
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.spec import NO_CODEX, Dialect, Protocol, protocol_of, provider_of
 from codex_proxy.agents.codex_app_server.agent import CLIENT_NAME, START_SECONDS
@@ -52,10 +59,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) 
     except Fault as fault:
         advice = "Give the right path with --codex-bin, or install Codex anew."
         return [checked, Check(name="version", status="failed", message=str(fault), advice=advice)]
-    tested = f"{NEWEST_TESTED}"
-    newer = f" The newest that this proxy was tested with is {tested}." if version > NEWEST_TESTED else ""
-    facts: dict[str, Fact] = {"version": str(version), "newest_tested": tested}
-    found = Check(name="version", status="ok", message=f"It is Codex {version}.{newer}", facts=facts)
+    found = version_check(version)
     environment = context.child_environment()
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
         protocol = await protocol_of(
@@ -67,6 +71,22 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | Dialect) 
         if protocol.fault
         else [*checks, *await deeper_checks(program, protocol.agent, settings, environ)]
     )
+
+
+def version_check(version: Version) -> Check:
+    """Which release it is, and how it went with the tests of this version of the proxy."""
+    failed, newest = TESTED_RELEASES.get(version), str(NEWEST_TESTED)
+    facts: dict[str, Fact] = {
+        "version": str(version),
+        "newest_tested": newest,
+        "tested": failed is not None,
+        "tests_failed": failed,
+    }
+    tested = "not tested with this proxy" if failed is None else "tested with this proxy"
+    message = f"It is Codex {version}, {tested}; the newest tested is {newest}."
+    if failed:
+        message += f" {failed} of the tests failed with it: docs/agents.md says which."
+    return Check(name="version", status="ok", message=message, facts=facts)
 
 
 def protocol_check(protocol: Protocol) -> Check:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from codex_proxy.agents.codex.tested import TESTED
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Command, Exit, SpawnError, spawn
 
@@ -105,10 +106,6 @@ class Version(NamedTuple):
         return f"{self.major}.{self.minor}.{self.patch}"
 
 
-NEWEST_TESTED: Final = Version(0, 169, 0)
-"""The newest release that this version of the proxy was tested with; docs/agents.md lists them all. A newer one is
-driven, too, if it speaks what is needed: that is asked of the program, never of its number."""
-
 _VERSION = re.compile(r"(?:^codex-cli |^[^/\n]*/)(\d+)\.(\d+)\.(\d+)", re.MULTILINE)
 
 
@@ -119,6 +116,16 @@ def version_from(text: str) -> Version | None:
     """
     found = _VERSION.search(text)
     return Version(*(int(part) for part in found.groups())) if found else None
+
+
+TESTED_RELEASES: Final[Mapping[Version, int]] = {
+    Version(*(int(part) for part in release.split("."))): failed for release, failed in TESTED.items()
+}
+"""The releases that this version of the proxy was tested with, and how many tests each of them failed."""
+
+NEWEST_TESTED: Final = max(TESTED_RELEASES)
+"""The newest of them; docs/agents.md lists them all. A newer one is driven, too, if it speaks what is needed: that is
+asked of the program, never of its number."""
 
 
 ASK_SECONDS = 20.0

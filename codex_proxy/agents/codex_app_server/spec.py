@@ -43,7 +43,7 @@ async def make_app_server(context: AgentContext) -> Agent:
 
     settings, environ = context.settings, context.environ
     places = _places(context)
-    setup = await prepare_app_server(places, environ, settings.child_env_names, settings.codex_lite)
+    setup = await prepare_app_server(places, environ, settings.child_env_names, lite_form(settings))
     limits = context.child_limits
     processes = AppServerProcesses(
         name="codex-app-server",
@@ -98,6 +98,17 @@ def _places(context: AgentContext) -> CodexPlaces:
         unreadable=unreadable_paths(settings),
         profile=f"codex_proxy_{secrets.token_hex(8)}",
     )
+
+
+def lite_form(settings: Settings) -> bool | None:
+    """Returns whether requests of plain models have the lite form; None: as the model's entry says.
+
+    The lite form always says `parallel_tool_calls: false`, so an operator who wants parallel calls gets the other one,
+    unless the setting for the form says otherwise.
+    """
+    if settings.codex_lite is None and settings.enable_parallel_tool_calls:
+        return False
+    return settings.codex_lite
 
 
 def agent_model(model: CatalogModel, tier: str) -> AgentModel:

@@ -7,7 +7,7 @@ is gone with the turn; what a killed server has left is removed by the next star
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import msgspec
 
 from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.codex.home_locks import private_home
+from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_exec.launch import MAX_PROMPT
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.agents.transcript import prompt_of
@@ -54,10 +55,16 @@ class CodexExecAgent(ChildPerTurnAgent):
         command: Callable[[Turn, TurnFiles], Command],
         state: str,
         not_signed_in: Callable[[], Failure | None],
+        profiles: Profiles,
+        can_confine: Callable[[], Awaitable[bool]],
     ) -> None:
         """`command` starts a turn with its files; `spec.command` without any. `not_signed_in` says that no turn can
-        work for want of a sign-in."""
+        work for want of a sign-in. `profiles` are for turns that are kept from reading, where `can_confine` says that
+        Codex can do that here."""
         super().__init__(spec)
+        self._profiles = profiles
+        self._can_confine = can_confine
+        self._confines = False
         self._command = command
         self._state = state
         self._not_signed_in = not_signed_in
@@ -67,6 +74,8 @@ class CodexExecAgent(ChildPerTurnAgent):
         failure = self._not_signed_in()
         if failure is not None:
             raise Fault(failure)
+        if turn.mode == "agent" and turn.confine_reads:
+            turn = msgspec.structs.replace(turn, permissions=await self._profile(turn))
         prompt, images = prompt_of(turn.history)
         if len(prompt) > MAX_PROMPT:
             raise Fault(TOO_LONG)
@@ -78,6 +87,12 @@ class CodexExecAgent(ChildPerTurnAgent):
             session = await self.start_child(turn, self._command(turn, files))
             self._folders[session] = folder.pop_all()
         return session
+
+    async def _profile(self, turn: Turn) -> str | None:
+        """Returns the permission profile of a turn that is kept from reading; None where it gets its plain sandbox,
+        because no confined command would run here."""
+        self._confines = self._confines or await self._can_confine()
+        return self._profiles.of(turn.sandbox) if self._confines else None
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         try:

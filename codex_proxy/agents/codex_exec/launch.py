@@ -47,14 +47,16 @@ def exec_argv(
 ) -> tuple[str, ...]:
     """The argument vector of a turn. `pairs` are keys and TOML values of ``-c``; `images` and `schema` are paths.
 
-    A turn of a plain model may not write, also where it has to be run as one of the agent.
+    A turn of a plain model may not write, also where it has to be run as one of the agent. One with `permissions` has
+    that permission profile in place of a sandbox; `pairs` define it.
     """
     argv = [program, "exec"]
     for path in images:
         argv += ["--image", path]
     # An option of several values ends at the next option, so that none of these is taken for an image.
     argv += ["--json", "--ephemeral", "--skip-git-repo-check"]
-    argv += ["--sandbox", "read-only" if turn.mode == "model" else turn.sandbox]
+    if turn.permissions is None:
+        argv += ["--sandbox", "read-only" if turn.mode == "model" else turn.sandbox]
     argv += arguments_of([*pairs, *_wishes(turn)])
     if turn.model:
         argv += ["--model", turn.model]
@@ -71,5 +73,6 @@ def _wishes(turn: Turn) -> list[tuple[str, str]]:
         "model_verbosity": turn.verbosity,
         "service_tier": turn.service_tier,
         "web_search": "live" if turn.web_search else None,
+        "default_permissions": turn.permissions,
     }
     return [(key, toml_string(value)) for key, value in values.items() if value is not None]

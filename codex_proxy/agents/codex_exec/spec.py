@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -36,20 +37,29 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     no Codex, and `Fault` if it cannot be used.
     """
     from codex_proxy.agents.child_per_turn import ChildSpec
+    from codex_proxy.agents.codex.sandbox_config import Profiles
+    from codex_proxy.agents.codex_app_server.setup import can_confine
     from codex_proxy.agents.codex_app_server.spec import agent_model
     from codex_proxy.agents.codex_exec.agent import CodexExecAgent, TurnFiles
     from codex_proxy.agents.codex_exec.dialect import CodexExec
     from codex_proxy.agents.codex_exec.launch import exec_argv
     from codex_proxy.core.turn import Turn
     from codex_proxy.process.child import Command
+    from codex_proxy.protected_paths import unreadable_paths, workspace_write_policy
 
     program, settings = codex_program(context), context.settings
     version, setup = await _prepared(context, program)
     limits = context.child_limits
+    profiles = Profiles(
+        f"codex_proxy_{secrets.token_hex(8)}",
+        unreadable_paths(settings),
+        workspace_write_policy(settings, context.environ),
+    )
 
     def command(turn: Turn, files: TurnFiles) -> Command:
         launch = setup.plain if turn.mode == "model" and setup.plain is not None else setup.agent
-        argv = exec_argv(program, turn, launch.pairs, images=files.images, schema=files.schema)
+        pairs = [*launch.pairs, *(profiles.pairs() if turn.permissions is not None else ())]
+        argv = exec_argv(program, turn, pairs, images=files.images, schema=files.schema)
         folder = launch.folder or turn.workdir or str(settings.workdir)
         return Command(argv, launch.env, folder, limits=limits)
 
@@ -64,7 +74,14 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         warning=warning,
     )
     state, agent_env = str(context.state_dir), setup.agent.env
-    return CodexExecAgent(spec, command, state, lambda: missing_sign_in(settings, setup.provider, agent_env))
+    return CodexExecAgent(
+        spec,
+        command,
+        state,
+        lambda: missing_sign_in(settings, setup.provider, agent_env),
+        profiles,
+        lambda: can_confine(program, profiles, context.environ, state),
+    )
 
 
 async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecSetup]:
