@@ -58,8 +58,8 @@ class Agent(Protocol):
 
     @property
     def members(self) -> Mapping[str, Agent]:
-        """The agents that it holds, by name, the default one first; empty for one that is itself the agent. Ask
-        `serving` for the one that a model belongs to: what is said here of several is said of no single one."""
+        """The agents that this one holds, by name, the default one first; empty for a single agent. For what one
+        model can do, use the agent that `serving` returns: the properties here cover all of them together."""
         ...
 
     @property
@@ -110,17 +110,17 @@ class Agent(Protocol):
 
 @runtime_checkable
 class UpstreamState(Protocol):
-    """What there is to tell of an agent that is an upstream beside others."""
+    """The state of an agent that is one of several upstreams, for health reports and metrics."""
 
     @property
     def breaker_state(self) -> Literal["closed", "open", "half-open"] | None:
-        """Whether it is asked: not while it is open, since it has failed several times in a row. None for an agent that
-        is no upstream."""
+        """The state of its breaker: while that is open, after several failures in a row, no attempt is made. None if
+        the agent is no upstream."""
         ...
 
     @property
     def attempts(self) -> Mapping[str, int]:
-        """How many attempts ended, by what became of them."""
+        """The number of attempts that have ended, by outcome."""
         ...
 
 

@@ -36,7 +36,8 @@ class Breaker:
         return 0.0 if self._opened_at is None else max(0.0, self._opened_at + self._seconds - now)
 
     def admits(self, now: float) -> bool:
-        """Whether an attempt may be made. In the half-open state that is one, whose end has to be told."""
+        """Returns whether an attempt may be made. The half-open state admits one, whose outcome the caller must
+        report."""
         if self._opened_at is None:
             return True
         if self._probing or self.wait(now) > 0:

@@ -119,7 +119,7 @@ class FailoverSession(AgentSession):
             self.listener.session_received(self, [], size)  # a sign of life
 
     def _pass_on(self, size: int) -> None:
-        """Passes on what was held back: the answer, or its failure, is this attempt's."""
+        """Passes the held events on: this attempt gives the turn's answer or failure, and no other one is made."""
         self._answering = True
         self._next_attempt = None  # it has the whole turn
         self._tell_outcome(None, answered=True)
@@ -175,7 +175,7 @@ class FailoverSession(AgentSession):
 
 
 class _AttemptReader:
-    """A `TransportReader` for one attempt: what comes of it when it has failed is nobody's."""
+    """A `TransportReader` for one attempt. It ignores everything after the attempt has failed."""
 
     def __init__(self, session: FailoverSession, attempt: Attempt) -> None:
         self._session = session

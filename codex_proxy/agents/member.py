@@ -34,11 +34,12 @@ Outcome: TypeAlias = Literal["answered", "failed", "left"]
 
 
 class RefusedHereError(Fault):
-    """This server has asked nobody: the agent is not there, is left alone for a while, or has enough turns."""
+    """This server has not asked the upstream: its agent is not started, its breaker is open, or it has enough
+    turns."""
 
 
 class UpstreamRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How an upstream is asked."""
+    """The operator's limits for one upstream: retries, fallbacks, concurrency and the breaker."""
 
     retries: int = 0
     retry_wait: float = 30.0
@@ -142,7 +143,8 @@ class Member:
     # --- from its start to its end --------------------------------------------------------------
 
     async def start(self) -> None:
-        """Makes and starts the agent. One that cannot work is no fault of the others: `trouble` says why."""
+        """Makes and starts the agent. Never raises `Fault`: if the agent cannot start, the failure is logged, and
+        `trouble` returns it."""
         async with self._starting:
             if self._agent is not None:
                 return
@@ -175,8 +177,11 @@ class Member:
     # --- turns ----------------------------------------------------------------------------------
 
     async def open(self, turn: Turn, *, may_wait: bool = True) -> AgentSession:
-        """A session for a turn whose model has the agent's own name. Raises `RefusedHereError` where the agent is not
-        asked, and any other `Fault` of its own. `may_wait`: for a place among its turns."""
+        """Opens a session for a turn whose model has the agent's own name. `may_wait`: waits for a free slot if the
+        agent has enough turns.
+
+        Raises `RefusedHereError` if the agent is not asked, and any other `Fault` of the agent.
+        """
         agent = await self._started()
         if not self.breaker.admits(self._clock.monotonic()):
             raise RefusedHereError(self._left_alone())
@@ -199,7 +204,7 @@ class Member:
             self._give_slot_back()
 
     def told(self, outcome: Outcome, failure: Failure | None = None) -> None:
-        """Takes what became of an attempt; `failure`: what it ended with, where it has failed."""
+        """Records how an attempt ended, in the counts and in the breaker. `failure`: why, if it has failed."""
         self.attempts[outcome] += 1
         if outcome == "left":
             self.breaker.gave_up()

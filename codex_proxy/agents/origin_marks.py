@@ -43,7 +43,7 @@ class OriginMarks:
         ]
 
     def own(self, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...]:
-        """The history with what is this agent's own unmarked, and without what is another's."""
+        """Returns the history with this agent's raw items unmarked, and without raw items of other agents."""
         kept = (self._unmarked(item) if isinstance(item, RawHistoryItem) else item for item in history)
         return tuple(item for item in kept if item is not None)
 

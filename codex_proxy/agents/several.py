@@ -70,7 +70,8 @@ class SeveralAgents:
         return False
 
     async def start(self) -> None:
-        """Starts the members at the same time. Those that cannot work are told of; a `Fault` where none can."""
+        """Starts all members at the same time. Raises `Fault` only if none can start; `trouble` of a member says why
+        that one cannot."""
         await asyncio.gather(*(member.start() for member in self._members.values()))
         troubles = {name: member.trouble() for name, member in self._members.items() if not member.is_there}
         if len(troubles) == len(self._members):
@@ -103,8 +104,11 @@ class SeveralAgents:
     async def _open_next(
         self, turn: Turn, plan: AttemptPlan, following: NextAttempt | None, failure: Failure | None
     ) -> Attempt | None:
-        """Opens the next attempt, or the one behind it where that one cannot be opened. None where there is none.
-        Raises the `Fault` of the last that could not be opened."""
+        """Opens the attempt `following` or, if that fails, the first later one that can be opened. Returns None if
+        there is none.
+
+        Raises the `Fault` of the last attempt that could not be opened.
+        """
         while following is not None:
             if following.wait:
                 await self._sleep(following.wait)
@@ -201,7 +205,8 @@ class SeveralAgents:
             member.kill()
 
     def _split(self, model: str) -> tuple[str, str]:
-        """A name here as the member's, and the member's own name of the model; empty for its default."""
+        """Splits `NAME/MODEL` into the member's name and its own name of the model, which is empty for its default. A
+        name without a member's goes to the first member."""
         name, _, own = model.partition(SEPARATOR)
         if name not in self._members:
             name, own = next(iter(self._members)), model
@@ -209,5 +214,6 @@ class SeveralAgents:
 
 
 def _for(turn: Turn, name: str, model: str) -> Turn:
-    """The turn as a member is to be given it: the model by its own name, and nothing that only others can read."""
+    """Returns the turn for the member `name`: with its own name of the model, and without raw items that only other
+    agents can read."""
     return msgspec.structs.replace(turn, model=model, history=OriginMarks(name).own(turn.history))

@@ -211,8 +211,8 @@ class AccountLimitsReported(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForwardedBytes(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the answer to a `ForwardedRequest`, for the client as it is: whole events of the stream, or a part of
-    the one body. `deltas`: how many of its events say something."""
+    """A piece of the answer to a `ForwardedRequest`, to be sent to the client unchanged: whole events of a stream, or
+    a part of a JSON body. `deltas`: the number of its events that carry content."""
 
     data: bytes
     deltas: int = 0

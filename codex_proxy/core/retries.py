@@ -44,7 +44,8 @@ class Repetition:
 
 
 class SentItem:
-    """An item and what was sent of it. After its end it is kept only for a retry of its step."""
+    """An item of the current model call, and the text of it that was already sent on. It is kept after its end,
+    because a retry of the call repeats that text."""
 
     __slots__ = ("id", "item", "open", "repetition", "sent", "whole")
 

@@ -1,1 +1,2 @@
-"""Files and folders for their owner alone. Everything that we write goes through here, or is opened as here."""
+"""Files and folders that only their owner may read or write. Everything that the server writes is created by this
+package or with its modes."""

@@ -143,7 +143,7 @@ async def _start(request: web.Request, parsed: ParsedChat, turn: Turn) -> Source
 
 
 def _runs(request: web.Request, parsed: ParsedChat) -> int:
-    """How many turns make the answer."""
+    """Returns the number of turns to run for one request: one per choice where choices are sampled, else 1."""
     sampled = request.app[CHAT_OPTIONS].choices == "sample" and parsed.turn.forwarded is None
     return parsed.choices if sampled else 1
 

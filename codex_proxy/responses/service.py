@@ -80,7 +80,8 @@ class Webhooks(Protocol):
     """Sends webhooks that the store holds."""
 
     def pending(self, response_id: str, status: str) -> Sequence[PendingWebhook]:
-        """The webhooks that tell of a response's end, to be stored with it."""
+        """Returns the webhooks to post for a response that has ended with `status`. They are stored together with the
+        response."""
         ...
 
     def wake(self) -> None:

@@ -53,7 +53,8 @@ class Attempt:
         return self._checked(self.policy.tool_finished(ask_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
-        """Takes the results of the checks that were asked for last, in their order."""
+        """Takes the results of the schema checks that the last `PolicyResult` listed in `checks`, in that order.
+        Returns the events that depended on them."""
         if self.check is not None and self.check.checks:
             return self._with_check(PolicyResult(self.check.with_verdicts(verdicts), []))
         return self._checked(self.policy.with_verdicts(verdicts))

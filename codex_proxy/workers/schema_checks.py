@@ -42,7 +42,11 @@ _UNCHECKED: Final = {
 
 
 class SchemaChecks:
-    """The checks of one server. `close` it at the end: nothing waits for a check that is under way."""
+    """Checks JSON schemas and texts under schemas, here or, where that may take long, in worker processes. Keeps
+    recent results.
+
+    The server has one. Its owner calls `close` at the end, which does not wait for running checks.
+    """
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
@@ -144,7 +148,8 @@ class SchemaChecks:
 
 
 def _kept_size(form: StrictForm | None) -> int:
-    """Bytes that a form takes, with its digest and its place."""
+    """Returns an estimate of the bytes of memory that a kept strict form takes, with its digest and its dictionary
+    entry."""
     return 256 + (0 if form is None else len(form.schema))
 
 

@@ -431,8 +431,8 @@ class AcpTurn:
             self._go_on_opening()
 
     def _are_all_called(self) -> bool:
-        """Whether the calls at the tool server are those that the agent reports: then no other will come, and no text
-        of before them."""
+        """Returns whether the calls at the tool server match those that the agent has reported: then neither a
+        further call nor text from before the calls can arrive."""
         called, reported = len(self._new_calls), self._reader.open_client_calls
         return called <= reported if self._program.preset.one_call_at_a_time else called == reported
 
@@ -491,7 +491,7 @@ class AcpTurn:
             self._reader.end_texts()
 
     def _stop_if_answered(self) -> None:
-        """The agent has stopped once it owes no answer."""
+        """Closes the session of a cancelled turn once the agent has answered every request of this server."""
         if self._state is State.CANCELLING and not self._handlers:
             self._change(Change.STOPPED)
             self._close_session()

@@ -84,8 +84,8 @@ def failure_of_session(failure: dict[str, Any], preset: Preset) -> Failure:
 def failure_of_text(
     text: str, preset: Preset, *, kind: FaultKind | None = None, status: int | None = None
 ) -> Failure:
-    """The failure that a text tells of. `kind` is what the agent says that it is, `status` the HTTP status that it
-    names beside the text."""
+    """Returns the failure that an agent's error text describes. `kind`: the agent's own category. `status`: the HTTP
+    status that the agent reports beside the text."""
     text = ADDRESSES.sub("", text.removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)
     said = found.message.removeprefix(f"{MESSAGES.get(found.kind, '')}: ")
@@ -97,7 +97,8 @@ def failure_of_text(
 
 
 def _kind_in(text: str) -> FaultKind | None:
-    """What the text says by itself: more exactly than a category does."""
+    """Returns the kind of fault that the text alone shows; None if it shows none. It is more exact than the agent's
+    category."""
     if TOO_LONG.search(text):
         return K.CONTEXT_LENGTH_EXCEEDED
     if NO_MODEL.search(text):

@@ -70,8 +70,8 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class ToolsListed(msgspec.Struct, frozen=True):
-    """The agent has asked the session's tool server for its tools; `in_time` is False where it has not, and the time
-    for it is over."""
+    """The agent has requested the tool list of the session's tool server. `in_time` is False if it has not, and the
+    time limit has passed."""
 
     in_time: bool = True
 
@@ -90,7 +90,8 @@ class ToolCalled(msgspec.Struct, frozen=True):
 
 
 class ToolsSettled(msgspec.Struct, frozen=True):
-    """No further call has come for a while after the last one; `last`: for so long that none is waited for."""
+    """No further call has arrived within a time limit after the last one. `last`: the longer limit has passed, too,
+    so that none is waited for."""
 
     last: bool = False
 
@@ -155,22 +156,23 @@ def channel_of(id: object) -> int | None:
 
 
 def request(id: int, method: str, params: object) -> bytes:
-    """The line of a request."""
+    """Returns a JSON-RPC request, as a line to write to the agent."""
     return _encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}) + b"\n"
 
 
 def notification(method: str, params: object) -> bytes:
-    """The line of a notification."""
+    """Returns a JSON-RPC notification, as a line to write to the agent."""
     return _encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n"
 
 
 def answer(id: int | str, result: object) -> bytes:
-    """The line of an answer."""
+    """Returns the JSON-RPC response with this result, as a line to write to the agent."""
     return _encode({"jsonrpc": "2.0", "id": id, "result": result}) + b"\n"
 
 
 def refusal(id: int | str) -> bytes:
-    """The line that refuses a request which is not supported. Agents that are left without one wait for ever."""
+    """Returns the JSON-RPC error for a request with an unsupported method, as a line. Agents that get no response
+    wait for ever."""
     error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
     return _encode({"jsonrpc": "2.0", "id": id, "error": error}) + b"\n"
 

@@ -61,7 +61,8 @@ TOKEN_VARIABLE: Final = "TOOL_SERVER_TOKEN"
 
 
 class Door:
-    """One session's way to its client's tools. `sink` gets what happens, on the event loop."""
+    """The endpoint of one session at the tool server, with its own token and tools. `sink` is called in the event
+    loop with every message from the agent."""
 
     def __init__(self, server: ToolServer, tools: Sequence[Tool]) -> None:
         self.token = secrets.token_urlsafe(32)
@@ -85,12 +86,12 @@ class Door:
         return {"name": SERVER, "command": sys.executable, "args": args, "env": env}
 
     def await_list(self) -> None:
-        """Has the sink told where the agent does not ask for the tools in time."""
+        """Starts a timer: after `LIST_SECONDS` seconds `sink` gets `ToolsListed(in_time=False)`."""
         loop = asyncio.get_running_loop()
         self._list_timer = loop.call_later(LIST_SECONDS, self._tell, ToolsListed(in_time=False))
 
     def asked_for_list(self) -> None:
-        """Notes that the agent has asked for the tools."""
+        """Reports to `sink`, once, that the agent has requested the tool list."""
         if not self.was_listed:
             self.was_listed = True
             self._tell(ToolsListed())
@@ -115,7 +116,7 @@ class Door:
         return key, future
 
     def give(self, key: str, result: Any) -> None:
-        """Gives a call its result (`CallToolResult`). One that is not waited for goes nowhere."""
+        """Sets the result (`CallToolResult`) of a waiting call. Does nothing if the call does not wait any more."""
         future = self._calls.pop(key, None)
         if future is not None and not future.done():
             future.set_result(result)

@@ -136,7 +136,7 @@ class UpdateReader:
             self.held += text
 
     def release_held(self) -> None:
-        """Says the text that was held: it was no error."""
+        """Adds the text that was held because it might have been an error message."""
         held, self.held = self.held, ""
         if held:
             self._say(held, None)
@@ -153,7 +153,7 @@ class UpdateReader:
         self.events.append(TextDelta(self._message, text))
 
     def end_message(self) -> None:
-        """Ends the open message, and tells of it as the model has to see it in later turns."""
+        """Ends the open message, and adds its raw item for the history of later turns."""
         if not self._message:
             return
         content = [{"type": "output_text", "text": "".join(self._said), "annotations": []}]
@@ -241,7 +241,8 @@ class UpdateReader:
             self.events += [ItemStarted(Activity(id, "plan", text)), ItemEnded(id)]
 
     def _add_info(self, meta: Any) -> None:
-        """Adds the retry that an official adapter tells of as a failure of no great severity."""
+        """Adds an adapter's `sessionFailure` of the severity `warning`: as a retry of the model call, or as a
+        notice."""
         failure = session_failure(meta)
         if failure is not None and failure.get("severity") == "warning":
             title = failure.get("title")
@@ -252,7 +253,8 @@ class UpdateReader:
                 self.events.append(Notice("agent_warning", text))
 
     def _retry(self, reason: str) -> None:
-        """The agent asks its model again: what the model has said since the last call will come again."""
+        """Adds `Retrying`, and drops the open texts: the agent repeats its model call, and with it all text since the
+        last call."""
         self._message = self._reasoning = self.held = ""
         self._said.clear()
         self.events.append(Retrying(reason))
@@ -264,7 +266,7 @@ class UpdateReader:
             self.events.append(StepCompleted())
 
     def end_texts(self) -> None:
-        """Ends the open message and thought: something else comes."""
+        """Ends the open message and the open reasoning, because another item follows."""
         self.release_held()
         self._end_reasoning()
         self.end_message()
@@ -289,7 +291,7 @@ def _text_of(content: Any) -> str:
 
 
 def _merged(before: Update, call: Update) -> Update:
-    """What was reported of a call, and over that what is reported now."""
+    """Returns the call's state so far, with the fields of a new update over it."""
     told = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
     if isinstance(before.meta, dict) and isinstance(call.meta, dict):
         told["meta"] = {**before.meta, **call.meta}
@@ -305,7 +307,7 @@ def _is_unnamed(told: Update, newest: Update) -> bool:
 
 
 def _line_of(call: Update) -> str:
-    """One line for a person: the command where it is told, else the title."""
+    """Returns one line that describes the call to a person: its command, or its title if there is no command."""
     command = call.raw_input.get("command") if isinstance(call.raw_input, dict) else None
     if isinstance(command, list):
         command = " ".join(str(part) for part in command)
@@ -313,14 +315,14 @@ def _line_of(call: Update) -> str:
 
 
 def _terminal_delta(meta: Any) -> str:
-    """What Codex's adapter tells of a command's output piece by piece."""
+    """Returns the piece of a command's output in an update of Codex's adapter; empty if there is none."""
     delta = meta.get("terminal_output_delta") if isinstance(meta, dict) else None
     data = delta.get("data") if isinstance(delta, dict) else None
     return data if isinstance(data, str) else ""
 
 
 def _output_of(call: Update) -> str:
-    """The text that an update tells as a call's content."""
+    """Returns the text in the call's content, one line per block; empty if there is none."""
     texts = [
         _text_of(each.get("content"))
         for each in (call.content if isinstance(call.content, list) else ())

@@ -15,7 +15,7 @@ NO_TOKENS = Usage()
 
 
 def usage_in(told: object) -> Usage | None:
-    """A count in ACP's or Gemini's names. None where there is none, or nothing was counted."""
+    """Reads a token count with ACP's or Gemini's field names. Returns None if it is missing or counts nothing."""
     if not isinstance(told, dict):
         return None
     given = _count(told, "inputTokens", "input_tokens")
@@ -58,21 +58,23 @@ class UsageCounter:
         """Whether all of the agent's turn is in the client's one request."""
 
     def start_turn(self) -> None:
-        """Another turn begins."""
+        """Resets the counts for a new turn."""
         self._turn = NO_TOKENS
         self._one_call = self._whole = True
 
     def go_on(self) -> None:
-        """The turn goes on in another request of the client: the count at its end covers both of them."""
+        """Starts the next client request of the same turn. The agent's total at the turn's end then covers several
+        requests, and is not used for any of them."""
         self._turn = NO_TOKENS
         self._whole = False
 
     def another_call(self) -> None:
-        """The turn takes more than one model call."""
+        """Notes that the turn has more than one model call."""
         self._one_call = False
 
     def chunk(self, meta: object) -> Usage | None:
-        """The request's tokens so far, where an update tells those of a model call."""
+        """Adds the usage in an update's `_meta`. Returns the tokens of the client's request so far; None if the
+        update has none."""
         if self._rule != "chunks" or not isinstance(meta, dict):
             return None
         usage = usage_in(meta.get("usage"))
@@ -82,7 +84,8 @@ class UsageCounter:
         return self._turn
 
     def result(self, result: object) -> Usage | None:
-        """The request's tokens, where the result of the turn tells them."""
+        """Returns the tokens of the client's request from the turn's result; None if the result does not cover
+        exactly that request."""
         if self._rule in (None, "chunks"):
             return None
         usage = usage_in(_told_by(result))

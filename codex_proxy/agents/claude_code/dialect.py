@@ -224,7 +224,7 @@ class ClaudeCodeTurn:
             self._system(message, line)
 
     def _unreadable(self, line: bytes) -> None:
-        """Handles a line that is not what it should be. One that ends the turn must still end it."""
+        """Handles a line that cannot be decoded: a `result` line fails the turn, any other adds a notice."""
         if self._state is State.ENDED:
             return
         if b'"type":"result"' in line and self._state in (State.FEEDING, State.ACTIVE):
@@ -263,14 +263,14 @@ class ClaudeCodeTurn:
         self._ready(id)
 
     def _ready(self, what: str) -> None:
-        """Notes that something has come that the history waits for."""
+        """Marks `what` as done. Starts writing the history once nothing else must be done before it."""
         self._unready.discard(what)
         if self._state is State.STARTING and not self._unready:
             self._change(Change.READY)
             self._give_next()
 
     def _give_next(self) -> None:
-        """Writes the history up to the next line of the user's."""
+        """Writes the next lines of the history, up to and with the next line of the user."""
         writes, last = self._feed.next()
         self._writes.append(writes)
         if last:
@@ -309,7 +309,7 @@ class ClaudeCodeTurn:
         self._events.append(StepCompleted(usage))
 
     def _tell_usage(self) -> None:
-        """Tells what the client's request has cost so far, where that is news."""
+        """Adds `UsageReported` with the tokens of the client's request so far, if they have changed."""
         usage = self._spending.request
         if usage != self._told:
             self._told = usage
@@ -480,7 +480,7 @@ class ClaudeCodeTurn:
 
 
 def _word(value: msgspec.Raw) -> str | None:
-    """The text of a raw value; None where it is none."""
+    """Returns the string that a raw JSON value holds; None if it is no string."""
     try:
         word = msgspec.json.decode(value) if value else None
     except UNREADABLE:

@@ -41,7 +41,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Line(msgspec.Struct):
-    """One line of the conversation: what a role says until the other one does."""
+    """One line of the conversation: everything that one role says before the other role's next line."""
 
     role: Literal["user", "assistant"]
     blocks: list[Block]

@@ -101,7 +101,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class WholeBlock(msgspec.Struct, frozen=True):
-    """A content block as it is told whole."""
+    """A content block that arrives complete, not as stream events."""
 
     type: str = ""
     text: str | None = None
@@ -114,7 +114,7 @@ class WholeBlock(msgspec.Struct, frozen=True):
 
 
 class WholeMessage(msgspec.Struct, frozen=True):
-    """An assistant's or user's message as it is told whole."""
+    """An assistant's or user's message that arrives complete, not as stream events."""
 
     id: str = ""
     model: str = ""
@@ -174,7 +174,7 @@ def encoded(value: Any) -> bytes:
 
 
 def control_request(id: str, subtype: str, **fields: Any) -> bytes:
-    """The line that asks something of the program."""
+    """Returns the line of a control request to the program, with these fields beside `subtype`."""
     return encoded({"type": "control_request", "request_id": id, "request": {"subtype": subtype, **fields}})
 
 

@@ -40,7 +40,8 @@ class Spending:
         self._begun = StreamTokens()
 
     def begin_request(self) -> None:
-        """Another request of the client continues the program's turn."""
+        """Starts counting for a further client request in the same turn of the program: what was spent before is left
+        out of `request`."""
         self._before = self._calls
 
     def call_began(self, tokens: StreamTokens | None) -> None:
@@ -48,7 +49,8 @@ class Spending:
         self._begun = tokens or StreamTokens()
 
     def call_ended(self, tokens: StreamTokens | None) -> Usage:
-        """A model call is over. Returns its usage; what `tokens` leaves out was told at its beginning."""
+        """Counts a model call that has ended, and returns its usage. Counts that `tokens` lacks are those from the
+        call's start."""
         begun, last = self._begun, tokens or StreamTokens()
         self._begun = StreamTokens()
         usage = usage_of(

@@ -168,7 +168,7 @@ class StepReader:
             self._complete.append(ItemEnded(id))
 
     def _tell_complete(self) -> None:
-        """Tells that the items before are complete; those that are held back, behind their text."""
+        """Adds the ends of complete items. The end of an item whose text is held is held behind that text."""
         for event in self._complete:
             held = any(isinstance(each, TextDelta) and each.id == event.id for each in self._held)
             (self._held if held else self.events).append(event)
@@ -205,13 +205,13 @@ class StepReader:
             self.own_call(block, id)
 
     def own_call(self, block: WholeBlock, id: str) -> None:
-        """A call of one of the agent's own tools, by the agent or a sub-agent of it."""
+        """Starts the activity for a call of one of the agent's own tools, made by the agent or a sub-agent."""
         if id not in self._activities:
             self._activities.add(id)
             self.events.append(ItemStarted(activities.activity(id, block.name or "", block.input)))
 
     def own_output(self, block: WholeBlock) -> None:
-        """The output of a call of one of the agent's own tools."""
+        """Adds the output of a call of one of the agent's own tools, and ends its activity."""
         id = block.tool_use_id or ""
         if id in self._activities:
             self._activities.remove(id)
@@ -227,8 +227,8 @@ class StepReader:
         return call_id in self._calls
 
     def take_calls(self) -> Sequence[ToolCallRequested]:
-        """The step is over. Tells what the model must see again, and returns its calls of the client's tools, which
-        wait for outputs."""
+        """Ends the step: adds its raw items for the history, and returns its calls of the client's tools, which wait
+        for outputs."""
         self._tell_complete()
         requests = [call.request() for call in self._calls.values()]
         self._tell_raw_message(f"{self._message}_message", "".join(self._said))
@@ -249,7 +249,8 @@ class StepReader:
         return call.request()
 
     def finish(self, structured: str | None) -> None:
-        """The turn ended well. Tells its structured answer; without one, the text that was held back."""
+        """Ends a successful turn: adds the message with the structured answer or, if `structured` is None, the text
+        that was held."""
         self._tell_complete()
         if structured is None:
             self._tell_held()

@@ -76,7 +76,8 @@ async def renew_check(program: str, state: str, environment: Mapping[str, str], 
 
 
 async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Asks the binary, and keeps nothing. Raises `Fault`."""
+    """Runs the binary and returns which parts of the protocol and which settings it supports. The result is not
+    stored. Raises `Fault` if the binary cannot be run or its schema cannot be read."""
     with private_home(state) as home:
         base = {**environment, "CODEX_HOME": home}
         schema = await schema_of(program, home, base)

@@ -221,7 +221,7 @@ class CodexExec:
     # --- helpers ------------------------------------------------------------------------------------
 
     def _add_plan(self, item: Item, out: list[Event]) -> None:
-        """Tells the plan, where it is another one than before."""
+        """Adds the plan as an activity, if its text has changed."""
         steps = (f"{step.text} ({'completed' if step.completed else 'pending'})" for step in item.items or ())
         text = _one_line(", ".join(steps))
         if text and text != self._plan:
@@ -266,7 +266,7 @@ def _one_line(text: str) -> str:
 
 
 def _telling(ended: Ended) -> Ended:
-    """The end without the lines on stderr that only say that stdin is read."""
+    """Returns the end without those stderr lines that only say that stdin is being read."""
     lines = [line for line in ended.stderr_tail.splitlines() if not line.startswith(READING_PROMPT)]
     return msgspec.structs.replace(ended, stderr_tail="\n".join(lines))
 

@@ -32,7 +32,7 @@ _OPTION: Final = re.compile(r"^\s+(?:-\w, )?(--[a-z-]+)", re.MULTILINE)
 
 
 def missing_options(help_text: str) -> tuple[str, ...]:
-    """What a release's ``codex exec --help`` does not list of what is needed."""
+    """Returns those of `NEEDED_OPTIONS` that the text of ``codex exec --help`` does not list."""
     listed = set(_OPTION.findall(help_text))
     return tuple(name for name in NEEDED_OPTIONS if name not in listed)
 
@@ -66,7 +66,7 @@ def exec_argv(
 
 
 def _wishes(turn: Turn) -> list[tuple[str, str]]:
-    """The settings of a request as those of a config.toml, which win over the user's own."""
+    """Returns the request's settings as pairs of a config.toml key and a TOML value. They override the user's own."""
     values = {
         "model_reasoning_effort": turn.effort,
         "model_reasoning_summary": turn.summary,

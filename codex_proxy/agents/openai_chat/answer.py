@@ -1,7 +1,7 @@
-"""One answer of an upstream, chunk by chunk: what of each chunk is text, reasoning, a refusal or part of a call.
+"""Reads one answer of an upstream, chunk by chunk: text, reasoning, refusals and parts of calls.
 
-In: decoded chunks (`choices[0].delta`), or a whole answer (`choices[0].message`). Out: events of the items that it is
-made of. It does not decide what the end of the answer means; that is the dialect's affair. No shape of a chunk raises.
+In: decoded chunks (`choices[0].delta`), or a whole answer (`choices[0].message`). Out: the events of the answer's
+items. The dialect decides what the end of the answer means. No shape of a chunk raises.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from codex_proxy.core.items import Message, Reasoning, ToolCall
 
 
 class Answer:
-    """The answer to one request. `streams_calls`: calls become items as they come; else they are only collected.
-    `taken_ids`: of earlier calls of the conversation."""
+    """The answer to one request. `streams_calls`: a call becomes an item while its arguments arrive; if False, calls
+    are only collected. `taken_ids`: the ids of earlier calls of the conversation."""
 
     def __init__(
         self, new_id: Callable[[str], str], *, streams_calls: bool, taken_ids: Container[str] = ()
@@ -47,7 +47,7 @@ class Answer:
         """Ids of open items by what they are: `message`, `reasoning`, and calls by their own id."""
 
     def feed(self, chunk: dict[str, Any]) -> list[Event]:
-        """What a chunk adds."""
+        """Reads a chunk. Returns the events that it adds."""
         usage = usage_in(chunk)
         if usage is not None:
             self.usage = usage
@@ -64,7 +64,7 @@ class Answer:
         return out
 
     def close(self) -> list[Event]:
-        """The answer is over: what was held, and the ends of its items."""
+        """Ends the answer. Returns the events for held text and for the ends of all open items."""
         out: list[Event] = []
         self._add_split(self._think.close(), out)
         if self._streams_calls:
@@ -156,7 +156,8 @@ class Answer:
 
 
 def _first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
-    """Only one choice is ever asked for; more of them are not wanted."""
+    """Returns the choice with the index 0 or none; None if the chunk has no such choice. Requests never ask for more
+    than one."""
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and not choice.get("index"):

@@ -33,7 +33,7 @@ class Call:
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What one delta says of a call."""
+    """The call that one delta belongs to, and the arguments that it adds."""
 
     call: Call
     arguments: str
@@ -52,7 +52,7 @@ class ToolCalls:
         self._by_index: dict[int, Call] = {}
 
     def feed(self, delta: Any) -> Piece | None:
-        """One entry of `tool_calls`; None for what is no call at all."""
+        """Adds one entry of `tool_calls`. Returns its call and arguments; None if the entry is no object."""
         if not isinstance(delta, dict):
             return None
         function = delta.get("function")
@@ -87,7 +87,7 @@ class ToolCalls:
         return call
 
     def _known(self, id: str, index: int | None, name: str) -> Call | None:
-        """The call that a delta goes on with; None where it begins one."""
+        """Returns the earlier call that a delta continues; None if the delta begins a new call."""
         if id:
             if id in self._by_id:
                 return self._by_id[id]

@@ -107,10 +107,10 @@ class UpstreamClient:
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def _sent(self, body: bytes, headers: Mapping[str, str]) -> Send:
-        """A function that sends the request and gives the answer's head; it calls its argument once it is connected.
+        """Returns a function that sends the request and returns the answer's head; it calls its argument once it is
+        connected.
 
-        A connection that was kept, and turns out to be dead, is not the upstream's word: the request is sent once
-        more, on a new one.
+        If a reused connection turns out to be closed, the request is sent once more on a new one.
         """
         session, upstream = self._session, self._upstream
         assert session is not None
@@ -158,7 +158,8 @@ class Exchange:
         self.task = self._loop.create_task(self._run())
 
     def finish(self) -> None:
-        """Nobody wants more of the answer. What little is left of it is read, or the connection is closed."""
+        """Stops delivering the answer. Its last bytes are read for at most `DRAIN_SECONDS`, so that the connection
+        can be reused; else it is closed."""
         if not self._over:
             self._over = True
             self._may_read.set()
@@ -166,7 +167,7 @@ class Exchange:
                 self._set_timer(DRAIN_SECONDS)
 
     def pause(self) -> None:
-        """Reads no further: the upstream is held up by its connection."""
+        """Stops reading the answer. The upstream has to wait once the connection's buffers are full."""
         self._may_read.clear()
 
     def resume(self) -> None:
@@ -244,7 +245,7 @@ class Exchange:
         self._check = self._loop.call_at(when, self._look)
 
     def _look(self) -> None:
-        """Gives the read up, where its deadline has passed."""
+        """Cancels the read if its deadline has passed; otherwise checks again at the deadline."""
         self._check = None
         if self._deadline <= self._loop.time():
             self._timer.reschedule(self._deadline)
@@ -282,7 +283,8 @@ def _certificates(upstream: Upstream) -> ssl.SSLContext:
 
 
 def failure_of(error: Exception) -> Failure:
-    """Why there was no answer at all. The error's own words are left out: they name the address."""
+    """Converts the error of a request that got no answer. The error's own text is left out, since it contains the
+    upstream's address."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
         why = "its certificate is not trusted, or TLS fails. Its operator has to check it (PROXY_UPSTREAM_CA_FILE)"
         return Failure(

@@ -117,7 +117,7 @@ class OpenAIChat:
         return NOTHING
 
     def receive(self, messages: Sequence[Message]) -> Step:
-        """What came of the exchange that is under way. What comes behind the end of an answer is left out."""
+        """Reads messages of the current exchange. Those after the end of an answer are ignored."""
         out: list[Event] = []
         self._writes = b""
         for message in messages:
@@ -143,11 +143,11 @@ class OpenAIChat:
         return Step([output], b"" if self._asked else self._ask())
 
     def interrupt(self) -> Step:
-        """Nothing to say: the connection is closed, and the server hears of it so."""
+        """Does nothing: closing the connection is how the upstream learns that the client has left."""
         return NOTHING
 
     def eof(self, ended: Ended) -> Step:
-        """Ends a turn that has not ended; an upstream is no process, so nothing is to be said of one."""
+        """Fails the turn if it has not ended. `ended` is not used: an upstream has no process."""
         return Step([] if self._ended else self._failed(BROKEN_OFF))
 
     # --- one exchange -----------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class OpenAIChat:
         return RawItem("function_call_output", encoded(item))
 
     def _ask(self) -> bytes:
-        """The body of the next request."""
+        """Starts the next answer, and returns the body of its request."""
         taken = self._conversation.call_ids
         self._answer = Answer(self._new_id, streams_calls=self._streams_calls, taken_ids=taken)
         self._reader = self._error = None
@@ -190,7 +190,7 @@ class OpenAIChat:
                 out += self._failed(FAULTS[event.kind])
 
     def _end(self, end: End, out: list[Event]) -> None:
-        """The exchange is over."""
+        """Handles the end of the exchange: the answer is complete, refused by the upstream, or broken off."""
         if self._error is not None:
             self._refused_by_upstream(self._error, b"".join(self._error_body), out)
             return
@@ -215,7 +215,7 @@ class OpenAIChat:
     # --- the end of an answer -----------------------------------------------------------------------
 
     def _complete(self, answer: Answer, out: list[Event]) -> None:
-        """The answer is whole, or cut where the model had to stop."""
+        """Handles an answer with a finish reason: adds its message and calls to the conversation and to `out`."""
         self._answer = None
         out += answer.close()
         if answer.finish == "error":
@@ -240,8 +240,8 @@ class OpenAIChat:
             out.append(TurnEnded(Stop.TOOL_CALLS if calls else stop, "provider"))
 
     def _hold(self, calls: Sequence[Call], out: list[Event]) -> None:
-        """The calls of a step: the model's items, then those that wait for an output. Of a call that cannot be made
-        the model is told at once."""
+        """Adds a step's calls: first their raw items, then the requests for outputs. A call that cannot be made gets
+        an error as its output at once."""
         asks: list[Event] = []
         for call in calls:
             kind: Literal["function", "custom"] = "custom" if call.name in self._custom else "function"
@@ -265,7 +265,8 @@ class OpenAIChat:
             self._writes = self._ask()
 
     def _wrong_with(self, ask: ToolCallRequested) -> tuple[str, str] | None:
-        """Why a call cannot be made: the code of a notice, and what the model is told. None where it can."""
+        """Returns why a call cannot be made: the code of a notice, and the error text for the model. None if it can
+        be made."""
         if all(tool.name != ask.name for tool in self._turn.tools):
             return (
                 "unoffered_call",

@@ -14,7 +14,7 @@ from codex_proxy.core.faults import Failure
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The answer has begun."""
+    """The head of the upstream's HTTP answer."""
 
     status: int
     headers: Mapping[str, str] = {}
@@ -22,7 +22,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """The exchange is over; nothing more of it comes. Also the only message, where there was no answer at all."""
+    """The end of the exchange, always the last message; the only one if the upstream sent no answer."""
 
     failure: Failure | None = None
     """Why the answer did not reach its end (no connection, cut off, too slow); None where HTTP says that it did."""

@@ -1,4 +1,4 @@
-"""The dialect of a request of Chat Completions that goes to a server of the same as it came.
+"""The dialect of a Chat Completions request that is forwarded, almost unchanged, to a server with the same API.
 
 In: `Head`, bytes and `End` of the exchange. Out: the request's body; then the answer's bytes as they are
 (`ForwardedBytes`), its usage, and how it ended. Here, too, only a finish reason or `[DONE]` is the end of an answer.
@@ -79,7 +79,7 @@ class Forwarding:
         return NOTHING
 
     def receive(self, messages: Sequence[Message]) -> Step:
-        """What came of the exchange. What comes behind the end of the answer is left out."""
+        """Reads messages of the exchange. Those after the end of the answer are ignored."""
         out: list[Event] = []
         writes = b""
         for message in messages:
@@ -98,15 +98,15 @@ class Forwarding:
         return Step(out, writes, close_stdin=self._ended)
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
-        """Nothing is asked for in such a turn."""
+        """Does nothing: a forwarded turn requests no outputs or decisions."""
         return NOTHING
 
     def interrupt(self) -> Step:
-        """Nothing to say: the connection is closed, and the server hears of it so."""
+        """Does nothing: closing the connection is how the upstream learns that the client has left."""
         return NOTHING
 
     def eof(self, ended: Ended) -> Step:
-        """Ends a turn that has not ended; an upstream is no process, so nothing is to be said of one."""
+        """Fails the turn if it has not ended. `ended` is not used: an upstream has no process."""
         out: list[Event] = []
         if not self._ended:
             self._fail(BROKEN_OFF, out)
@@ -145,7 +145,9 @@ class Forwarding:
         return b""
 
     def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> bytes:
-        """An answer with an error's status. Usage that only this server wanted is not asked for from then on."""
+        """Handles an answer with an error status. Returns the body of a second request without the usage option, if
+        the upstream refused that option and only this server had added it; otherwise fails the turn and returns no
+        bytes."""
         ours = self._request.stream and _USAGE not in self._request.fields and _USAGE not in self._refused
         if ours and head.status in _REFUSING and _USAGE.encode() in body:
             self._refused.add(_USAGE)

@@ -75,11 +75,11 @@ class Passage:
 
     @property
     def over(self) -> bool:
-        """Nothing more is passed on."""
+        """Whether the answer has ended or failed, so that nothing more is passed on."""
         return self.done or self.fault is not None
 
     def feed(self, chunk: bytes) -> bytes:
-        """What may be passed on now."""
+        """Takes bytes of the body. Returns the bytes to send to the client now."""
         if self.over or not chunk:
             return b""
         if self._is_json is None and not self._recognise(chunk):
@@ -96,7 +96,7 @@ class Passage:
         return b"".join(self._observed(block))
 
     def close(self) -> bytes:
-        """What may be passed on at the end of the body."""
+        """Ends the body. Returns the last bytes to send to the client."""
         rest = b"".join(self._parts)
         self._parts.clear()
         if self.over or not rest.strip(_SPACE):
@@ -152,7 +152,7 @@ class Passage:
         return count
 
     def _block(self, chunk: bytes) -> bytes:
-        """The events that are complete with this chunk."""
+        """Returns the events that are complete with this chunk, and keeps the rest; empty if none is complete."""
         end = 0 if self._is_json else _end_of_events(b"".join(self._parts[-2:])[-2:], chunk)
         if end > 0:
             block = b"".join((*self._parts, chunk[:end]))
@@ -223,7 +223,8 @@ class Passage:
             self._held = None
 
     def _changed(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
-        """Takes note of a chunk. None where it may pass as it is; else what passes in its place, perhaps nothing."""
+        """Notes a chunk's usage, finish reason and the like. Returns None to pass the chunk on unchanged; else its
+        replacement, which is empty if nothing is to be passed on."""
         self._note(chunk)
         choices = chunk.get("choices")
         if choices:
@@ -245,7 +246,7 @@ class Passage:
             self.fault = StreamEvent("too_long")
 
     def _folded(self) -> bytes:
-        """The whole answer that a stream adds up to."""
+        """Returns the JSON body of the whole answer that the stream's chunks make."""
         answer = whole_of(self._chunks)
         if self._model_shown is not None:
             answer["model"] = self._model_shown
@@ -264,7 +265,8 @@ class Passage:
     # --- one JSON object --------------------------------------------------------------------------------
 
     def _object(self, body: bytes) -> bytes:
-        """A whole answer, as it was asked for."""
+        """Converts a JSON body to what the client asked for: events, or the same body with the name that the client
+        knows the model by. Empty, with `fault` set, if it is no answer."""
         event = decoded_event(body.strip(_SPACE), "chunk")
         if event.kind == "chunk" and is_error(event.value):
             event = StreamEvent("error", event.value)

@@ -15,14 +15,14 @@ CLOSE: Final = "</think>"
 
 
 class Split(msgspec.Struct, frozen=True, gc=False):
-    """What a piece of the text adds."""
+    """A piece of a model's text, split into reasoning and answer."""
 
     reasoning: str = ""
     text: str = ""
 
 
 class ThinkTags:
-    """The text of one answer. `plain` once every further piece is answer as it is."""
+    """Splits the text of one answer. `plain` is True once all further text belongs to the answer."""
 
     def __init__(self) -> None:
         self.plain = False
@@ -33,7 +33,7 @@ class ThinkTags:
         """What may be part of a tag, or is space that belongs to the answer only if no tag follows."""
 
     def feed(self, piece: str) -> Split:
-        """What the piece adds; what may be half a tag is held until the next."""
+        """Splits the next piece of the text. What may be the first part of a tag is held until the next piece."""
         if self.plain:
             return Split(text=piece)
         self._held += piece
@@ -52,14 +52,14 @@ class ThinkTags:
         return Split(reasoning, self._all_plain() if self._held else "")
 
     def close(self) -> Split:
-        """The text is over: what was held."""
+        """Ends the text. Returns what was held."""
         held, self._held = self._held, ""
         if self._inside:
             return Split(held)
         return Split(text="" if self._after else held)
 
     def _reasoning(self) -> str:
-        """What is sure to be reasoning of what is held."""
+        """Returns the held text up to the closing tag. Without that tag it keeps what may be the tag's first part."""
         said, tag, rest = self._held.partition(CLOSE)
         if tag:
             self._inside, self._after, self._held = False, True, rest

@@ -32,7 +32,7 @@ class HttpTransport:
         self._exchanges.append(self._client.post(writes, self._headers, self._deliver))
 
     def close_stdin(self) -> None:
-        """Nothing more is wanted of the answer that is being read."""
+        """Stops reading the current answer."""
         if self._exchanges:
             self._exchanges[-1].finish()
 

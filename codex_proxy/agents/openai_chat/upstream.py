@@ -95,7 +95,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no answer may tell."""
+        """The texts that must not appear in any message to a client: key, address, host, and values of headers."""
         values = (value for value in self.headers.values() if len(value) >= _SHORTEST_SECRET)
         return tuple(each for each in (self.key, self.url, self.host, *values) if each)
 

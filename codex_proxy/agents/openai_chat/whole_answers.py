@@ -1,6 +1,7 @@
-"""A whole answer of Chat Completions as the chunks of a stream, and chunks as a whole answer.
+"""Converts a whole answer of Chat Completions to the chunks of a stream, and chunks to a whole answer.
 
-For servers that answer in the other way than they were asked to. Fields of their own are kept. No shape raises.
+It is used when a server streams although it was asked not to, or the other way round. Fields that only this server
+sends are kept. No input raises.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 
 def chunks_of(answer: dict[str, Any], *, tells_usage: bool) -> Iterator[dict[str, Any]]:
-    """The chunks of a whole answer: one with all that it says, then its usage where that was asked for."""
+    """Yields the chunks of a whole answer: one with all choices and, if `tells_usage`, one with the usage."""
     head = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
     head["object"] = "chat.completion.chunk"
     choices = answer.get("choices")

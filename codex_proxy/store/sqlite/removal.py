@@ -103,8 +103,12 @@ def _frames(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
 def _items(
     connection: sqlite3.Connection, table: str, key: tuple[str, ...], row: int, budget: Budget
 ) -> bool:
-    """Takes items off the list that `row` holds, and removes those that nothing else holds. True where the list is
-    empty."""
+    """Removes rows of `table` that belong to the response or conversation `row`, and the items that nothing else
+    uses, until the budget is spent.
+
+    `key`: the table's key columns, that of `row` first. Returns True if no row is left, False if the budget was
+    spent.
+    """
     columns, same = ", ".join(key), " AND ".join(f"{name} = ?" for name in key)
     found = connection.execute(
         f"SELECT item, length(json) + length(raw), {columns} FROM {table} JOIN items ON items.seq = item"

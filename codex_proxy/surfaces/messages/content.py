@@ -34,7 +34,7 @@ _SEPARATOR: Final = "\n\n"
 
 
 def frame(type: str, fields: dict[str, Any]) -> bytes:
-    """One event of a stream."""
+    """Returns one server-sent event of this type, with these fields beside `type` in its data."""
     return b"event: %b\ndata: %b\n\n" % (type.encode(), json_bytes({"type": type, **fields}))
 
 
@@ -100,7 +100,8 @@ class WholeBlock:
 
     @property
     def text(self) -> bytes:
-        """What of it counts as the model's words, as a JSON string."""
+        """The JSON text of its input, as a JSON string, for counting the model's output; an empty string if there is
+        none."""
         return json_text(self._input or "")
 
     def whole(self) -> dict[str, Any]:
@@ -133,7 +134,8 @@ def _stop(index: int) -> bytes:
 
 
 class Speech:
-    """An item of the agent's that is told in a block of its own, at once or when those before it are over."""
+    """An item of the agent that gets a content block of its own. It is sent at once, or kept until earlier blocks are
+    closed."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

@@ -80,8 +80,8 @@ def forbids_retry(failure: Failure) -> bool:
 
 
 def error_body(failure: Failure, request_id: str) -> bytes:
-    """`{"type": "error", "error": {type, message}, "request_id"}`. The shape has no place for the field at fault, so
-    the message begins with it where it does not name it."""
+    """Returns the JSON body `{"type": "error", "error": {type, message}, "request_id"}`. Anthropic's errors have no
+    member for the field at fault: its name is put before a message that does not contain it."""
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"

@@ -113,7 +113,8 @@ class _History:
         self._user(message.content, place, newest=newest)
 
     def settle(self) -> None:
-        """The calls of the last answer are over: one without a result gets one that says so."""
+        """Ends the last answer's calls: adds the result of each, or a text that there is none, then what else was
+        said beside them."""
         for call_id in self._calls:
             missing = HistoryOutput(call_id, (TextPart(NO_RESULT),))
             self.items.append(self._outputs.get(call_id, missing))
@@ -121,7 +122,7 @@ class _History:
         self._calls, self._outputs, self._beside = {}, {}, []
 
     def _say(self, item: HistoryItem) -> None:
-        """Adds what is said beside results: behind the last of them."""
+        """Adds an item; while calls wait for results, behind the last result."""
         (self._beside if self._calls else self.items).append(item)
 
     # --- what the user said -----------------------------------------------------------------------
@@ -140,7 +141,8 @@ class _History:
             self._say(HistoryMessage("user", tuple(said)))
 
     def _result(self, block: dict[str, Any], place: str, *, newest: bool) -> Iterator[Part]:
-        """Keeps the result of a call that waits for it; that of any other is what the user says."""
+        """Keeps the result of a call that waits for one. Yields the parts of any other result, as text of the
+        user."""
         call_id = block.get("tool_use_id")
         parts = tuple(self._reader.parts(block.get("content"), f"{place}.content", newest=newest))
         if block.get("is_error") is True:
@@ -206,7 +208,7 @@ class _History:
 
 
 def _past_call(block: dict[str, Any]) -> HistoryCall | None:
-    """The call of a `tool_use` block; None for one that nobody could answer."""
+    """Converts a `tool_use` block. Returns None if it has no id or no name, so that no result could refer to it."""
     call_id, name = block.get("id"), block.get("name")
     if not (isinstance(call_id, str) and call_id and isinstance(name, str) and name):
         return None

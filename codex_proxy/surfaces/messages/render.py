@@ -188,7 +188,7 @@ class MessagesRenderer:
         out.append(frame("message_stop", {}))
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
-        """Sets the reason why the answer ends. One that only the provider knows is an end like any."""
+        """Sets the stop reason of the answer. A reason that Anthropic's API does not have becomes an ordinary end."""
         reason = _STOP_REASONS.get(stop, "end_turn")
         if reason == "end_turn" and sequence is not None:
             reason, self._stop_sequence = "stop_sequence", sequence
@@ -234,7 +234,7 @@ class MessagesRenderer:
         block.open(out)
 
     def _close(self, speech: Speech, out: list[bytes]) -> None:
-        """The speech is over: the word goes to those that wait, in order."""
+        """Closes the block of a finished item, then opens the blocks that wait, in order."""
         speech.over = True
         if speech is not self._speaker:
             return

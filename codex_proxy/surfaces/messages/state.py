@@ -1,12 +1,14 @@
-"""What a model has to see again of an answer and a client cannot show: in one `redacted_thinking` block, and back.
+"""Packs the model's raw items of an answer (such as encrypted reasoning) into the `data` of a `redacted_thinking`
+block, and unpacks them from later requests.
 
-In: a turn's raw items (JSON of Responses items) and the identity of whoever made them. Out: the block's `data`, a text
-that is opaque to clients and that they send back as it is; and from that, which items stand where among the texts and
-calls of that answer. Nothing here raises: state of another agent or model, of an unknown version or damaged is none.
+In: a turn's raw items (JSON of Responses items) and the identity of the agent and model that made them. Out: the
+block's `data`, an opaque text that clients send back unchanged; and from that, the order of the items among the texts
+and calls of the answer. Nothing here raises: state that is damaged, of an unknown version, or of another agent or
+model counts as none.
 
 The text is base64 of a version byte, a digest of the identity, and zlib of a JSON array. Its elements are items, or
-marks for what the client has itself: 0 for a message, a call's id for a call. It is no secret and not signed: what it
-can say, its client can say in a request, too.
+marks for what the client has itself: 0 for a message, a call's id for a call. It is neither secret nor signed: a
+client can put the same into any request.
 """
 
 from __future__ import annotations

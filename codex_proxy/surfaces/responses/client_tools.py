@@ -34,7 +34,7 @@ _listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(list[wire.AnyTool])
 
 
 class GivenTool(NamedTuple):
-    """A tool as it is offered, and the path of its name in the request."""
+    """A tool as it is offered to the model; `param` is the path of its name in the request, for error messages."""
 
     tool: Tool
     param: str

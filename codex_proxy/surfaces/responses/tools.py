@@ -259,6 +259,8 @@ def _shown_choice(choice: wire.ToolChoice | None) -> Any:
 
 
 def _dumped(value: Wire, hidden: set[str] | None = None) -> dict[str, Any]:
-    """Returns the value as it was given. Pydantic's warnings about unions are off, since their tags exist only while
-    parsing."""
+    """Returns a validated value as a dict, without the fields in `hidden` and without those that are None.
+
+    Pydantic's warnings about unions are off, since their tags exist only while parsing.
+    """
     return value.model_dump(exclude=hidden, exclude_none=True, warnings=False)
