@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
+from codex_proxy.agents.acp.presets import PRESETS
 from codex_proxy.agents.base import Capability
 from codex_proxy.agents.codex_app_server.contract import Feature
 from codex_proxy.agents.registry import specs
@@ -77,3 +78,14 @@ def test_every_feature_that_can_be_off_is_on_the_page() -> None:
     further = [name for alternative in get_args(Feature) for name in get_args(alternative)]
     listed = {row[0].strip("`") for row in rows("## Releases")}
     assert listed - {"a capability of the table below"} == set(further) - set(get_args(Capability))
+
+
+def test_the_table_of_programs_that_speak_acp_is_what_their_presets_say() -> None:
+    found = {row[0].strip("`"): row[1:] for row in rows("### The programs")}
+    assert list(found) == list(PRESETS)
+    for name, preset in PRESETS.items():
+        package, mode, usage, together = found[name]
+        assert package == f"`{preset.package}` {preset.tested}"
+        assert mode.startswith(f"`{preset.read_only[0].rpartition('#')[2]}`")
+        assert usage == f"`{preset.usage}`"
+        assert together == ("no" if preset.one_call_at_a_time else "yes")
