@@ -18,6 +18,7 @@ VIRTUAL = "tests.runs.virtual"
 PROGRAMS = {
     "waiting.py": "the wait itself",
     "mcp/program.py": "an MCP server, a process of its own, which knows no event of the test's",
+    "real/scripted_apis.py": "`delay` of a step: a model that is slow on purpose",
     "real/model_server.py": "`delay=` of a scenario: a provider that is slow on purpose",
 }
 """Where a sleep is meant."""

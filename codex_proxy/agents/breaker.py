@@ -29,9 +29,9 @@ class Breaker:
         """The state at a time."""
         if self._opened_at is None:
             return "closed"
-        return "open" if self.wait(now) > 0 else "half-open"
+        return "open" if self.seconds_left(now) > 0 else "half-open"
 
-    def wait(self, now: float) -> float:
+    def seconds_left(self, now: float) -> float:
         """Seconds until an attempt may be made."""
         return 0.0 if self._opened_at is None else max(0.0, self._opened_at + self._seconds - now)
 
@@ -40,7 +40,7 @@ class Breaker:
         report."""
         if self._opened_at is None:
             return True
-        if self._probing or self.wait(now) > 0:
+        if self._probing or self.seconds_left(now) > 0:
             return False
         self._probing = True
         return True

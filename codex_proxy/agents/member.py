@@ -258,5 +258,5 @@ class Member:
             kind=FaultKind.UNAVAILABLE,
             message=f"The model server '{self.name}' has failed several times in a row, and is not asked for a moment. "
             "Try again later.",
-            retry_after=max(1.0, self.breaker.wait(self._clock.monotonic())),
+            retry_after=max(1.0, self.breaker.seconds_left(self._clock.monotonic())),
         )

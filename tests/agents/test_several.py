@@ -246,7 +246,7 @@ def test_a_breaker_opens_after_its_failures_in_a_row_and_lets_one_try_after_its_
     for now in (2.0, 3.0, 4.0):
         assert breaker.admits(now)
         breaker.failed(now)
-    assert (breaker.state(4.0), breaker.admits(13.9), breaker.wait(13.0)) == ("open", False, 1.0)
+    assert (breaker.state(4.0), breaker.admits(13.9), breaker.seconds_left(13.0)) == ("open", False, 1.0)
     assert breaker.state(14.0) == "half-open"
     assert [breaker.admits(14.0), breaker.admits(14.0)] == [True, False]
     breaker.gave_up()  # its client left: the next one tries

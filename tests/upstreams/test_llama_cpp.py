@@ -47,7 +47,7 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
     finally:
         process.stdin.close()
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await process.wait()
         except TimeoutError:
             process.kill()
