@@ -61,7 +61,7 @@ class UpstreamTable(BaseModel):
     )
     url: str | None = Field(None, description="its address; `/v1` is meant where it has no path")
     wire: Literal["chat", "responses"] = Field(
-        "chat", description="the API that it speaks; one that this version has no agent for is refused"
+        "chat", description="the API that it speaks: Chat Completions or Responses"
     )
     key_env: str | None = Field(None, description="the variable that has the key that it is sent")
     key_file: Path | None = Field(None, description="the file that holds that key")

@@ -133,8 +133,6 @@ def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> NamedAg
 
 def _of_upstream_table(settings: Settings, name: str, table: UpstreamTable) -> NamedAgent:
     kind = WIRES[table.wire]
-    if kind not in registry.BUILT_IN:
-        raise NoAgentError(f"[upstreams.{name}]: the wire {table.wire} is not served by this version.")
     preset = _preset_of(table)
     if table.url is None and preset is None:
         raise NoAgentError(f"[upstreams.{name}] needs the address of a server (url), or a preset.")

@@ -235,6 +235,9 @@ class Names:
                 return found
         if name in self._models:
             return Resolved(self._models[name])
+        # An upstream may be another such server, which lists these names too: here they stay this server's own.
+        if name in self._builtin and name not in self._agents:
+            return Resolved(self.default, self._builtin[name])
         short = self._short.get(name, ())
         if len(short) > 1:
             named = ", ".join(f"'{each}'" for each in short)
@@ -245,11 +248,7 @@ class Names:
             )
         if short:
             return Resolved(short[0])
-        if name in self._agents:
-            return Resolved(self._agents[name])
-        if name in self._builtin:
-            return Resolved(self.default, self._builtin[name])
-        return None
+        return Resolved(self._agents[name]) if name in self._agents else None
 
 
 class ServiceTier(msgspec.Struct, frozen=True):

@@ -31,6 +31,7 @@ from tests.http_responses.test_websocket import answer_to, error_of, open_socket
 from tests.upstreams.cases import CASES
 from tests.upstreams.serving import Upstream, proxy_before, raw_upstream, upstream
 from tests.upstreams.test_connections import HI, OK, ROLE, said, sending, silent
+from tests.upstreams.test_responses_upstream import answered, message
 from tests.waiting import eventually
 
 NOWHERE = {"url": "http://127.0.0.1:1/v1", "retries": 0}
@@ -102,6 +103,21 @@ async def test_the_official_sdk_lists_and_asks_every_model(a: Upstream, b: Upstr
             assert chat.parse().choices[0].message.content == "Hello."
 
 
+async def test_upstreams_of_both_wires_serve_side_by_side(a: Upstream, b: Upstream, tmp_path: Path) -> None:
+    b.models = [{"id": "thinker"}]
+    b.script = [answered(message("Hm."))]
+    tables = {"a": {"url": a.url}, "b": {"url": b.url, "wire": "responses"}}
+    async with several(tmp_path, upstreams=tables) as proxy:
+        for model, server, field, text in (
+            ("a/small", a, "messages", "Hello."),
+            ("b/thinker", b, "input", "Hm."),
+        ):
+            answer = await proxy.ask(ask(model))
+            assert answer.body["choices"][0]["message"]["content"] == text
+            assert field in server.asked[-1].body
+            assert answer.headers["x-codex-upstream"] == model[0]
+
+
 # --- names ------------------------------------------------------------------------------------------
 
 
@@ -113,6 +129,17 @@ async def test_a_name_that_two_have_is_refused_with_both(a: Upstream, b: Upstrea
             assert answer.error["param"] == "model"
             assert "'a/small', 'b/small'" in answer.error["message"]
         assert a.asked == b.asked == []
+
+
+async def test_the_names_of_the_default_stay_where_an_upstream_has_them_too(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    b.models = [{"id": "codex-5"}]
+    async with several(tmp_path, upstreams={"a": {"url": a.url}, "b": {"url": b.url}}) as proxy:
+        for name, server in (("codex-5", a), ("codex-5-high", a), ("b/codex-5", b)):
+            assert (await proxy.ask(ask(name))).status == 200
+            assert len(server.asked) > 0
+        assert (len(a.asked), len(b.asked)) == (2, 1)
 
 
 async def test_an_unknown_name_is_told_what_is_like_it(a: Upstream, b: Upstream, tmp_path: Path) -> None:
