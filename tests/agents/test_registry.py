@@ -180,5 +180,7 @@ def test_a_start_imports_the_agent_that_serves_and_no_other(folder: Path, agent:
     of_agents = {line.partition(":")[0]: name for name, line in BUILT_IN.items()}
     assert [name for module, name in of_agents.items() if module in imported] == [agent]
     parts = {name for name in imported if name.startswith("codex_proxy.agents.codex") and name.count(".") > 2}
-    # What `protected_paths` asks for the binary is there for every agent; the rest comes when the agent is made.
-    assert {name for name in parts if not name.endswith(".spec")} <= {"codex_proxy.agents.codex.program"}
+    # What `protected_paths` asks for the binary is there for every agent, with the table of tested releases that it
+    # reads; the rest comes when the agent is made.
+    always = {"codex_proxy.agents.codex.program", "codex_proxy.agents.codex.tested"}
+    assert {name for name in parts if not name.endswith(".spec")} <= always
