@@ -23,6 +23,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import ImagePart
 from codex_proxy.core.media import decode_base64
 from codex_proxy.core.turn import Turn
+from codex_proxy.files.private import replacing
 from codex_proxy.process.child import Command
 
 ENDINGS: Mapping[str, str] = {
@@ -118,10 +119,12 @@ def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles
         head, _, data = image.url.partition(",")
         media_type = head.removeprefix("data:").partition(";")[0]
         path = folder / f"image-{number}{ENDINGS.get(media_type, '')}"
-        path.write_bytes(decode_base64(data))
+        with replacing(path) as file:
+            file.write(decode_base64(data))
         paths.append(str(path))
     if turn.output_schema is None:
         return TurnFiles(tuple(paths))
     schema = folder / "schema.json"
-    schema.write_bytes(bytes(turn.output_schema))
+    with replacing(schema) as file:
+        file.write(bytes(turn.output_schema))
     return TurnFiles(tuple(paths), str(schema))
