@@ -1,1 +1,1 @@
-"""Values and rules of a turn: imports nothing of ours, does no IO."""
+"""The values and rules of a turn. This package imports no other package of the project and does no IO."""

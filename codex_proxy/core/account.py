@@ -1,7 +1,7 @@
-"""What an agent lists of its models and tells of its account's limits, and what that adds to a fault.
+"""The models that an agent lists, the limits of its account, and the details that both add to a failure.
 
-Clients recognise a context that is too long by OpenAI's words, and then leave something out or summarise; so the
-message of such a fault has those words, whatever the agent's.
+Clients recognise a context that is too long by OpenAI's wording, and then leave something out or summarise. So the
+message of such a failure has that wording, whatever the agent wrote.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     is_default: bool = False
     owned_by: str = "codex"
     agent: str = ""
-    """Of several agents the one whose it is; its name begins the `id`. Empty where one serves alone."""
+    """The name of the agent that has this model, which `id` begins with. Empty where the server has a single agent."""
     service_tiers: tuple[str, ...] = ()
-    """What it may be served in, beside `default`, by OpenAI's names."""
+    """The service tiers that the model supports beside `default`, by OpenAI's names."""
     default_tier: str = "default"
-    """What it is served in where a request names none."""
+    """The service tier of requests that name none."""
     hidden: bool = False
-    """Not in our lists, though its name is accepted."""
+    """Whether the model is left out of this server's model lists. Requests may name it all the same."""
     native: bytes = b""
-    """The agent's own entry for it, JSON, which only Codex as a client reads; empty where there is none."""
+    """The agent's own JSON entry for the model, which is sent to Codex when Codex is the client; empty where there is
+    none."""
 
 
 WindowName: TypeAlias = Literal["primary", "secondary"]
 
 
 class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """One window of a limit: how much of it is used, and when it begins anew."""
+    """One time window of a limit: how much of it is used, and when it is reset."""
 
     name: WindowName
     used_percent: float
     seconds: int | None = None
     resets_at: int | None = None
-    """Seconds since 1970."""
+    """When the window is reset, in seconds since 1970."""
     resets_in: float | None = None
-    """Seconds from the time of the report, which older agents give instead of `resets_at`."""
+    """The seconds from the report to the reset. Older agents report this instead of `resets_at`."""
 
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
     plan: str | None = None
     windows: tuple[LimitWindow, ...] = ()
     reached: str | None = None
-    """Which limit is reached, in the agent's word; None where none is."""
+    """The agent's name of the limit that is reached; None where none is."""
 
 
 _OPENAIS_WORDS: Final = "This model's maximum context length is"
@@ -69,8 +70,8 @@ _TOO_LONG: Final = "The input exceeds the context window of this model (context_
 
 
 def with_context_length(failure: Failure, model: str, models: Sequence[AgentModel]) -> Failure:
-    """Adds the model's context window to a failure of a context that is too long, where `models` has it; else returns
-    the failure as it is. An empty `model` is the default one."""
+    """Returns the failure with the model's context window added to its message, if the failure is a context that is
+    too long and `models` has the window; else returns the failure as it is. An empty `model` is the default one."""
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED or failure.message.startswith(_OPENAIS_WORDS):
         return failure
     meant = (each for each in models if (each.id == model if model else each.is_default))
@@ -81,8 +82,8 @@ def with_context_length(failure: Failure, model: str, models: Sequence[AgentMode
 
 
 def with_reset(failure: Failure, limits: Sequence[AccountLimits], *, told_at: float, now: float) -> Failure:
-    """Adds the seconds until the reset to a failure of a usage limit that is reached. `told_at`, when the limits were
-    reported, and `now` are seconds since 1970."""
+    """Returns a failure of a usage limit with the seconds until that limit is reset; any other failure as it is.
+    `told_at` is when the limits were reported; it and `now` are in seconds since 1970."""
     if failure.kind is not FaultKind.USAGE_LIMIT_REACHED or failure.retry_after is not None:
         return failure
     resets = {
@@ -100,7 +101,8 @@ def with_reset(failure: Failure, limits: Sequence[AccountLimits], *, told_at: fl
 
 
 def resets_at(window: LimitWindow, told_at: float) -> int | None:
-    """Returns when the window starts again, in seconds since 1970; None where the agent did not report it."""
+    """Returns when the window is reset, in seconds since 1970; None where the agent did not report it. `told_at` is
+    when the limits were reported."""
     if window.resets_at is None and window.resets_in is not None:
         return int(told_at + window.resets_in)
     return window.resets_at

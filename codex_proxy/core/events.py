@@ -17,7 +17,7 @@ from codex_proxy.core.items import Item, ItemStatus
 
 
 class Stop(StrEnum):
-    """Why a turn ended. A provider's value that does not exist yet travels as a plain `str`."""
+    """Why a turn ended. A reason of a provider's that has no member here is passed on as a plain `str`."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -49,7 +49,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         )
 
     def __sub__(self, other: Usage) -> Usage:
-        """The difference to an earlier usage."""
+        """Returns the tokens that were added since an earlier usage."""
         return Usage(
             self.input - other.input,
             self.cached - other.cached,
@@ -59,7 +59,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Spending(msgspec.Struct, frozen=True):
-    """What a turn has cost, reported by the agent or estimated. Nothing where the agent said nothing."""
+    """What a turn has cost, as the agent reported it or as an estimate. Zero where neither is known."""
 
     tokens: Usage = Usage()
     estimated: bool = False
@@ -82,9 +82,10 @@ class TurnEnded(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     choice_stops: dict[int, str] | None = None
     cut: bool = False
-    """The server ended the turn by a limit while the agent was writing, so the agent does not report what it cost."""
+    """Whether the server ended the turn by a limit while the agent was writing. The agent then does not report what
+    the turn cost."""
     stop_sequence: str | None = None
-    """The client's stop sequence that ended it."""
+    """The client's stop sequence that ended the turn; None where none did."""
 
 
 class ItemStarted(msgspec.Struct, frozen=True, gc=False):
@@ -107,7 +108,8 @@ class RefusalDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
-    """`part` counts the summary parts (or raw contents) of one reasoning item from 0."""
+    """A piece of the text of a reasoning item. `part` is the index of the summary part (or raw content) within the
+    item, from 0."""
 
     id: str
     text: str
@@ -116,21 +118,21 @@ class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ArgumentsDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of a call's argument text (for a custom tool: of its input)."""
+    """A piece of the argument text of a call (of a custom tool: of its input)."""
 
     id: str
     text: str
 
 
 class OutputDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of what the agent's own command printed."""
+    """A piece of what a command that the agent ran has printed."""
 
     id: str
     text: str
 
 
 class FullText(msgspec.Struct, frozen=True, gc=False):
-    """The whole text of a message, as the child gives it at the end."""
+    """The whole text of a message, which the agent sends at the end of the message."""
 
     id: str
     text: str
@@ -149,28 +151,29 @@ class FullArguments(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepCompleted(msgspec.Struct, frozen=True, gc=False):
-    """One call of the model is over: no further item of this step comes. `usage` where it was reported."""
+    """One call of the model has ended: no further item of this step follows. `usage` is its tokens, where the agent
+    reported them."""
 
     usage: Usage | None = None
 
 
 class UsageReported(msgspec.Struct, frozen=True, gc=False):
-    """Tokens of *this turn so far* (a total, not an increment), and who told us."""
+    """The tokens of *this turn so far* (a total, not an increment), and where the figure comes from."""
 
     usage: Usage
     trigger: Trigger = "token_count"
 
 
 class Retrying(msgspec.Struct, frozen=True, gc=False):
-    """The agent repeats its call of the model: everything of this step comes again."""
+    """The agent repeats its call of the model: it sends all events of this step again."""
 
     message: str
     http_status: int | None = None
 
 
 class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
-    """The child waits for the output of a call (`answer(ask_id, ...)`). All of a step's come before its
-    `StepCompleted`. `name` is the client's; `arguments` the model's exact text."""
+    """The agent waits for the output of a call (`answer(ask_id, ...)`). All requests of a step come before its
+    `StepCompleted`. `name` is the client's name of the tool; `arguments` is the model's exact text."""
 
     ask_id: str
     call_id: str
@@ -181,7 +184,7 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
 
 
 class ApprovalRequested(msgspec.Struct, frozen=True, gc=False):
-    """The child waits for a decision on what it wants to do. `text` is one line for a person."""
+    """The agent waits for permission to do something. `text` describes that in one line for a person."""
 
     ask_id: str
     kind: Literal["command", "file_change", "permission", "mcp"]
@@ -198,14 +201,14 @@ class RequestClosed(msgspec.Struct, frozen=True, gc=False):
 
 
 class RawItem(msgspec.Struct, frozen=True, gc=False):
-    """An output item as the model gave it: what the model needs to see again in the next step."""
+    """An output item exactly as the model gave it. It has to be sent back to the model in the next step."""
 
     type: str
     json: bytes
 
 
 class AccountLimitsReported(msgspec.Struct, frozen=True, gc=False):
-    """The agent's own limits, as it reports them (JSON of its own shape)."""
+    """The limits of the agent's account, as JSON in the agent's own format."""
 
     json: bytes
 
@@ -219,7 +222,8 @@ class ForwardedBytes(msgspec.Struct, frozen=True, gc=False):
 
 
 class ServedBy(msgspec.Struct, frozen=True, gc=False):
-    """The upstream whose answer this is, by its name, and how many requests it took, those to others among them."""
+    """The name of the upstream that gave this answer, and how many requests were made for it, those to other
+    upstreams included."""
 
     upstream: str
     attempts: int = 1
@@ -262,4 +266,5 @@ Event: TypeAlias = (
 VISIBLE: frozenset[type] = frozenset(
     {TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, ItemStarted, TurnEnded, ForwardedBytes}
 )
-"""What makes an answer begin: until one of these a fault can still be a plain HTTP status."""
+"""The events that begin an answer. Before the first of them a failure can still be answered with an HTTP error
+status."""

@@ -1,7 +1,7 @@
-"""What can go wrong, as values: who is at fault, and what a person can do about it.
+"""What can go wrong, as values: the kind of fault, and what a person can do about it.
 
-A `Failure` travels inside the log (`TurnEnded.failure`); a `Fault` is the exception that carries one
-before a turn exists. Neither knows HTTP: `surfaces/errors.py` maps a kind to status, type and code.
+A `Failure` is the value that ends a turn (`TurnEnded.failure`). A `Fault` is the exception that carries one before a
+turn exists. Neither knows HTTP: `surfaces/errors.py` maps a kind to status, type and code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class FaultKind(StrEnum):
-    """Every kind of fault. The wire's error codes are derived from it by one table."""
+    """Every kind of fault. One table derives the error codes of the APIs from it."""
 
     # The client's.
     INVALID_REQUEST = "invalid_request"
@@ -59,36 +59,36 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     kind: FaultKind
     message: str
     code: str | None = None
-    """The provider's own code where it gave one (`invalid_prompt`); else the table's."""
+    """The provider's own error code (`invalid_prompt`); None: the table's code for the kind."""
     param: str | None = None
-    """The request's field, as OpenAI writes it: `messages[0].content`."""
+    """The path of the request's field at fault, as OpenAI writes it: `messages[0].content`."""
     retry_after: float | None = None
-    """Seconds until another try makes sense, where they are known."""
+    """Seconds until another try makes sense; None where that is not known."""
     repeatable: bool = True
-    """False: tools were run for the request, and the same request would run them again."""
+    """Whether a client may send the request again. False: tools were run for it, and would be run again."""
     quoted: str = ""
-    """The part of the message that quotes the agent. It is for the client only, and not for the log."""
+    """The part of the message that quotes the agent. It is sent to the client only, and is left out of the log."""
 
     @property
     def unquoted(self) -> str:
-        """The message for logs and for strangers: without the agent's own words."""
+        """Returns the message without the agent's own words, for logs and for other people than the client."""
         return self.message.replace(f": {self.quoted}", ".") if self.quoted else self.message
 
 
 STOPPING = Failure(
     kind=FaultKind.STOPPING, message="The server is stopping. Try again in a moment.", retry_after=5
 )
-"""What a turn ends with, or does not begin for, when the server stops."""
+"""The failure of turns that the stopping server ends or does not begin."""
 
 UNFORESEEN = Failure(
     kind=FaultKind.INTERNAL,
     message="The server failed in an unforeseen way. Its log has the reason under this request's id.",
 )
-"""A fault of ours."""
+"""The failure of a turn that ended by a bug of this server."""
 
 
 class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is raised
-    """Raises a `Failure` where there is no turn yet that could end with it."""
+    """The exception that carries a `Failure` where there is no turn yet that could end with it."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)

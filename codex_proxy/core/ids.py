@@ -1,4 +1,4 @@
-"""Where time, timers and names come from. Core, dialects and surfaces take these as arguments and own none."""
+"""Interfaces of the clock, the timers and the source of ids. Core, dialects and surfaces get these as arguments."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 
 class Clock(Protocol):
-    """The time, injected, so that a test can turn the hands."""
+    """The time. It is injected, so that a test can set it."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start, never going back."""
+        """Returns seconds from an arbitrary start; the value never decreases."""
         ...
 
     def epoch(self) -> float:
-        """Seconds since 1970, as OpenAI's `created` counts them."""
+        """Returns seconds since 1970, the unit of OpenAI's `created`."""
         ...
 
 
@@ -23,7 +23,7 @@ class TimerHandle(Protocol):
 
 
 class Scheduler(Protocol):
-    """What is needed of an event loop's clock; a test turns the hands itself."""
+    """The part of an asyncio event loop that timers need; a test passes its own."""
 
     def time(self) -> float: ...
 
@@ -31,7 +31,7 @@ class Scheduler(Protocol):
 
 
 class IdSource(Protocol):
-    """New names for things of ours."""
+    """Makes new ids for objects of this server."""
 
     def new(self, prefix: str) -> str:
         """Returns a new unique id: `new("chatcmpl-")` returns `chatcmpl-` and 32 characters."""

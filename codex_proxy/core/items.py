@@ -1,7 +1,7 @@
-"""The things a turn is made of: what the client brings in, and what the agent puts out.
+"""The items of a turn: those of the history that the client sends, and those that the agent puts out.
 
-Values only. Output items are opened and closed by events (`core/events.py`); their text lives in the
-deltas, so that there is one truth of it.
+Values only. Events open and close output items (`core/events.py`). The text of an output item is in its deltas and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class TextPart(msgspec.Struct, frozen=True):
 
 
 class ImagePart(msgspec.Struct, frozen=True):
-    """`url` is a `data:` URL, or `https:` where the operator allows fetching."""
+    """An image. `url` is a `data:` URL, or an `https:` URL where the operator allows fetching."""
 
     url: str
     detail: str | None = None
@@ -29,7 +29,8 @@ Role = Literal["developer", "user", "assistant"]
 
 
 class HistoryMessage(msgspec.Struct, frozen=True):
-    """A message of the history. `system` has become `developer`: the agent drops the former silently."""
+    """A message of the history. The role `system` is replaced by `developer`, because the agent drops `system`
+    messages without an error."""
 
     role: Role
     parts: tuple[Part, ...]
@@ -46,11 +47,12 @@ class HistoryCall(msgspec.Struct, frozen=True):
     call_id: str
     name: str
     arguments: str
-    """The exact text, JSON for a function, free text for a custom tool."""
+    """The model's exact text: JSON for a function, free text for a custom tool."""
     kind: Literal["function", "custom"] = "function"
     id: str | None = None
     own: bool = False
-    """A call that this server ran. Clients of some APIs never see it, so no client has to send it back."""
+    """Whether this server ran the call. Clients of some APIs never see such calls, so no client has to send them
+    back."""
 
 
 class HistoryOutput(msgspec.Struct, frozen=True):
@@ -60,14 +62,15 @@ class HistoryOutput(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...]
     kind: Literal["function", "custom"] = "function"
     own: bool = False
-    """An output of a call that this server ran."""
+    """Whether this is the output of a call that this server ran."""
     approved_by: str | None = None
-    """The approval request that the client said yes to: the call has yet to be run, so there are no parts. Whoever
-    runs the turn puts its output here first; no agent sees one of these."""
+    """The id of the approval request that the client has approved. The call has yet to be run, so `parts` is empty.
+    Its output is put here before the turn begins; no agent gets an item without it."""
 
 
 class RawHistoryItem(msgspec.Struct, frozen=True):
-    """An item that goes back to the model as it came from it (reasoning with encrypted content)."""
+    """An item that is sent back to the model exactly as the model gave it (such as reasoning with encrypted
+    content)."""
 
     json: bytes
 
@@ -76,7 +79,7 @@ HistoryItem: TypeAlias = HistoryMessage | HistoryCall | HistoryOutput | RawHisto
 
 
 class McpOrigin(msgspec.Struct, frozen=True):
-    """The MCP server that has a tool, and what it is called there. `asks`: the client decides on each call."""
+    """The MCP server that has a tool, and the tool's name there. `asks`: each call needs the client's approval."""
 
     server_label: str
     name: str
@@ -84,9 +87,9 @@ class McpOrigin(msgspec.Struct, frozen=True):
 
 
 class ClientName(msgspec.Struct, frozen=True):
-    """What the client calls a tool that the model is offered under another name.
+    """The client's name of a tool that is offered to the model under another name.
 
-    `search`: it is the tool by which the model finds those that the client has deferred (`tool_search`).
+    `search`: this is the tool by which the model finds the tools that the client has deferred (`tool_search`).
     """
 
     name: str
@@ -95,8 +98,8 @@ class ClientName(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool of the client, or one that this server runs. `parameters` is the JSON schema as it came; None for
-    custom."""
+    """A tool of the client, or one that this server runs. `parameters` is the client's JSON schema, unchanged; None
+    for a custom tool."""
 
     name: str
     description: str = ""
@@ -104,9 +107,9 @@ class Tool(msgspec.Struct, frozen=True):
     strict: bool = False
     kind: Literal["function", "custom"] = "function"
     mcp: McpOrigin | None = None
-    """Where this server runs it; None for the client's own."""
+    """The MCP server on which this server runs the tool; None for a tool that the client runs."""
     client_name: ClientName | None = None
-    """Where the client calls it otherwise than `name`."""
+    """The client's name of the tool, where that is not `name`."""
 
 
 # --- what the agent puts out --------------------------------------------------------------------
@@ -115,7 +118,8 @@ ItemStatus = Literal["completed", "incomplete", "failed"]
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """`choice` is None where the child speaks of one answer only: it then stands for every choice asked."""
+    """A message of the assistant. `choice` is the index of the choice that it belongs to; None where the agent gives
+    one answer, which then stands for every choice that was asked for."""
 
     id: str
     choice: int | None = None
@@ -128,7 +132,7 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A call for the client to answer. `legacy` is Chat's old `function_call`."""
+    """A call that the client has to answer. `legacy`: it is shown as Chat Completions' old `function_call`."""
 
     id: str
     call_id: str
@@ -138,8 +142,8 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class McpCall(msgspec.Struct, frozen=True, gc=False):
-    """A call that this server runs. Its `ArgumentsDelta`s come first, then its output in `OutputDelta`s, which is
-    what went wrong where it ends as `failed`. `name` is the server's."""
+    """A call that this server runs. Its `ArgumentsDelta`s come first, then its output in `OutputDelta`s; if the item
+    ends as `failed`, that output is the error. `name` is the MCP server's name of the tool."""
 
     id: str
     call_id: str
@@ -171,7 +175,8 @@ class McpTools(msgspec.Struct, frozen=True, gc=False):
 
 
 class Activity(msgspec.Struct, frozen=True, gc=False):
-    """Something that the agent did by itself. `text` is one line for a person: the command, the file, the query."""
+    """Something that the agent did by itself, such as a command or a search. `text` describes it in one line for a
+    person: the command, the file, the query."""
 
     id: str
     kind: Literal["command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"]
@@ -182,8 +187,8 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
 Item: TypeAlias = Message | Reasoning | ToolCall | McpCall | McpApproval | McpTools | Activity
 
 CALLS: tuple[type[Item], ...] = (ToolCall, McpCall, McpApproval)
-"""Items that have arguments."""
+"""The item types that have arguments."""
 PRINTING: tuple[type[Item], ...] = (Activity, McpCall)
-"""Items that have output."""
+"""The item types that have output."""
 SERVER_ITEMS: tuple[type[Item], ...] = (McpCall, McpApproval, McpTools)
-"""What this server says and no agent: none repeats it after a retry."""
+"""The item types that this server makes and no agent does. An agent that retries does not repeat them."""

@@ -23,15 +23,16 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Sandbox
 
 DEFAULT_NAME: Final = "default"
-"""The name of the key that is given as a setting (PROXY_API_KEY), and not in a file."""
+"""The name of the key that is set by PROXY_API_KEY instead of a keys file."""
 NOBODY: Final = "local"
-"""Whose everything is where no key is wanted. No key may be called so, since it would inherit that."""
+"""The owner of everything where no key is required. No key may have this name, since it would get access to all of
+that."""
 
 MAX_KEYS: Final = 1000
-"""Every one of them is compared with each request's: that takes 0.2 ms at this number."""
+"""The most keys. Each request's key is compared with every one of them, which takes 0.2 ms for so many."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-"""No two names that look alike, and none that a log or a TOML file has to quote."""
+"""The names that a key may have. No two look alike, and none has to be quoted in a log or a TOML file."""
 
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -41,30 +42,31 @@ class KeysError(ValueError):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One key, and its limits. What is left out is as the server has it for everybody."""
+    """One key and its limits. A limit that is left out is the server's general one."""
 
     name: str
-    """Whose everything is that is stored with it: another key of the same name goes on with that."""
+    """The owner of everything that is stored with this key. A new key of the same name has access to it."""
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     """The digest of the key, in hexadecimal digits."""
     created: str = ""
-    """The day, for the operator's own use."""
+    """The day on which the key was made; a note for the operator."""
     rpm: AtLeastOne | None = None
-    """Requests a minute."""
+    """The most requests a minute."""
     concurrency: AtLeastOne | None = None
-    """Requests at once."""
+    """The most requests at the same time."""
     models: tuple[str, ...] = ()
-    """Names of models; one with an effort (`codex-5-low`) allows that effort alone. Empty: every model."""
+    """The models that the key may use; a name with an effort (`codex-5-low`) permits that effort alone. Empty: every
+    model."""
     agents: tuple[str, ...] = ()
-    """Names of agents whose models may be asked for. Empty: every agent."""
+    """The agents whose models the key may use. Empty: every agent."""
     sandbox: Sandbox | None = None
-    """The most that agent turns may do."""
+    """The widest sandbox that agent turns may have."""
     roots: tuple[str, ...] = ()
-    """Folders that agent turns may work in, instead of the server's."""
+    """The folders that agent turns may work in, instead of the server's setting."""
     plain_model: bool = False
-    """No agent turns at all."""
+    """Whether agent turns are refused."""
     mcp: bool = True
-    """False: neither the tools of the operator's MCP servers nor servers that a request names."""
+    """Whether MCP tools may be used: those of the operator's servers, and those of servers that a request names."""
 
 
 class KeySet(msgspec.Struct, frozen=True):
@@ -72,10 +74,11 @@ class KeySet(msgspec.Struct, frozen=True):
 
     keys: tuple[Key, ...] = ()
     wanted: bool = False
-    """Whether a request needs one. Where the last key was taken away, it still does."""
+    """Whether a request needs a key. This stays so when the last key is removed."""
 
     def of(self, digest: str) -> Key | None:
-        """The key with this digest, or None. Takes the same time however much of the digest is right."""
+        """Returns the key with this digest, or None. The time it takes does not depend on how much of the digest is
+        right."""
         found = None
         for key in self.keys:
             if hmac.compare_digest(key.sha256, digest):
@@ -87,7 +90,7 @@ class KeySet(msgspec.Struct, frozen=True):
 
 
 def digest_of(key: str) -> str:
-    """The digest of a key, which is all that is stored of it."""
+    """Returns the digest of a key, which is all that is stored of it."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -140,7 +143,7 @@ def _key_of(name: str, table: Any) -> Key:
 
 
 def table_of(key: Key) -> Mapping[str, Any]:
-    """The key as a table for a keys file, without its name."""
+    """Returns the key as a table for a keys file, without its name."""
     table: dict[str, Any] = msgspec.to_builtins(key)
     return {
         field: list(value) if isinstance(value, tuple) else value
@@ -150,7 +153,8 @@ def table_of(key: Key) -> Mapping[str, Any]:
 
 
 def with_default(keys: tuple[Key, ...], api_key: str | None) -> tuple[Key, ...]:
-    """Adds the key of PROXY_API_KEY to those of a file. Raises `KeysError` where the file has its name, or the key."""
+    """Returns the keys of a file with that of PROXY_API_KEY added. Raises `KeysError` where the file has its name, or
+    the key."""
     if api_key is None:
         return keys
     default = Key(name=DEFAULT_NAME, sha256=digest_of(api_key))

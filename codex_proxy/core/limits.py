@@ -1,8 +1,8 @@
 """The limits of a turn that agents have no setting for: stop sequences, a length, and a size.
 
-Comes in: batches of well-formed events. Goes out: the events that may pass, and the limit that was reached, if any.
-The text is then cut exactly there, all open items are closed, and nothing more passes: the caller interrupts the
-agent and ends the turn with `stop` or `length`. Nothing raises.
+Takes batches of well-formed events; returns the events that may pass, and the limit that was reached, if any. The
+text is then cut exactly there, all open items are closed, and no later event passes: the caller interrupts the agent
+and ends the turn with `stop` or `length`. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from codex_proxy.core.items import ItemStatus
 from codex_proxy.core.tokens import TokenLimit
 
 MAX_TURN_CHARS: Final = 32 << 20
-"""Letters of one turn. The largest body that we take is as large: more could not be sent back as history. The longest
-answers of models are a tenth of it."""
+"""The most characters of one turn: as many as the largest request body has bytes, since a longer turn could not be
+sent back as history. The longest answers of models have a tenth of that."""
 ITEM_SIZE: Final = 512
-"""What an item counts for beside its text: about what it takes in the last object of a response."""
+"""The characters that an item counts for in addition to its text: about what it takes in the final object of a
+response."""
 
 DELTA_SIZE: Final = 16
-"""What a delta counts for beside its text, since it may be stored as a frame of its own."""
+"""The characters that a delta counts for in addition to its text, since it may be stored as a frame of its own."""
 
 _KEPT_TEXT: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 
@@ -86,7 +87,8 @@ class StopSequences:
             out.append(TextDelta(event.id, text[: len(text) - held]))
 
     def _first_in(self, text: str) -> tuple[int, str] | None:
-        """The stop sequence that is complete first, and the index at which it begins."""
+        """Returns the stop sequence that is complete first in the text, and the index at which it begins; None where
+        none is."""
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if not found:
             return None
@@ -107,14 +109,14 @@ class StopSequences:
         return longest
 
     def _release(self, id: str, out: list[Event]) -> None:
-        """Lets pass what was held back of a message: it was no stop sequence."""
+        """Appends the text of a message that was held back to `out`, because it was no stop sequence."""
         held = self._held.pop(id, "")
         if held:
             out.append(TextDelta(id, held))
 
 
 class MaxTokens:
-    """Cuts what the assistant says (answer or refusal) at an estimate of `tokens`, per choice."""
+    """Cuts what the assistant says (answer or refusal) after `tokens` tokens by an estimate, each choice by itself."""
 
     def __init__(self, tokens: int) -> None:
         self._tokens = tokens
@@ -196,23 +198,24 @@ class MaxSize:
 
 
 class TurnLimits:
-    """The limits of one turn, one behind the other: its size, its stop sequences, its length.
+    """The limits of one turn, applied one after the other: its size, its stop sequences, its length.
 
-    Every limit sees what the one before it let through, so the last that is hit came first in the text.
+    Each limit sees only the events that the one before it let through. So if several are reached, the last of them is
+    the one that is reached first in the text.
     """
 
     def __init__(self, *, chars: int, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:
-        """`chars` is the largest size of the turn, whatever the client asked for."""
+        """`chars` is the largest size of the turn, in characters. It holds whatever the client asked for."""
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         self.stop_sequence: str | None = None
-        """The one that the turn has ended with."""
+        """The stop sequence that ended the turn; None where none did."""
         if stop:
             self._limits.append(StopSequences(stop))
         if max_tokens:
             self._limits.append(MaxTokens(max_tokens))
 
     def feed(self, events: list[Event]) -> tuple[list[Event], Stop | None]:
-        """Returns the events that pass, and how the turn ends where a limit is hit."""
+        """Returns the events that pass, and why the turn ends if a limit is reached; None otherwise."""
         stop: Stop | None = None
         for limit in self._limits:
             events, hit = limit.feed(events)

@@ -1,7 +1,7 @@
-"""The tools of MCP servers as they are listed, and the names under which a model is offered them.
+"""The tools of MCP servers as the servers list them, and the names under which they are offered to a model.
 
-The names are a rule without memory: a call that comes back in a later request, with its server and the name there, is
-the same function to the model again.
+A name depends only on the server's label and the tool's name. So a call that comes back in a later request has the
+same name again.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final
 import msgspec
 
 MAX_CHARS: Final = 64
-"""Letters of a function's name that models take."""
+"""The most characters that models take in the name of a function."""
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST: Final = 8
 
 
 def offered_name(server_label: str, name: str) -> str:
-    """The name under which a server's tool is offered to the model: `label__name`. One that is too long, has characters
-    that models do not take, or could be that of another server's tool
-    (`a__b` + `c`, `a` + `b__c`) ends with a digest of both."""
+    """Returns the name under which a server's tool is offered to the model: `label__name`. A name that is too long,
+    has characters that models do not take, or could be that of another server's tool (`a__b` + `c`, `a` + `b__c`)
+    ends with a digest of label and name."""
     plain = f"{server_label}__{name}"
     allowed = _FOREIGN.sub("_", plain)
     clear = "__" not in server_label and not server_label.endswith("_")
@@ -41,6 +41,6 @@ class ListedTool(msgspec.Struct, frozen=True):
 
     @property
     def only_reads(self) -> bool:
-        """Whether the server says that it changes nothing."""
+        """Whether the server declares that the tool changes nothing."""
         hints = msgspec.json.decode(self.annotations) if self.annotations else None
         return isinstance(hints, dict) and hints.get("readOnlyHint") is True

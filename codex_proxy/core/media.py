@@ -1,13 +1,13 @@
-"""Images and PDFs in a request: which bytes are one, and the base64 in which they come.
+"""Images and PDFs in a request: detects and validates them, and decodes their base64.
 
-An image comes as a data URL or as a file's bytes, from whoever sent them, and leaves as a `data:<type>;base64,` URL
-whose type is that of the bytes, whatever they were declared as. Raises `NoImageError` for anything else: an agent
-leaves out an image that it cannot decode, and answers as if nobody had sent one. Looks at what a decoder needs before
-it comes to the pixels: the format, the size, and whether the file is whole. It decodes no pixels. Everything is read by
+An image is given as a data URL or as the bytes of a file, and is returned as a `data:<type>;base64,` URL whose type
+is that of the bytes, whatever type was declared. Raises `NoImageError` for anything else: an agent leaves out an
+image that it cannot decode, and answers as if there had been none. What is validated is what a decoder needs before
+the pixels: the format, the size, and whether the file is complete. Pixels are not decoded. Everything is read by
 offsets and by the checksums of `zlib`, so that megabytes take milliseconds.
 
-A parser of bodies does no IO, and reading a PDF may take long. So it asks `PdfTexts` for the text of each, and is run
-again when those that were unread have been read.
+The parser of a body does no IO, and reading a PDF may take long. So the parser asks `PdfTexts` for the text of each
+PDF, and is run a second time when those that were unread have been read.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from codex_proxy.core.faults import bad_request
 
 ACCEPTED: Final = "a PNG, JPEG, WebP or GIF"
 MAX_PIXEL_BYTES: Final = 512 * 1024 * 1024
-"""What the decoded pixels may take: the limit of the agent's own decoder."""
+"""The most bytes that the decoded pixels of an image may take: the limit of the agent's own decoder."""
 
 _HEAD: Final = re.compile(r"data:([^,]{0,256}?);base64,", re.IGNORECASE)
 
 _PNG_START: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_CHANNELS: Final = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""Samples of a pixel, by the colour type of the header."""
+"""The number of samples of a pixel, by the colour type in the header."""
 _PNG_PROBE: Final = 4096
-"""Bytes of pixels that are unpacked to see that the stream is one."""
+"""How many bytes of pixels are unpacked to check that the stream is valid."""
 _JPEG_ALONE: Final = frozenset({0x01, *range(0xD0, 0xD9)})
-"""Markers without a length: TEM, RST0 to RST7, SOI."""
+"""Markers that have no length: TEM, RST0 to RST7, SOI."""
 _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of a frame header (SOF), which says the size."""
+"""Markers of a frame header (SOF), which contains the size."""
 
 
 class NoImageError(ValueError):
-    """The bytes are no image that models can see. The message says why and begins with a verb: `is torn`."""
+    """The bytes are no image that models can see. The message is the reason, beginning with a verb: `is torn`."""
 
 
 class Picture(NamedTuple):
@@ -54,8 +54,9 @@ class Picture(NamedTuple):
 
 
 def clean_data_url(url: str) -> str:
-    """The data URL with the type of its bytes and canonical base64. Line breaks, the URL-safe alphabet, percent signs
-    and missing padding are put right; anything else that is no base64 raises `NoImageError`."""
+    """Returns the data URL with the actual type of its bytes and canonical base64. Line breaks, the URL-safe
+    alphabet, percent-encoding and missing padding are corrected. Raises `NoImageError` for anything else that is no
+    base64, and for what is no image."""
     head = _HEAD.match(url)
     if head is None:
         raise NoImageError("is no data URL in base64")
@@ -72,17 +73,17 @@ def clean_data_url(url: str) -> str:
 
 
 def data_url_of(data: bytes) -> str:
-    """The data URL of a file. Raises `NoImageError`."""
+    """Returns the image in a file as a data URL. Raises `NoImageError`."""
     return data_url(check(data), data)
 
 
 def data_url(media_type: str, data: bytes) -> str:
-    """The bytes as a data URL of this media type."""
+    """Returns the bytes as a data URL of this media type."""
     return f"data:{media_type};base64,{encode_base64(data)}"
 
 
 def check(data: bytes) -> str:
-    """The media type of an image that is whole. Raises `NoImageError`."""
+    """Returns the media type of an image. Raises `NoImageError` unless the image is complete."""
     if not data:
         raise NoImageError("is empty")
     for start, read in _READERS.items():
@@ -100,7 +101,7 @@ def check(data: bytes) -> str:
 
 
 def picture_of(payload: str) -> Picture | None:
-    """What an image in base64 is; None where it is none, or not whole."""
+    """Returns type and size of an image in base64; None where it is no image, or not complete."""
     try:
         data = decode_base64(payload)
         read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
@@ -120,7 +121,7 @@ def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
 
 
 def _png(data: bytes) -> Picture:
-    """Every chunk of the image itself has to be there, with its checksum, from the header to the end."""
+    """Reads a PNG. Every chunk from the header to the end has to be there, with its checksum."""
     view = memoryview(data)
     at = len(_PNG_START)
     picture: Picture | None = None
@@ -157,7 +158,7 @@ def _png_header(data: bytes, at: int, kind: bytes, length: int) -> Picture:
 
 
 def _jpeg(data: bytes) -> Picture:
-    """Segments up to the first scan, which must have come after a frame header; behind it, the end marker."""
+    """Reads a JPEG: its segments up to the first scan, which has to come after a frame header, and the end marker."""
     at = 2
     picture: Picture | None = None
     while True:
@@ -187,7 +188,7 @@ def _jpeg(data: bytes) -> Picture:
 
 
 def _gif(data: bytes) -> Picture:
-    """Blocks up to the end of the first picture: models see no more of an animation."""
+    """Reads a GIF up to the end of its first picture: models see no more of an animation."""
     width, height = _number(data, 6, 2, little=True), _number(data, 8, 2, little=True)
     at = 13 + _gif_palette(data[10])
     while True:
@@ -202,7 +203,7 @@ def _gif(data: bytes) -> Picture:
 
 
 def _gif_palette(flags: int) -> int:
-    """The size of a colour table in bytes, by the flags of its header."""
+    """Returns the size of a colour table in bytes, by the flags of its header."""
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 
@@ -213,7 +214,7 @@ def _behind_gif_blocks(data: bytes, at: int) -> int:
 
 
 def _webp(data: bytes) -> Picture:
-    """The whole container, by its length, and the size of what is in it."""
+    """Reads a WebP: the container has to be complete by its length; the size is that of the picture in it."""
     if data[8:12] != b"WEBP":
         raise NoImageError(f"is not {ACCEPTED}")
     if _number(data, 4, 4, little=True) + 8 > len(data):
@@ -238,30 +239,32 @@ _READERS: Final[dict[bytes, Callable[[bytes], Picture]]] = {
     b"GIF89a": _gif,
     b"RIFF": _webp,
 }
-"""The formats that models see, and how a file of each begins."""
+"""The first bytes of each image format that models see, and the function that reads it."""
 
 
 MAX_PDFS: Final = 20
-"""Different ones in one request."""
+"""The most different PDFs in one request."""
 MAX_PDF_BYTES: Final = 20 << 20
 
 
 class Pdf(msgspec.Struct, frozen=True):
-    """A PDF of a request, and the field that holds it."""
+    """A PDF of a request, and the path of the field that holds it."""
 
     data: bytes
     field: str
 
 
 class PdfTexts:
-    """`known`: texts by digest. `unread` has the PDFs that were asked for and are not among them, by digest."""
+    """The texts of a request's PDFs. `known` has those that were read, by digest; `unread` collects the PDFs that
+    `text_of` was asked for and that are not in `known`, by digest."""
 
     def __init__(self, known: Mapping[bytes, str] | None = None) -> None:
         self._known = known or {}
         self.unread: dict[bytes, Pdf] = {}
 
     def text_of(self, data: bytes, field: str) -> str:
-        """The text; empty for one that is unread. Raises `Fault` for one that is too large, or one too many."""
+        """Returns the text of the PDF; an empty one if it was not read yet. Raises `Fault` for a PDF that is too
+        large, or one too many."""
         if len(data) > MAX_PDF_BYTES:
             raise bad_request(
                 f"Invalid file: the PDF is larger than {MAX_PDF_BYTES >> 20} MiB.", field, "unsupported_file"
@@ -282,15 +285,15 @@ class PdfTexts:
 _ESCAPES: Final = {
     f"%{code:{form}}".encode(): bytes((code,)) for code in b"+/=-_ \t\r\n" for form in ("02X", "02x")
 }
-"""What a URL library escapes of base64."""
+"""The characters of base64 that URL libraries percent-encode, by their encoded form."""
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 _SPACES: Final = b" \t\r\n\f\v"
 _PIECE_CHARS: Final = 1 << 20
-"""What is decoded in one call, which nothing else can interrupt: 3 ms. A multiple of four."""
+"""Characters that are decoded in one call, during which no other thread runs: 3 ms. A multiple of four."""
 
 
 def decode_canonical_base64(text: str) -> bytes | None:
-    """Decodes canonical base64: standard alphabet, padded, without white space. None for any other text."""
+    """Decodes canonical base64: standard alphabet, padded, without white space. Returns None for any other text."""
     try:
         data = _decoded(text)
     except ValueError:
@@ -302,7 +305,7 @@ def decode_canonical_base64(text: str) -> bytes | None:
 
 
 def decode_base64(text: str) -> bytes:
-    """Decodes base64 leniently: line breaks, the URL-safe alphabet, percent-encoding and missing padding are taken."""
+    """Decodes base64 leniently: accepts line breaks, the URL-safe alphabet, percent-encoding and missing padding."""
     raw = text.encode("ascii")
     if b"%" in raw:
         for escape, byte in _ESCAPES.items():
@@ -325,5 +328,5 @@ def _decoded(text: str | bytes) -> bytes:
 
 
 def encode_base64(data: bytes) -> str:
-    """Canonical base64 of the data."""
+    """Returns the data as canonical base64."""
     return binascii.b2a_base64(data, newline=False).decode()

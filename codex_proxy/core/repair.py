@@ -62,13 +62,13 @@ ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class TurnRepair:
-    """Repairs the events of one turn: `feed` takes those of a dialect and returns those that the log may hold."""
+    """Repairs the events of one turn: `feed` takes the events of a dialect and returns those that may be logged."""
 
     def __init__(self) -> None:
         self.started = False
         self.ended = False
         self._items: dict[str, SentItem] = {}
-        """By the id that the child uses; a renamed or repeated item has several keys."""
+        """The items by the ids that the agent uses; a renamed or repeated item has several keys."""
         self._order: list[SentItem] = []
         """Open items, in the order in which they were opened."""
         self._used: set[str] = set()
@@ -76,7 +76,7 @@ class TurnRepair:
         self._out: list[Event] = []
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
-        """The same events, repaired. Empty once the turn has ended."""
+        """Returns the repaired events; none once the turn has ended."""
         self._out = out = []
         handlers = HANDLERS
         # Most events are pieces of one message in a row, of which nothing has to be found out again.
@@ -202,12 +202,13 @@ class TurnRepair:
         self._out.append(ItemEnded(held.id, status))
 
     def _kind(self, id: str, kinds: tuple[type[Item], ...]) -> type[Item]:
-        """The kind of an open item; the first of `kinds` where it is of another one, or not open."""
+        """Returns the type of an open item; the first of `kinds` if the item is not open or its type is not among
+        them."""
         held = self._items.get(id)
         return type(held.item) if held is not None and type(held.item) in kinds else kinds[0]
 
     def _inside(self, id: str, kind: type[Item], implied: Item | None) -> SentItem | None:
-        """The open item that a delta belongs to; opened now where the child forgot to."""
+        """Returns the open item that a delta belongs to. Opens `implied` where the agent has not opened the item."""
         held = self._items.get(id)
         if held is None:
             if implied is None:
@@ -246,7 +247,8 @@ class TurnRepair:
             self._out.append(event if same else TextDelta(held.id, text))
 
     def _unsent_suffix(self, held: SentItem, text: str) -> str:
-        """The part of a repeated message that was not sent yet: empty as long as the agent repeats what was."""
+        """Returns the part of a repeated message that was not sent yet: empty as long as the agent repeats text that
+        was sent."""
         assert held.repetition is not None
         new = held.repetition.beyond(text)
         if new is None or (new and not held.open):  # another text, or more of one that was complete
@@ -272,7 +274,8 @@ class TurnRepair:
         held.whole |= {TEXT}
 
     def _missing(self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]) -> None:
-        """The delta that the full text has and the deltas had not. A text that was revised stays as it was sent."""
+        """Sends as a delta what the full text has beyond the deltas so far. A text that was revised stays as it was
+        sent."""
         held.whole |= {key}
         sent = held.text(key)
         if whole.startswith(sent):
@@ -283,7 +286,7 @@ class TurnRepair:
             self._out.append(Notice("revised_text", key[0]))
 
     def _is_new(self, held: SentItem, key: TextKey) -> bool:
-        """Whether a delta is new: it is not where the full text came before it."""
+        """Whether a delta is new. It is not if the full text came before it."""
         if key in held.whole:
             self._out.append(Notice("late_delta", key[0]))
             return False
@@ -352,5 +355,5 @@ HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
     StepCompleted: TurnRepair._step_completed,
     Retrying: TurnRepair._retrying,
 }
-"""What each event does; the others pass as they are. One table for all turns: bound methods in a turn's own would keep
-it alive until the garbage collector looks."""
+"""The handler of each event type; other events pass unchanged. It is one table for all turns, because bound methods
+in each turn would keep the turn alive until the garbage collector runs."""

@@ -11,7 +11,7 @@ from typing import Final
 from codex_proxy.core.items import Item, Message, Reasoning, ToolCall
 
 TextKey = tuple[str, int]
-"""A text of an item: its kind and its part."""
+"""Identifies a text of an item: its kind and the number of its part."""
 TEXT: Final[TextKey] = ("text", 0)
 REFUSAL: Final[TextKey] = ("refusal", 0)
 ARGUMENTS: Final[TextKey] = ("arguments", 0)
@@ -31,7 +31,7 @@ class Repetition:
         return self._matched >= len(self._sent)
 
     def beyond(self, text: str) -> str | None:
-        """The part of the next delta that was not sent yet. None where the delta contradicts the text that was."""
+        """Returns the part of the next delta that was not sent yet; None where the delta contradicts what was sent."""
         due = self._sent[self._matched : self._matched + len(text)]
         if not text.startswith(due):
             return None
@@ -39,7 +39,7 @@ class Repetition:
         return text[len(due) :]
 
     def rest_of(self, whole: str) -> str | None:
-        """The part of the full text behind what was repeated of it. None where the text was revised."""
+        """Returns the part of the full text after what was repeated of it; None where the text was revised."""
         return whole[self._matched :] if whole.startswith(self._sent[: self._matched]) else None
 
 
@@ -55,9 +55,9 @@ class SentItem:
         self.open = True
         self.sent: dict[TextKey, list[str]] = {}
         self.whole: frozenset[TextKey] = frozenset()
-        """Texts that came as a whole: a delta that comes after that repeats them."""
+        """The texts that came as a whole. A later delta of one repeats a part of it."""
         self.repetition: Repetition | None = None
-        """While the agent repeats itself."""
+        """What the agent has repeated of this item so far; None while it repeats nothing."""
 
     def text(self, key: TextKey) -> str:
         return "".join(self.sent.get(key, ()))
@@ -69,14 +69,16 @@ class SentItem:
 
 
 class Step:
-    """The call of the model that is under way: its items, ended ones too, and what a retry has to repeat of them."""
+    """The call of the model that is under way: its items, including those that have ended, and which of them a retry
+    still has to repeat."""
 
     def __init__(self) -> None:
         self._items: list[SentItem] = []
         self._to_repeat: list[SentItem] = []
         """After a retry: messages that the agent has not begun to repeat, oldest first."""
         self.mutes_reasoning = False
-        """Reasoning was sent before a retry: that of the new try is not, since it need not be the same."""
+        """Whether the reasoning of a retry is dropped, because reasoning was sent before it and need not be the
+        same."""
 
     def add(self, item: SentItem) -> None:
         self._items.append(item)
@@ -86,7 +88,7 @@ class Step:
         return any(item.still_to_repeat for item in self._items)
 
     def complete(self) -> None:
-        """The call of the model is over, and will not be retried."""
+        """Notes that the call of the model is over, and will not be retried."""
         for item in self._items:
             item.repetition = None
         self._items.clear()
@@ -95,7 +97,7 @@ class Step:
 
     @property
     def can_retry(self) -> bool:
-        """Whether a retry can be matched with what was sent; with a tool call or a refusal among it, it cannot."""
+        """Whether a retry can be matched with what was sent. It cannot if a tool call or a refusal was sent."""
         return not any(isinstance(item.item, ToolCall) or REFUSAL in item.sent for item in self._items)
 
     def retry(self) -> None:
@@ -116,8 +118,8 @@ class Step:
         return item in self._to_repeat
 
     def begin_to_repeat(self, item: SentItem | None) -> SentItem | None:
-        """The message that a started one repeats: this item where it is waited for, else the oldest. None where none
-        is waited for."""
+        """Returns the message that the started `item` repeats: `item` itself if the agent has yet to repeat it, else
+        the oldest message that it has yet to repeat; None if there is none."""
         if not self._to_repeat:
             return None
         return self._to_repeat.pop(self._to_repeat.index(item) if item in self._to_repeat else 0)

@@ -16,11 +16,11 @@ import msgspec
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-"""Where an IPv4 address stands in the last 32 bits: how a network without IPv4 reaches it."""
+"""The prefix of IPv6 addresses whose last 32 bits are an IPv4 address; networks without IPv4 reach it this way."""
 
 
 def literal(host: str) -> Address | None:
-    """The IP address that a host name spells out; None for a real name."""
+    """Returns the IP address that a host name is; None for a real name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -44,12 +44,13 @@ def is_public(text: str) -> bool:
 
 
 class Protected(msgspec.Struct, frozen=True):
-    """A path that the agent may not write to, and what to call it in a message ("the state folder")."""
+    """A path that the agent may not write to, and its name for a message ("the state folder")."""
 
     what: str
     path: str
     whole: bool = True
-    """Whether it is a folder in which nothing may be written either. If not, only who holds it can harm it."""
+    """Whether the path is a folder whose content may not be written to either. If not, it is endangered only by a
+    write to a folder that contains it."""
 
 
 def is_inside(path: str, folder: str) -> bool:
@@ -58,7 +59,8 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def endangered(root: str, protected: Sequence[Protected]) -> Protected | None:
-    """The first protected path that is inside of `root`, or that a write to `root` could replace; None for none."""
+    """Returns the first protected path that is inside of `root`, or that a write to `root` could replace; None if
+    there is none."""
     for each in protected:
         if is_inside(each.path, root) or (each.whole and is_inside(root, each.path)):
             return each

@@ -13,18 +13,19 @@ import unicodedata
 from typing import Any, Final
 
 _JOINERS: Final = "\u200c\u200d"
-"""They shape Persian and Indic words and join emoji, and do nothing else."""
+"""Characters that shape Persian and Indic words and join emoji, and have no other effect."""
 
 
 def escaped(text: str) -> str:
-    """The text as one line: whatever is not printable is escaped, line breaks included."""
+    """Returns the text as one line: every character that is not printable is escaped, line breaks included."""
     if text.isprintable():
         return text
     return "".join([char if char.isprintable() else _escape(char) for char in text])
 
 
 def escaped_lines(text: str) -> str:
-    """Text of several lines, for a person: ends of lines, tabs, wide spaces and joiners stay."""
+    """Returns a text of several lines, escaped for a person to read: line breaks, tabs, wide spaces and joiners
+    stay."""
     if text.isprintable():
         return text
     return "".join([char if _stays(char) else _escape(char) for char in text])
@@ -38,7 +39,7 @@ def without_controls(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """JSON text of the same meaning in which everything is printable; line breaks stay."""
+    """Returns JSON text of the same meaning in which every character is printable; line breaks stay."""
     if text.isprintable():
         return text
     return "".join([char if char == "\n" or char.isprintable() else _json_escape(char) for char in text])
@@ -53,7 +54,7 @@ def _escape(char: str) -> str:
 
 
 def _json_escape(char: str) -> str:
-    """The character as JSON escapes: one or two units of UTF-16."""
+    """Returns the character as JSON escapes: one or two UTF-16 code units."""
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
@@ -62,7 +63,7 @@ MAX_EXCERPT: Final = 80
 
 
 def excerpt(words: str) -> str:
-    """The beginning of a text, with dots in place of the rest."""
+    """Returns the beginning of a text; dots stand for the rest."""
     return words if len(words) <= MAX_EXCERPT else f"{words[:MAX_EXCERPT]}..."
 
 
@@ -70,7 +71,8 @@ MAX_CAUSES: Final = 5
 
 
 def trace_of(error: BaseException) -> dict[str, Any]:
-    """Returns `raised`, `caused_by` (the nearest cause first) and `at`, from the outermost place to the innermost."""
+    """Returns fields for the log: the type of the error (`raised`), the types of its causes (`caused_by`, the nearest
+    first), and the places in the code (`at`, the outermost first)."""
     return {
         "raised": type(error).__name__,
         "caused_by": [type(cause).__name__ for cause in _causes(error)],
@@ -82,7 +84,7 @@ def trace_of(error: BaseException) -> dict[str, Any]:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The causes of an error; of an exception group, its members."""
+    """Returns the causes of an error; of an exception group, its members."""
     found: list[BaseException] = []
     to_see = _behind(error)
     while to_see and len(found) < MAX_CAUSES:

@@ -1,8 +1,8 @@
 """Step memory: what is kept of a turn that ended with tool calls, for the request that brings their outputs.
 
-`StepMemory` is the interface; `RamStepMemory` is here, and the store is the other implementation. The settings choose
-which. What an entry says is made and read by `tools.replay`. An entry that is lost costs the model its own reasoning
-of that step, and nothing else.
+`StepMemory` is the interface. `RamStepMemory` implements it here, and the store implements it on disk; the settings
+choose one. `tools.replay` makes and reads the entries. If an entry is lost, the model does not see its own reasoning
+of that step again; there is no other effect.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ import msgspec
 
 
 class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where steps are remembered and how many. On disk they are bounded by age and by `Retention.max_bytes`."""
+    """How many steps are remembered, and for how long. On disk only their age and `Retention.max_bytes` limit them."""
 
     kind: Literal["disk", "ram", "off"] = "disk"
     age: float = 86400.0
-    """Seconds; a client that has not answered a call for a day will not."""
+    """Seconds for which an entry is kept. A client that has not answered a call within a day is not expected to."""
     max_entries: int = 100
-    """In RAM; `MAX_CONVERSATION_HISTORY`."""
+    """The most entries in RAM; the setting `MAX_CONVERSATION_HISTORY`."""
     max_bytes: int = 64 << 20
-    """In RAM, values only: encrypted reasoning is some KiB, an image in an output up to some MiB."""
+    """The most bytes of all values in RAM. Encrypted reasoning takes some KiB, an image in an output up to some MiB."""
 
 
 class StepMemory(Protocol):
     """Remembers entries by owner and key for `StepMemorySettings.age` seconds."""
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
-        """Saves values by key, in place of earlier ones. Not `durable`: they may not reach the disk, since the client
-        has said `store: false`."""
+        """Saves values by key and replaces earlier ones. Values that are not `durable` may not be written to disk,
+        because the client has sent `store: false`."""
         ...
 
     async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The values of those keys that are known."""
+        """Returns the values of those keys that are known."""
         ...
 
 
 class _Entry(msgspec.Struct, frozen=True):
     value: bytes
     created: float
-    """Seconds since 1970."""
+    """When the entry was saved, in seconds since 1970."""
 
 
 class RamStepMemory:
-    """A `StepMemory` that ends with the process. Bounded by count, bytes and age; what was remembered longest ago goes
-    first. Not for several threads."""
+    """A `StepMemory` that is kept in RAM and lost when the process ends. Number, bytes and age of its entries are
+    limited; the oldest are removed first. It is not thread-safe."""
 
     def __init__(self, settings: StepMemorySettings, epoch: Callable[[], float]) -> None:
-        """`epoch` gives the seconds since 1970."""
+        """`epoch` returns the seconds since 1970."""
         self._settings = settings
         self._epoch = epoch
         self._entries: OrderedDict[tuple[str, bytes], _Entry] = OrderedDict()
@@ -75,13 +75,13 @@ class RamStepMemory:
         return {key: entry.value for key, entry in found if entry is not None and entry.created > since}
 
     def forget(self, owner: str, key: bytes) -> None:
-        """Drops an entry, if there is one."""
+        """Removes an entry, if there is one."""
         gone = self._entries.pop((owner, key), None)
         if gone is not None:
             self._bytes -= len(gone.value)
 
     def expire(self, now: float) -> int:
-        """Drops entries that are too old or too many. Returns the number of those that are left."""
+        """Removes entries that are too old or too many. Returns the number of those that are left."""
         settings, dropped = self._settings, 0
         while self._entries:
             (owner, key), oldest = next(iter(self._entries.items()))

@@ -1,9 +1,10 @@
-"""How many tokens a text has at most, for clients that must not be told too few: they fill a context until it is full.
+"""An upper bound of the number of tokens of a text, for clients that fill a context up to its limit and must not get
+a number that is too small.
 
-In: a text. Out: a number of tokens. It is the estimate of `core.tokens` with a margin, and with costs of their own for
-what that one is not made for: other languages than English, base64, rows of signs, and scripts beyond those of large
-languages. Measured against `o200k_base`: code, JSON, Markdown, logs, base64 and the messages of programs in a hundred
-languages stay below the bound; words of random letters do not. All of a text is looked at, a MiB in half a second.
+Takes a text; returns a number of tokens. The bound is the estimate of `core.tokens` plus a margin, with costs of its
+own for text that the estimate is not made for: other languages than English, base64, runs of punctuation, and rare
+scripts. Measured against `o200k_base`: code, JSON, Markdown, logs, base64 and the messages of programs in a hundred
+languages stay below the bound; words of random letters do not. The whole text is counted, a MiB in half a second.
 """
 
 from __future__ import annotations
@@ -16,27 +17,28 @@ from typing import Final, NamedTuple
 from codex_proxy.core.tokens import DENSE_RUN, SIGNS, SPACE, WORD, piece_cost, pieces
 
 _MARGIN: Final = 1.15
-"""The estimate holds within a tenth for English and for code."""
+"""The factor by which the bound exceeds the estimate for English and code. The estimate is off by at most a tenth
+there."""
 _OTHER_LANGUAGE: Final = 2.0
-"""Their words are cut into more pieces than English ones of the same length."""
+"""The factor for other languages. Their words have more tokens than English ones of the same length."""
 
 _CHUNK: Final = 4096
-"""Characters that are taken to be in one language."""
+"""Characters that are assumed to be in one language."""
 _ENGLISH: Final = re.compile(
     r"\b(?:the|of|to|and|in|is|a|for|on|with|this|that|be|it|not|if)\b", re.IGNORECASE
 )
 _MIN_ENGLISH: Final = 0.05
-"""Share of the words above among those of a text in English."""
+"""The smallest share of the words above among the words of a text in English."""
 _MAX_SIGNS: Final = 0.35
-"""Runs of signs for each word of a text that is prose, and neither code nor data."""
+"""The most runs of punctuation per word in a text that is prose, and neither code nor data."""
 
 _BLOB: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{48,}+")
-"""What may be base64, a key, or something else without words: letters and digits without an end."""
+"""Matches what may be base64 or a key: a long run of letters and digits without a space."""
 _BLOB_COST: Final = 0.78
 _CAPITAL: Final = 0.35
-"""A letter of a word in capitals."""
+"""The tokens of a letter in a word of capitals."""
 _CONTROL: Final = 1.35
-"""A control character, as the colours of a terminal begin with."""
+"""The tokens of a control character, such as those that begin a terminal's colour codes."""
 
 _COSTS: Final = (
     # up to this character: tokens of each, by the language of these that is cut most
@@ -67,25 +69,25 @@ _LAST: Final = tuple(last for last, _ in _COSTS)
 _EACH: Final = tuple(cost for _, cost in _COSTS)
 
 _FEW: Final = 3
-"""Signs in a row that are mostly one token."""
+"""The number of punctuation characters in a row that are mostly one token."""
 
 
 def most_tokens(text: str, known: dict[str, Piece] | None = None) -> int:
-    """A number of tokens that the text does not exceed; 0 for none. `known`: for several texts, what is known of pieces
-    that they share."""
+    """Returns a number of tokens that the text does not exceed; 0 for an empty text. `known` is a cache of the costs
+    of pieces, for several texts that share them."""
     known = {} if known is None else known
     return math.ceil(sum(_chunk(text[at : at + _CHUNK], known) for at in range(0, len(text), _CHUNK)))
 
 
 class Piece(NamedTuple):
-    """What a piece of a text adds to the counts of its chunk."""
+    """How much a piece of a text adds to the token counts of the chunk that it is in."""
 
     words: int = 0
     signs: int = 0
     plain: float = 0
-    """Tokens, if the chunk is English or code."""
+    """The tokens that count if the chunk is English or code."""
     other: float = 0
-    """Tokens, whatever the chunk is."""
+    """The tokens that count whatever the chunk is."""
 
 
 def _chunk(text: str, known: dict[str, Piece]) -> float:
@@ -109,7 +111,7 @@ def _chunk(text: str, known: dict[str, Piece]) -> float:
 
 
 def _is_blob(text: str) -> bool:
-    """Whether it has small letters, capitals and digits; a path or a line has not."""
+    """Whether the text has small letters, capitals and digits. Paths and ruled lines have not."""
     return not text.islower() and not text.isupper() and any(map(str.isdigit, text))
 
 
@@ -133,7 +135,7 @@ def _measured(kind: int, piece: str) -> Piece:
 
 
 def _signs(piece: str) -> float:
-    """A run of signs: few tokens where it is the same one again and again, about one each where it is not."""
+    """Returns the tokens of a run of punctuation: few if one character is repeated, else about one for each."""
     if not piece.isprintable():
         return len(piece) * _CONTROL
     if len(piece) <= _FEW and piece.isascii():

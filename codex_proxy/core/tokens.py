@@ -1,10 +1,11 @@
-"""How many tokens a text is: an estimate, by the pieces that OpenAI's tokenizers cut a text into first.
+"""Estimates how many tokens a text has, by the pieces that OpenAI's tokenizers split a text into first.
 
-In: a text. Out: a number, the same wherever one is needed: for a limit, and for the usage that is reported of it. No
-agent counts without a call of the model, and no tokenizer that is kept well brings its tables along in its package.
+Takes a text; returns a number, which is used both for limits and for the reported usage. Agents count tokens only
+when they call the model, and no well-maintained tokenizer package contains its tables.
 
-The costs are measured with `o200k_base`: on English prose, Markdown, Python and JSON they hold within a tenth, in other
-languages mostly so; for what is no text (base64, rows of signs) they are off. No text has more tokens than characters.
+The costs are measured with `o200k_base`: on English prose, Markdown, Python and JSON they are off by at most a tenth,
+mostly also in other languages; on data (base64, runs of punctuation) they are unreliable. No text gets more tokens
+than it has characters.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 _DENSE: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Kana, Chinese characters and Hangul: most of a token each."""
+"""Kana, Chinese characters and Hangul, most of which are one token each."""
 _MARKS: Final = "\u0300-\u036f\u064b-\u0655\u0900-\u0e7f"
-"""Marks that belong to the letter before them, and the scripts of India, which are full of them."""
+"""Combining marks, which belong to the letter before them, and the scripts of India, which have many of them."""
 _SMALL: Final = rf"(?:[^\W\d_A-Z{_DENSE}]|[{_MARKS}])"
 _PIECE: Final = re.compile(
     rf"((?:[^\w\r\n]|_)?(?:[A-Z]*{_SMALL}+|[A-Z]+))"
@@ -31,13 +32,14 @@ WORD, DIGITS, DENSE_RUN, SPACE, SIGNS = range(1, 6)
 """The kinds of pieces."""
 
 _EXACT: Final = 16 * 1024
-"""Characters of a text that are counted; of a longer one its begin and its end, for a hundredth of a second at most."""
+"""Characters of a text that are counted. Of a longer text its beginning and its end are, which takes at most 10 ms."""
 _MAX_PIECE: Final = 256
-"""A piece that may still grow is kept up to here: longer ones are no words, and need not be cut as one."""
+"""The most characters of a piece that are kept because it may still grow. A longer piece is no word, so it may be
+counted in parts."""
 
 
 def estimate_tokens(text: str) -> int:
-    """The tokens of a text; 0 for none."""
+    """Returns the estimated tokens of a text; 0 for an empty one."""
     if len(text) <= _EXACT:
         return _counted(text)
     half = _EXACT // 2
@@ -45,25 +47,25 @@ def estimate_tokens(text: str) -> int:
 
 
 def estimate_all(texts: Iterable[str]) -> int:
-    """The tokens of several texts."""
+    """Returns the estimated tokens of several texts together."""
     return sum(map(estimate_tokens, texts))
 
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:
-    """The pieces of a text in their order, each with its kind."""
+    """Yields the pieces of a text in their order, each with its kind (`WORD` ...)."""
     return ((match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
 
 
 class TokenLimit:
-    """Says how much of a text that comes in deltas fits into a number of tokens.
+    """Computes how much of a text that comes in deltas fits into a number of tokens.
 
-    Nothing is counted while the text is so short that it must fit: far from the limit a bit costs one addition.
+    Nothing is counted while the text is so short that it must fit: far from the limit a delta costs one addition.
     """
 
     def __init__(self, tokens: int) -> None:
         self._left = tokens
         self._tail: list[str] = []
-        """What has not been counted for good."""
+        """The deltas at the end of the text whose count may still change."""
         self._chars = 0
 
     def room_in(self, text: str) -> int | None:
@@ -98,7 +100,7 @@ def _counted(text: str) -> int:
 
 
 def piece_cost(kind: int, piece: str) -> int:
-    """The tokens of a piece: at least one, and never fewer for a longer piece."""
+    """Returns the tokens of a piece: at least one, and never fewer for a longer piece."""
     length = len(piece)
     if kind == WORD:
         if "\u0590" <= piece[-1] < "\u0e80":  # Hebrew, Arabic, the scripts of India, Thai

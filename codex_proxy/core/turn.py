@@ -10,16 +10,16 @@ import msgspec
 from codex_proxy.core.items import HistoryItem, Tool
 
 Mode = Literal["model", "agent"]
-"""`model`: the plain model; the client is the agent. `agent`: Codex works in its workspace."""
+"""`model`: the plain model answers and the client is the agent. `agent`: Codex works in its workspace."""
 
 Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
 
 SANDBOXES: Final[tuple[Sandbox, ...]] = get_args(Sandbox)
-"""From the narrowest to the widest."""
+"""The sandboxes, from the narrowest to the widest."""
 
 
 class NamedTools(msgspec.Struct, frozen=True):
-    """Only these tools may be called; `required`: one of them must be."""
+    """The names of the only tools that may be called. `required`: one of them must be called."""
 
     names: tuple[str, ...]
     required: bool = False
@@ -29,28 +29,29 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTools
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What an agent that passes a request on to another server has to know of how it came here."""
+    """Where a request came from, for an agent that passes the request on to another server."""
 
     hops: tuple[str, ...] = ()
-    """Servers like this one that it has passed, oldest first."""
+    """The servers of this kind that the request has already passed, oldest first."""
     key: str = ""
-    """The client's own key; empty unless the operator wants it passed on."""
+    """The client's own API key; empty unless the operator wants it passed on."""
 
     def __repr__(self) -> str:
         return f"Origin(hops={self.hops!r})"
 
 
 class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of Chat Completions that goes to the agent's server as it came, and whose answer comes back as its
-    bytes: nothing in it is for this server to do."""
+    """A Chat Completions request that is sent to the agent's server unchanged, and whose answer is sent to the client
+    unchanged, because this server has nothing to do for it."""
 
     fields: Mapping[str, msgspec.Raw]
-    """Its JSON, field by field, each as the client wrote it."""
+    """The fields of the request's JSON object, each as the client wrote it."""
     stream: bool
     include_usage: bool
-    """The client wants usage in its stream."""
+    """Whether the client wants usage in its stream."""
     model_asked: str
-    """What the client calls the model: the name to answer with, where the server has another one for it."""
+    """The client's name of the model. The answer has this name, also where the agent's server has another one for
+    it."""
 
     def __repr__(self) -> str:
         return f"ForwardedRequest(stream={self.stream!r})"
@@ -60,9 +61,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a client. Everything an agent needs to know of it, and nothing of HTTP."""
 
     model: str
-    """The agent's own name of the model; empty for its default."""
+    """The agent's name of the model; empty for the agent's default."""
     history: tuple[HistoryItem, ...]
-    """All of it, oldest first, the newest message last."""
+    """All items of the conversation, oldest first, the newest message last."""
     mode: Mode = "agent"
     effort: str | None = None
     summary: str | None = None
@@ -72,39 +73,41 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     web_search: bool = False
-    """The model is offered the agent's own search, which its provider runs."""
+    """Whether the model is offered the agent's own web search, which its provider runs."""
     max_server_steps: int = 25
-    """The most steps of the model in which this server runs calls. In the next step the model is told to answer."""
+    """The most steps of the model in which this server runs calls. In the next step the model is instructed to
+    answer."""
     max_server_calls: int | None = None
-    """How many calls it may run in all."""
+    """The most calls that this server runs in the whole turn; None for any number."""
     output_schema: msgspec.Raw | None = None
     """A JSON schema that the answer's text must follow."""
     workdir: str = ""
     sandbox: Sandbox = "read-only"
     confine_reads: bool = False
-    """The agent's commands are kept from reading what this server stores, where the agent can do that."""
+    """Whether the agent's commands are kept from reading this server's stored data, where the agent can do that."""
     permissions: str | None = None
-    """The agent's own name for what its commands may do; None: what `sandbox` says. The agent's side sets it."""
+    """The agent's own name of what its commands may do; None where `sandbox` decides. Only the agent's side sets it."""
     choices: int = 1
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     json_object: bool = False
-    """The answer's text must be a JSON object; the model is told so, and its answer is checked. Whoever makes the
-    attempt sets it."""
+    """Whether the answer's text must be a JSON object. If so, the model is instructed accordingly and its answer is
+    checked."""
     origin: Origin = Origin()
     instructions_in_outputs: bool = False
-    """What the developer says right behind the outputs of calls may be told within the last of them, so that a thread
-    which waits for them can go on."""
+    """Whether developer messages directly after tool outputs may be put into the last of these outputs, so that a
+    kept thread that waits for the outputs can go on."""
     sampling: Mapping[str, Any] = {}
-    """How the model is to choose its words (`temperature`, `seed`, ...): fields as they came, by name. Only an agent
-    that can set them reads them."""
+    """The sampling parameters of the request (`temperature`, `seed`, ...) by name, unchanged. Only agents that can
+    set them read them."""
     passed_fields: Mapping[str, msgspec.Raw] = {}
-    """Fields of the request that nothing else of the turn tells, as they came. Only for agents that can do
+    """Fields of the request that no other attribute of the turn represents, unchanged. Only for agents that can do
     `forwarding`."""
     forwarded: ForwardedRequest | None = None
-    """All of the request, where it goes on as it came; the turn has no history, tools and schema then."""
+    """The whole request, where it is sent to the agent's server unchanged; the turn then has no history, tools and
+    schema."""
 
 
 def without_content(turn: Turn) -> Turn:
-    """The turn's settings without its history, tools and schema: for whoever keeps it longer than it runs."""
+    """Returns the turn's settings without its history, tools and schema, to be kept longer than the turn runs."""
     return msgspec.structs.replace(turn, history=(), tools=(), output_schema=None, forwarded=None)

@@ -1,7 +1,8 @@
-"""Makes folders and files that only their owner can read, whatever the umask, and closes those that others can read.
+"""Makes folders and files that only their owner can read, whatever the umask, and takes the rights of others from
+existing ones.
 
-Comes in: paths. Goes out: folders of mode 0700 and files of mode 0600. Raises `OSError`. What exists keeps its mode
-unless a function says otherwise. Symbolic links are not followed where something is opened or closed by name.
+Takes paths; makes folders of mode 0700 and files of mode 0600. Raises `OSError`. What exists keeps its mode unless a
+function says otherwise. Symbolic links are not followed where something is opened or changed by name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_folder(folder: Path) -> None:
-    """The folder, and each one above it that is missing (`mkdir(parents=True)` leaves those to the umask)."""
+    """Makes the folder, and each missing one above it, with mode 0700 (`mkdir(parents=True)` leaves the mode of those
+    to the umask)."""
     if not folder.parent.exists():
         make_folder(folder.parent)
     folder.mkdir(exist_ok=True, mode=FOLDER_MODE)
@@ -56,8 +58,8 @@ def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
 
 
 def close_to_others(path: Path) -> bool:
-    """Takes away all rights of others on a file or folder of ours; returns whether they had any. A link's target is
-    never changed, nor a file that has replaced the one that was checked."""
+    """Takes away all rights of other users on a file or folder of this server; returns whether they had any. Never
+    changes the target of a link, nor a file that has replaced the one that was checked."""
     if not hasattr(os, "O_PATH"):  # not Linux; there `chmod` can be told not to follow a link
         found = path.lstat()
         if not _open_and_ours(found):
@@ -81,8 +83,8 @@ def _open_and_ours(found: os.stat_result) -> bool:
 
 
 def unfit(path: Path) -> str:
-    """Why the file that is there may not be used as one of ours, as the end of a sentence; empty where it may, or is
-    not there. Nothing is opened and no link is followed."""
+    """Returns why an existing file may not be used as one of this server's files, as the end of a sentence; empty
+    where it may, or does not exist. No file is opened and no link is followed."""
     try:
         found = path.lstat()
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""The aiohttp application: the only place where surfaces meet runs."""
+"""The aiohttp application: the only package that uses both surfaces and runs."""

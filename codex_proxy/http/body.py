@@ -1,4 +1,4 @@
-"""Reads what a request brings: the bytes of its body, what a parser makes of them, and the headers about a turn."""
+"""Reads a request: the bytes of its body, the object that a parser returns for them, and the headers about a turn."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TooLarge(Exception):  # noqa: N818 - what the body is
 
 
 def coding_of(values: list[str]) -> Coding | None:
-    """The one coding that `Content-Encoding` names; None for none. Raises `Fault` UNSUPPORTED_MEDIA_TYPE."""
+    """Returns the one coding that `Content-Encoding` names; None for none. Raises `Fault` UNSUPPORTED_MEDIA_TYPE."""
     given = ", ".join(values).strip().lower()
     if given not in _NAMES:
         raise Fault(
@@ -51,7 +51,8 @@ def coding_of(values: list[str]) -> Coding | None:
 
 
 def unpacked(body: bytes, coding: Coding, limit: int) -> bytes:
-    """The body without its coding. Raises `Fault` for one that is not packed so or has no end, and `TooLarge`."""
+    """Returns the decompressed body. Raises `Fault` for a body that is not in this coding or is incomplete, and
+    `TooLarge`."""
     try:
         return _unpacked(body, _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS, limit)
     except zlib.error:
@@ -86,21 +87,23 @@ PDF_READER = web.AppKey("pdf_reader", PdfReader)
 """Present where the package that reads PDFs is installed."""
 
 BODY_SECONDS = 300.0
-"""How long a body may take: the largest one there may be, over a line of one megabit a second."""
+"""Seconds in which a body has to arrive: enough for the largest one over a line of one megabit a second."""
 
 
 _PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")
-"""One thread: each has memory of its own that the allocator keeps, and two would not be faster."""
+"""The one thread that parses large bodies. The allocator keeps memory for each thread, and two would not be faster."""
 PARSED_HERE = 512 << 10
-"""Bytes of a body that is parsed on the spot, in 5 ms at most."""
+"""The most bytes of a body that is parsed on the event loop, in 5 ms at most."""
 
 UNPACKED_HERE = 4 << 10
-"""Bytes of a packed body that are unpacked on the spot: they can become 4 MiB, which takes 10 ms."""
+"""The most bytes of a compressed body that is decompressed on the event loop: they can become 4 MiB, which takes 10
+ms."""
 
 
 async def read_body(request: web.Request) -> bytes:
-    """All of it, unpacked. One that is not packed as it says, ends too early, or never ends is a 400; what there is no
-    room for now is refused before it is read. The request does not keep it, so that whoever gets it may drop it."""
+    """Returns the whole body, decompressed. A body that is not in its coding, ends too early, or does not end is a
+    400; one that there is no memory budget for is refused before it is read. The request does not keep the bytes, so
+    that the caller may free them."""
     limit, held = request.client_max_size, request[HELD]
     coding = coding_of(request.headers.getall("Content-Encoding", []))
     try:
@@ -130,8 +133,9 @@ async def parsed_from(
     *,
     skips_unreadable: bool = False,
 ) -> T:
-    """What `parse` makes of a body of this request, with the PDFs in it read. A large one is parsed in a thread, so
-    that others are served meanwhile: a body of 25 MiB takes 200 ms, most of it for the images in it. Raises `Fault`."""
+    """Returns what `parse` returns for a body of this request, after the PDFs in it were read. A large body is parsed
+    in a thread, so that other requests are served meanwhile: 25 MiB take 200 ms, most of it for images. Raises
+    `Fault`."""
 
     async def parsed(pdfs: PdfTexts | None) -> T:
         if len(body) <= PARSED_HERE:
@@ -143,7 +147,7 @@ async def parsed_from(
 
 
 def hints_of(request: web.Request) -> RequestHints:
-    """What the headers say about a turn."""
+    """Returns what the request's headers say about its turn."""
     return RequestHints(
         mode=request.headers.get("X-Codex-Mode"),
         workdir=request.headers.get("X-Codex-Workdir"),
@@ -154,7 +158,8 @@ def hints_of(request: web.Request) -> RequestHints:
 
 
 async def _read(request: web.Request, limit: int, held: HeldBytes) -> bytes:
-    """Counts what is announced before the first byte is read, and chunks as they come."""
+    """Reads the body. Its announced length is counted against the budget before the first byte is read, chunks as
+    they come."""
     held.grow_to(min(request.content_length or 0, limit))
     chunks: list[bytes] = []
     size = 0

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: from a body to a run (or several), and back to an answer."""
+"""POST /v1/chat/completions: parses the body, starts one or several runs, and renders their answer."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's settings of Chat Completions."""
 
     choices: Literal["broadcast", "sample"]
-    """Whether several choices are one turn told several times, or several turns."""
+    """How several choices are made: `broadcast` repeats the answer of one turn, `sample` runs a turn for each."""
     profile: ChatProfile
-    """Whose chunks streams have."""
+    """The server whose form of stream chunks is used."""
     stream_metrics: bool
-    """Whether a usage chunk tells measured times."""
+    """Whether the usage chunk of a stream has measured times."""
     keepalive: float
     """Seconds of silence after which a stream gets a comment; 0 for never."""
 
@@ -108,7 +108,8 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
 
 
 def _passing(request: web.Request, model: str) -> Passing | None:
-    """How much of a request for this model the agent may get as it came."""
+    """Returns which parts of a request for this model may be sent to the agent unchanged; None where the agent cannot
+    forward."""
     admission = request.app[ADMISSION]
     able = serving(request.app[RUNS].agent, model).capabilities
     if "forwarding" not in able:

@@ -1,4 +1,5 @@
-"""`/v1/conversations`: what several turns share, and its items. Source: docs/contract.md#conversations."""
+"""`/v1/conversations`: conversations, which several turns share, and their items. Source:
+docs/contract.md#conversations."""
 
 from __future__ import annotations
 
@@ -183,7 +184,8 @@ def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float)
 
 
 def _refused(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence[ItemDict]) -> Fault:
-    """The fault of items that are too many, refer to nothing, or whose id is taken. It names the item in question."""
+    """Returns the fault for items that are too many, refer to nothing, or whose id is taken. It names the item in
+    question."""
     if isinstance(error, ContextTooLarge):
         return objects.too_large(str(error), "items")
     if isinstance(error, StoreConflict):

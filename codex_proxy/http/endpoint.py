@@ -1,4 +1,5 @@
-"""What an endpoint is: one record, of which its routes, its description and the shape of its errors are made."""
+"""The definition of an endpoint: one record, from which its routes, its documentation and the format of its errors
+are made."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ Chapter: TypeAlias = Literal[
 """A chapter of the API reference."""
 
 Kind: TypeAlias = Literal["turn", "stored", "read", "open"]
-"""Decides which faults an endpoint may answer with. `turn`: runs a turn of the agent; `stored`: needs the store;
-`read`: reports what is known; `open`: reports it without a key."""
+"""Determines which faults an endpoint may answer with. `turn`: runs a turn of the agent; `stored`: needs the store;
+`read`: returns what is known; `open`: does so without a key."""
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """One parameter. A list is given by naming it several times."""
+    """One parameter. A list is given by repeating the parameter."""
 
     name: str
     place: Literal["query", "path", "header"]
@@ -37,50 +38,50 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
-    """Without `/v1`."""
+    """The path without `/v1`."""
     match: str = ""
-    """The path as aiohttp matches it, where that is more than `path` says."""
+    """The path pattern for aiohttp, where it differs from `path`."""
     handler: Handler
     name: str
-    """`operationId` of the OpenAPI document."""
+    """The `operationId` in the OpenAPI document."""
     chapter: Chapter
     kind: Kind
     errors: Surface = "chat"
-    """Whose shape the errors have."""
+    """The API whose error format the endpoint uses."""
     also_anthropic: bool = False
-    """Who asks as Anthropic's clients do is answered in their shape."""
+    """Whether clients of Anthropic's API get answers in that API's format."""
     versioned: bool = True
-    """It is served under `/v1` and without it, or only without it."""
+    """Whether the endpoint is served under `/v1` as well as without it, or only without it."""
     head: bool = True
-    """HEAD is answered where GET is."""
+    """Whether HEAD is answered where GET is."""
     counted: bool = True
-    """A POST of it counts against the limits of its key."""
+    """Whether a POST counts against the limits of its key."""
     needs: web.AppKey[Any] | None = None
-    """It is served where the application has this part; None: always."""
+    """The endpoint is served only if the application has this part; None: always."""
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: str | None = None
-    """The component that a request's body is."""
+    """The name of the schema component of the request body; None for no body."""
     body_required: bool = True
     body_description: str = ""
     answers: dict[str, Schema | str]
     """The answers by status: a schema of JSON, or a content type."""
     streams: str = ""
-    """The component that a stream's events are; empty where there is no stream."""
+    """The name of the schema component of a stream's events; empty where there is no stream."""
 
 
 ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)
-"""The endpoint that a request is for; none where its path or method is not served."""
+"""The endpoint of a request; not set where its path or method is not served."""
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 ROUTES: Final = web.AppKey("routes", dict[web.AbstractRoute, Endpoint])
 """The endpoints that are served, by their routes."""
 OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])
-"""What is answered without a key; `/metrics` has a key of its own."""
+"""The paths that are served without an API key; `/metrics` has a key of its own."""
 
 
 def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
-    """Routes to these endpoints, of those whose parts are in the application."""
+    """Adds routes for those endpoints whose needed part is in the application."""
     all_endpoints = tuple(endpoints)
     served = [each for each in all_endpoints if each.needs is None or each.needs in app]
     routes = app[ROUTES] = {}
@@ -95,7 +96,7 @@ def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
 
 
 def served_by(app: web.Application) -> tuple[Endpoint, ...]:
-    """The endpoints that this application serves, in their order."""
+    """Returns the endpoints that this application serves, in their order."""
     return tuple(dict.fromkeys(app[ROUTES].values()))
 
 
@@ -108,7 +109,7 @@ def errors_of(request: web.BaseRequest) -> Surface:
 
 
 def asks_anthropic(request: web.BaseRequest) -> bool:
-    """Whether a client of Anthropic's API asks: it sends the version that it knows, or has its key where only they
-    have it."""
+    """Whether the client uses Anthropic's API: it sends the version header of that API, or its key in that API's
+    header."""
     headers = request.headers
     return "anthropic-version" in headers or ("x-api-key" in headers and "Authorization" not in headers)

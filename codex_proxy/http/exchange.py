@@ -1,10 +1,10 @@
-"""Answers an HTTP request with what a reader gives: whole, or as a stream that ends when its client leaves.
+"""Answers an HTTP request with what a reader returns: as a whole, or as a stream that ends when its client leaves.
 
-A `Source` has the events of one answer: those in the log of one run, or of several that are choices of one answer. It
-is closed when its client has left, which ends the turns that are not over. A `Reader` has the bytes of an answer.
+A `Source` returns the events of one answer: those of one run, or of several runs that are choices of one answer. It
+is closed when its client has left, which ends the unfinished turns. A `Reader` returns the bytes of an answer.
 
-`TurnTimings` notes when the events of a turn came and how many there were: for the log, the metrics in a usage chunk,
-and those of the server. Source: docs/contract.md#streams.
+`TurnTimings` records when the events of a turn came and how many there were: for the log, the metrics in a usage
+chunk, and the server's metrics. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from codex_proxy.surfaces.samples import Samples
 
 DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
 SHOWN = VISIBLE - {TurnEnded}
-"""Events of which a client can be shown something."""
+"""The events that a client can be shown something of."""
 
 
 def _shows(event: Event) -> bool:
-    """Whether the answer begins with this event. Lists of tools wait for the first word: they are no beginning."""
+    """Whether the answer begins with this event. Lists of tools do not begin it: they wait for the first word."""
     return type(event) in SHOWN and not (isinstance(event, ItemStarted) and isinstance(event.item, McpTools))
 
 
 class EventCounts:
-    """What is counted of one request's events: its deltas, and the tokens that were reported last."""
+    """Counts of one request's events: its deltas, and the tokens that were reported last."""
 
     __slots__ = ("deltas", "usage")
 
@@ -80,11 +80,11 @@ class EventCounts:
 
 
 EVENT_COUNTS: ContextVar[EventCounts | None] = ContextVar("event_counts", default=None)
-"""The counts of the request that is being handled; None where nothing is counted."""
+"""The counts of the request that is being handled; None where metrics are off."""
 
 
 class TurnTimings:
-    """Measures a turn from the arrival of its request on, which is when this is made."""
+    """Measures a turn from the arrival of its request, which is when this object is made."""
 
     def __init__(self, clock: Clock, told: Callable[[ServedBy], None] | None = None) -> None:
         """`told` is called with the upstream that answers, as soon as that is known."""
@@ -94,10 +94,10 @@ class TurnTimings:
         self._counts = EVENT_COUNTS.get()
         self._told = told
         self.ended_by: str | None = None
-        """The agent's event that gave the finish reason."""
+        """The name of the agent's event that determined the finish reason."""
 
     def record(self, events: Sequence[Event]) -> None:
-        """Takes a batch of events, before it is rendered. A turn's end is the last of its events."""
+        """Records a batch of events, before it is rendered. The last event of a turn is its end."""
         if self._counts is not None:
             self._counts.count(events)
         if self._told is not None and ServedBy in map(type, events):
@@ -109,12 +109,12 @@ class TurnTimings:
 
     @property
     def first_ms(self) -> float | None:
-        """Milliseconds until there was something to show."""
+        """Milliseconds until there was something to show; None where there was nothing yet."""
         return None if self._first is None else round((self._first - self._began) * 1000, 1)
 
     def stream_metrics(self, tokens: int) -> StreamMetrics:
-        """The metrics of a stream that ends now. A rate needs time to have passed: an answer that came in one
-        piece has none."""
+        """Returns the metrics of a stream that ends now. The rate is left out where no time has passed, as for an
+        answer that came in one piece."""
         if self._first is None:
             return StreamMetrics()
         passed = self._clock.monotonic() - self._first
@@ -122,7 +122,8 @@ class TurnTimings:
 
 
 def timings_of(request: web.Request) -> TurnTimings:
-    """Measures the request's turn. The upstream that answers, of several, gets into its headers and its log line."""
+    """Returns new timings of the request's turn. Where there are several upstreams, the one that answers is put into
+    the reply headers and the log line."""
 
     def served_by(event: ServedBy) -> None:
         request[REPLY_HEADERS]["x-codex-upstream"] = event.upstream
@@ -154,7 +155,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends the reading, and the turns that are not over."""
+        """Stops reading, and ends the unfinished turns."""
         ...
 
 
@@ -195,7 +196,7 @@ class SampledRuns:
         self._waiting: dict[int, asyncio.Task[None]] = {}
 
     continued = False
-    """Each is a turn of its own."""
+    """Always false: each choice is a turn of its own."""
 
     @property
     def finished(self) -> bool:
@@ -232,8 +233,8 @@ async def start(
     runner: ToolRunner | None = None,
     remembers: bool = True,
 ) -> OneRun:
-    """One turn of this owner's under way; `runner` runs the tools of the server; `remembers`: what the model has to see
-    again may be remembered here. Raises the `Fault` of a turn that cannot begin."""
+    """Starts one turn of this owner. `runner` runs the server's tools; `remembers`: what the model has to see again
+    may be kept. Raises the `Fault` of a turn that cannot begin."""
     return OneRun(await manager.start(turn, owner, runner=runner, remembers=remembers))
 
 
@@ -254,7 +255,7 @@ async def start_samples(
 
 
 class Reader(Protocol):
-    """Reads one answer under way, for one exchange."""
+    """Reads one answer that is being made, for one HTTP exchange."""
 
     @property
     def finished(self) -> bool:
@@ -263,7 +264,8 @@ class Reader(Protocol):
 
     @property
     def refusal(self) -> Failure | None:
-        """The failure of an answer that failed before anything was sent: it can be an HTTP status. Else None."""
+        """The failure of an answer that failed before anything was shown, which can still be an HTTP status; else
+        None."""
         ...
 
     def wait(self) -> Awaitable[None]:
@@ -279,11 +281,12 @@ class Reader(Protocol):
         ...
 
     def break_off(self, failure: Failure) -> bytes:
-        """The end of a stream that cannot go on; empty where the answer ends by itself."""
+        """Returns the last bytes of a stream that cannot go on; empty where the answer ends by itself."""
         ...
 
     def close(self) -> None:
-        """Its client has left. Ends the turn, if it has not ended and is this client's alone."""
+        """Stops reading, because the client has left. Ends the turn, if it has not ended and only this client reads
+        it."""
         ...
 
 
@@ -291,12 +294,12 @@ class WholeReader(Reader, Protocol):
     """Reads an answer that may be given whole."""
 
     def result(self) -> bytes:
-        """The whole answer. Raises the `Fault` of a failed turn."""
+        """Returns the whole answer. Raises the `Fault` of a failed turn."""
         ...
 
 
 class Renderer(Protocol):
-    """Makes an answer of events, as one surface has it."""
+    """Renders events as the answer of one API."""
 
     failure: Failure | None
     visible: bool
@@ -346,7 +349,7 @@ class LogReader:
 
 
 async def whole(reader: WholeReader, headers: Mapping[str, str]) -> web.Response:
-    """Reads to the end and answers once. Raises the `Fault` of a failed turn."""
+    """Reads to the end and returns the answer as one response. Raises the `Fault` of a failed turn."""
     try:
         while not reader.finished:
             await reader.wait()

@@ -21,7 +21,7 @@ _item = msgspec.json.Decoder(dict[str, Any])
 
 
 def shown(item: StoredItem) -> ItemDict:
-    """An item as the client sees it."""
+    """Returns an item as the client sees it."""
     return _item.decode(item.json)
 
 
@@ -46,10 +46,10 @@ async def listed(
     form: Callable[[StoredItem], ItemDict],
     missing: Fault,
 ) -> dict[str, Any]:
-    """The list object for the page that the query asks for.
+    """Returns the list object for the page that the query asks for.
 
-    `read` reads a page from the store; `default` is the number of items where the query has no `limit`; `form` makes an
-    item's object. Raises `Fault`: `missing` where there is no such list.
+    `read` reads a page from the store; `default` is the number of items where the query has no `limit`; `form` makes
+    an item's object. Raises `Fault`: `missing` where there is no such list.
     """
     check_include(request)
     asked = page_of(request.query, default=default)

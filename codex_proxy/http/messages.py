@@ -1,4 +1,5 @@
-"""POST /v1/messages: from a body in Anthropic's form to a run, and back to an answer; and its count of tokens."""
+"""POST /v1/messages: parses a body in Anthropic's format, starts a run and renders its answer; and its endpoint that
+counts tokens."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class MessagesOptions(msgspec.Struct, frozen=True, kw_only=True):
     keepalive: float
     """Seconds of silence after which a stream gets a ping; 0 for never."""
     reasoning_state: Literal["client", "server", "off"] = "client"
-    """Whether the client keeps the model's state and sends it back, or only this server does, or neither."""
+    """Who keeps the model's reasoning state: the client, which sends it back; only this server; or nobody."""
 
 
 MESSAGES_OPTIONS: Final = web.AppKey("messages_options", MessagesOptions)
@@ -77,13 +78,14 @@ async def messages(request: web.Request) -> web.StreamResponse:
 
 
 _COUNTER: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="count")
-"""A long body takes a second for each megabyte, in which others are served; two, so that it holds no short one up."""
+"""Threads that count tokens. A long body takes a second per megabyte, in which other requests are served; with two
+threads it does not hold up a short one."""
 _COUNTED_HERE: Final = 4 << 10
-"""Bytes of a body that are counted on the spot, in 5 ms at most."""
+"""The most bytes of a body whose tokens are counted on the event loop, in 5 ms at most."""
 
 
 async def count_message_tokens(request: web.Request) -> web.Response:
-    """POST /v1/messages/count_tokens: how many tokens the request has at most. No turn is run."""
+    """POST /v1/messages/count_tokens: returns an upper bound of the request's tokens. No turn is run."""
     body, catalog = await read_body(request), request[CLIENT].catalog
     if len(body) <= _COUNTED_HERE:
         tokens = count_tokens(body, catalog)
@@ -96,8 +98,8 @@ async def count_message_tokens(request: web.Request) -> web.Response:
 
 
 async def _admitted(request: web.Request) -> tuple[ParsedMessages, Turn]:
-    """The request, and its turn as the agent gets it. An image by address in an earlier message that cannot be fetched
-    any more is left out."""
+    """Returns the parsed request, and its turn as the agent gets it. An image URL in an earlier message that cannot
+    be fetched any more is left out."""
     body = await read_body(request)
     parsed = await _parsed(request, body)
     try:
@@ -193,7 +195,8 @@ def _headers(request: web.Request, parsed: ParsedMessages, source: OneRun) -> di
 
 
 def _as_clients_know_it(failure: Failure, turn: Turn, request: web.Request) -> Failure:
-    """A context that is too long in Anthropic's words, by which its clients know it: they summarise it and go on."""
+    """Returns the failure; one of a context that is too long in Anthropic's words, by which its clients recognise it,
+    summarise the context and go on."""
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure
     return prompt_too_long(failure, prompt_tokens(turn), window_of(turn.model, request[CLIENT].catalog))

@@ -23,30 +23,30 @@ from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", CLIENT_LEFT: "client_left"}
-"""Refusals that are no fault of a handler, by their status."""
+"""Error kinds of refusals that come from no handler, by their status."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the metrics count of a request that is over."""
+    """What the metrics count of a finished request."""
 
     route: str
-    """The template of its path (`/v1/models/{id}`), or `unknown`."""
+    """The template of the request's path (`/v1/models/{id}`), or `unknown`."""
     method: str
     status: int
     error: str
     """The kind of the fault; empty where there was none."""
     seconds: float
     first_seconds: float | None
-    """Until there was something to show; None where that never came."""
+    """Seconds until there was something to show; None where there never was."""
     model: str | None
     """The model's name in the request; None where there is none."""
     deltas: int
     choices: int | None
-    """How many choices a chat answer was to have (`choice_count` in the log); None elsewhere."""
+    """How many choices a chat answer was to have (`choice_count` in the log); None for other endpoints."""
     finish_reasons: tuple[str, ...]
-    """Every reason that a choice ended for; of a response, its status. Empty where it did not end."""
+    """The finish reasons of the choices; of a response, its status. Empty where the answer did not end."""
     agent: str
-    """The agent of its model, of several; empty elsewhere."""
+    """The name of the agent that has the model, where there are several; else empty."""
     tokens: dict[str, int]
     """The tokens by kind; empty where none were counted."""
 
@@ -73,7 +73,7 @@ def add_metrics(app: web.Application, meter: Meter, key: str | None) -> None:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """The exposition. Raises `Fault` for whoever may not read it."""
+    """GET /metrics: returns the metrics as text. Raises `Fault` for a client that may not read them."""
     await _check(request, request.app[METRICS_KEY])
     body, kind = request.app[METER].exposition()
     return web.Response(body=body, headers={"Content-Type": kind})

@@ -1,4 +1,4 @@
-"""What handlers answer with: JSON, errors in OpenAI's or Anthropic's shape, and the headers of a turn."""
+"""Makes responses: JSON, errors in OpenAI's or Anthropic's format, and the headers of a turn."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def agent_headers(
 
 
 def _told_as_text(turn: Turn, able: Collection[str]) -> bool:
-    """Whether an agent without history was told more than one message of the user, and instructions as such."""
+    """Whether an agent without history gets earlier messages or instructions as text, because the turn has more than
+    one message beside a leading system prompt that the agent supports."""
     rest = list(turn.history)
     while (
         "system_prompt" in able

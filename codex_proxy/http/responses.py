@@ -99,7 +99,7 @@ async def _in_foreground(
 async def _saved(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Answers with a response that is saved: the client reads what a task of the server renders."""
+    """Answers with a response that is saved: a task of the server renders it, and the client reads from that task."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     with ExitStack() as stack:
         if stream:
@@ -177,7 +177,7 @@ async def _streamed(request: web.Request, reader: Reader, headers: Mapping[str, 
 def headers_of(
     service: ResponsesService, prepared: PreparedResponse, *, continued: bool = False
 ) -> dict[str, str]:
-    """The headers that name the agent, and what the request asked for in vain."""
+    """Returns the headers that name the agent, and the request's parameters that had no effect."""
     search = "tools[web_search]" if prepared.parsed.web_search else None
     ignored = prepared.parsed.ignored
     return agent_headers(
@@ -209,7 +209,7 @@ def ending_of(
 
 
 def store_for(request: web.Request) -> Store:
-    """The store that may hold the response of the path. Where there is none, nothing is there."""
+    """Returns the store. Raises `Fault` NOT_FOUND for the response of the path where the server has no store."""
     store = request.app[RESPONSES].store
     if store is None:
         raise response_object.not_found(request.match_info["id"])
@@ -217,7 +217,7 @@ def store_for(request: web.Request) -> Store:
 
 
 async def stored_response(request: web.Request) -> StoredResponse:
-    """The response of the path. Raises `Fault` NOT_FOUND, also for somebody else's."""
+    """Returns the response of the path. Raises `Fault` NOT_FOUND, also for a response of another owner."""
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -327,7 +327,7 @@ async def compact(request: web.Request) -> web.Response:
 
 
 async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
-    """The context of the body, with what is stored of it."""
+    """Returns the parsed body, and the history that it and its stored context make."""
     service = request.app[RESPONSES]
     parsed = await _parsed(request)
     context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())
@@ -348,7 +348,7 @@ async def _parsed(request: web.Request, *, counting: bool = False) -> ParsedCont
 
 
 async def _answered(service: ResponsesService, turn: Turn, owner: str) -> ResponsesRenderer:
-    """The turn, run to its end. Raises the `Fault` of one that failed."""
+    """Runs the turn to its end and returns its renderer. Raises the `Fault` of a turn that failed."""
     renderer = ResponsesRenderer(
         id="resp_compaction",
         created_at=0,

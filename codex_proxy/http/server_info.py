@@ -1,9 +1,9 @@
-"""What the server tells about itself: what it serves, its models, its health, and the OpenAPI document.
+"""What the server reports about itself: what it serves, its models, its health, and the OpenAPI document.
 
-Health (/healthz, /livez, /readyz), the index and the document need no key. Without one, health says whether a turn
-would work, but neither versions nor load nor the text of faults, which may name paths; where no key is required, that
-is for this machine only. Index and document say what the project's documentation says, and nothing of who uses the
-server.
+Health (/healthz, /livez, /readyz), the index and the document need no key. Without a key, health reports whether a
+turn would work, but neither versions nor load nor the text of faults, which may name paths; where no key is required,
+those are reported to this machine only. Index and document have what the project's documentation has, and nothing
+about the server's users.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ ENVIRONMENT: Final = web.AppKey("environment", str)
 STARTED: Final = web.AppKey("started", int)
 """When the server started, in seconds since 1970: the `created` of every model."""
 MADE_UP: Final = web.AppKey("made_up", frozenset[str])
-"""The names of agents whose answers are made up, the fake one's; the empty name is of one that serves alone."""
+"""The names of agents whose answers are made up (the fake agent); the empty name is that of a single agent."""
 
 KEYS_TROUBLE: Final = (
     "The keys file cannot be read: the keys in force are older. The log and `codex-proxy doctor` say why."
 )
-"""Nobody is told more, since the reason names a path."""
+"""The only text that health shows for this fault, since the reason names a path."""
 AGENT_TROUBLE: Final = (
     "The agent cannot serve. With a key this says why; so do the log and `codex-proxy doctor`."
 )
@@ -146,7 +146,7 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, object]:
-    """What is told of one agent. Strangers learn its name, and whether it works."""
+    """Returns the health of one agent. Clients that may not see details get its name, and whether it works."""
     made_up = request.app[MADE_UP]
     about: dict[str, object] = {"name": agent.name, "fake": bool(made_up & {agent.name, ""})}
     trouble = agent.trouble()

@@ -1,4 +1,4 @@
-"""Streams of server-sent events: to clients that may read slowly, from agents that may be silent for long."""
+"""Streams of server-sent events to clients that may read slowly, with comments while the agent is silent."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class EventStream:
 
 
 class IdleTimer:
-    """Interrupts the wait in which `seconds` (0: never) have passed since the last `reset`: what is heard meanwhile and
-    not passed on does not end a silence.
+    """Interrupts a wait when `seconds` (0: never) have passed since the last `reset`. Events that were received but
+    not passed on to the client do not reset it.
 
-    It has one timer for all waits: one per wait would cost a stream of short waits more than all else that a wait does.
-    Only the task that made it may wait with it, and calls `stop` at the end.
+    It has one timer for all waits, because one per wait would cost a stream of short waits more than everything else
+    in a wait. Only the task that made it may wait with it, and calls `stop` at the end.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -104,7 +104,7 @@ class IdleTimer:
         self._timer = self._loop.call_later(seconds, self._check) if seconds else None
 
     def reset(self) -> None:
-        """Begins to count anew: something was said."""
+        """Starts the time anew, because something was sent."""
         self._silent_since = self._loop.time()
 
     async def wait_for(self, event: Awaitable[None]) -> bool:

@@ -49,8 +49,8 @@ class StreamCount(msgspec.Struct, frozen=True):
 
 
 class NoSlotFault(Fault):
-    """There is no slot for a stream. `count`: the streams that are open. `of_owner`: how many of them are its owner's,
-    where that is the reason."""
+    """There is no slot for a stream. `count` is the number of open streams; `of_owner` is how many of them are the
+    owner's, where the owner's share is the reason."""
 
     def __init__(self, count: StreamCount, of_owner: int | None = None) -> None:
         message = f"{count.before} streams are open, and this server allows {count.limit} at once."

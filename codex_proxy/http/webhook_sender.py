@@ -1,7 +1,8 @@
-"""Tells the configured targets that a background response has ended: signed, and again until they take it.
+"""Sends webhooks to the configured URLs when a background response has ended: signed, and repeated until they are
+accepted.
 
-What is not delivered waits in the store, and is told after the next start. A delivery that a kill has cut off is
-repeated with the same `webhook-id`.
+What is not delivered stays in the store, and is sent after the next start. A delivery that was interrupted because
+the server was killed is repeated with the same `webhook-id`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MAX_WAITING = 1000
 """Deliveries that are under way or wait for their next try; more stay in the outbox until one of them is over."""
 
 Key: TypeAlias = tuple[str, str]
-"""Event and target."""
+"""Identifies a delivery: the id of the event and the URL of the target."""
 
 
 class WebhookSender:
@@ -76,7 +77,7 @@ class WebhookSender:
             self._reader = asyncio.get_running_loop().create_task(self._read_outbox())
 
     async def _read_outbox(self) -> None:
-        """Begins what the outbox holds, as long as there is room; what finds none stays there."""
+        """Starts the deliveries in the outbox while there is room; the others stay in the outbox."""
         while True:
             await self._may_have_more.wait()
             self._may_have_more.clear()

@@ -39,7 +39,7 @@ MAX_SECONDS = 3600.0
 """Open Responses' limit for one connection."""
 PING_SECONDS = 30.0
 MAX_WAITING = 16
-"""Turns that may wait for the one that runs, and be no larger than one body together."""
+"""The most turns that may wait for the running one; together they may be no larger than one body."""
 
 TOO_LONG = Failure(
     kind=FaultKind.INVALID_REQUEST,
@@ -109,7 +109,7 @@ class _Connection:
         self._waiting: asyncio.Queue[tuple[str | bytes, HeldBytes]] = asyncio.Queue(MAX_WAITING)
         self._waiting_size = 0
         self._busy = False
-        """A turn is under way."""
+        """Whether a turn is running."""
         self._last: _LastResponse | None = None
 
     async def serve(self) -> None:

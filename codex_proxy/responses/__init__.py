@@ -1,1 +1,1 @@
-"""Responses: made of requests, followed, cancelled and saved, also without their clients. Knows no HTTP."""
+"""Makes responses of requests, also without their clients; streams, cancels and saves them. Knows no HTTP."""

@@ -1,8 +1,9 @@
 """Responses in the background: created, cancelled, run without their client until they end, and recovered after a
 restart.
 
-The store has one before its client gets its id. Where it streams, frames are stored before readers get them, so that it
-can be followed from any frame on, now or later. One that the end of a server has cut off is run again, or fails.
+A response is in the store before its client gets its id. If it streams, frames are stored before readers get them, so
+that a client can follow it from any frame on, now or later. A response that was interrupted by the end of a server is
+run again, or fails.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ RETRY_SECONDS = 2.0
 
 
 class BackgroundResponse(RunningResponse):
-    """Started for a response that the store has as `queued`."""
+    """Runs a response that is in the store as `queued`."""
 
     def __init__(self, service: ResponsesService, prepared: PreparedResponse, store: Store) -> None:
         super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)
@@ -157,7 +158,7 @@ class BackgroundResponse(RunningResponse):
         self._saved = True
 
     async def _complete(self, frames: Frames) -> None:
-        """Goes on trying to save the end, then releases the last frames."""
+        """Repeats the attempt to save the end until it succeeds, then releases the last frames."""
         assert self.final is not None
         while not self._saved:
             try:
@@ -179,8 +180,8 @@ class BackgroundResponse(RunningResponse):
 
 
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
-    """Whether the next start of the server may run this turn again: it changes nothing, and nobody reads it before its
-    end. A turn with tools of the server may have changed something."""
+    """Whether the next start of the server may run this turn again: it changes nothing, and no client reads it before
+    its end. A turn with tools of the server may have changed something."""
     parsed = prepared.parsed
     return (
         service.background_recovery == "rerun"
@@ -211,13 +212,15 @@ def recovery_of(body: bytes, hints: RequestHints) -> bytes:
 
 
 async def unfinished_responses(service: ResponsesService) -> list[StoredResponse]:
-    """Reads what an earlier server left unfinished. To be called before requests are taken. Raises `StoreError`."""
+    """Returns the responses that an earlier server left unfinished. Call it before requests are accepted. Raises
+    `StoreError`."""
     store = service.store
     return [] if store is None else await store.unfinished_responses()
 
 
 async def recover_responses(service: ResponsesService, left: Sequence[StoredResponse]) -> None:
-    """Runs each of these again, or fails it. Where the store does not take that now, goes on trying in a task."""
+    """Runs each of these responses again, or fails it. Where the store is not available now, a task repeats the
+    attempt."""
     store = service.store
     if store is None:
         return

@@ -1,4 +1,4 @@
-"""Keeps the tasks of responses, and finds those in the background by owner and id."""
+"""Keeps the tasks of responses, and finds background responses by owner and id."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from codex_proxy.responses.frame_buffer import FrameBuffer
 from codex_proxy.workers.slots import Slots, share_of
 
 MAX_LIVE = 1000
-"""How many may run or wait: each keeps its request in RAM."""
+"""The most background responses that run or wait, each of which keeps its request in RAM."""
 CLOSE_SECONDS = 5.0
-"""How long tasks may take to end when the server stops: turns are over then, their ends are being saved."""
+"""Seconds that tasks may take to end when the server stops. Turns have ended by then; their results are being saved."""
 
 T = TypeVar("T")
 
@@ -91,8 +91,8 @@ class BackgroundResponses:
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:
-        """Counts one more of this owner's from now on; it is to be given to `start` inside. Raises `Fault` where there
-        are too many: in all, or of this owner's (`limit`, 0 for any number)."""
+        """Counts one more background response of this owner, which the body of the `with` gives to `start`. Raises
+        `Fault` where there are too many: in all, or of this owner's (`limit`, 0 for any number)."""
         if len(self._live) + self._being_created.total() >= MAX_LIVE:
             raise _too_many(f"{MAX_LIVE} responses run or wait in the background.")
         theirs = self._being_created[owner] + sum(name == owner for name, _ in self._live)
@@ -125,7 +125,8 @@ class BackgroundResponses:
         return self._live.get((owner, id))
 
     async def close(self) -> None:
-        """Waits until the responses are saved; the runs are over. What is not saved is taken up at the next start."""
+        """Waits until the responses are saved, after their runs have ended. What is not saved is recovered at the
+        next start."""
         await self.tasks.close()
 
 

@@ -1,7 +1,8 @@
-"""Reads what a request continues: the items of its conversation or its previous responses, and its own.
+"""Reads the context of a request: the items of its conversation or its previous responses, and its own.
 
-In: a parsed request and a store. Out: a `Context`; `turn_in_context` makes the turn of it, and the same history with
-the model's own items. Raises `Fault` for what is not there, and for outputs without calls and the like.
+Takes a parsed request and a store; returns a `Context`. `turn_in_context` makes the turn from it, and the same
+history with the model's own items. Raises `Fault` for references to what does not exist, and for histories that are
+not consistent, such as outputs without calls.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ _model_item = msgspec.json.Decoder(ModelItem)
 
 
 class ContextItem(msgspec.Struct, frozen=True):
-    """One item, as its client sees it (`shown`; None for what only the model sees), and as the model gave it (`model`;
-    None where that is not kept)."""
+    """One item in two forms: as its client sees it (`shown`; None for what only the model sees), and as the model
+    gave it (`model`; None where that is not kept)."""
 
     shown: ItemDict | None
     model: ModelItem | None = None
 
 
 class Context(msgspec.Struct, frozen=True):
-    """Everything that a turn continues."""
+    """All items that a turn continues."""
 
     earlier: tuple[ContextItem, ...] = ()
     fresh: tuple[ContextItem, ...] = ()
     """The request's own items."""
     input: tuple[StoredItem, ...] = ()
-    """The same, as they are stored."""
+    """The request's own items as they are stored."""
     shortened: bool = False
-    """The oldest turns were left out."""
+    """Whether the oldest turns were left out."""
 
 
 class ContextFields(Protocol):
@@ -67,7 +68,7 @@ class ContextFields(Protocol):
 async def read_context(
     request: ContextFields, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
-    """Reads the items before the request's, and resolves the references in its own."""
+    """Returns the items before the request's own, and its own with their references resolved."""
     earlier: list[ContextItem] = []
     await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
     known = {item.shown["id"] for item in earlier if item.shown is not None and "id" in item.shown}
@@ -83,8 +84,8 @@ async def read_context(
 async def measure_context(
     request: ContextFields, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[Measure, list[ItemDict]]:
-    """Measures the items before the request's as they are read, without keeping them. Returns the request's own items
-    beside that."""
+    """Measures the items before the request's own while they are read, without keeping them. Returns the measure, and
+    the request's own items."""
     measure = Measure()
     known: set[str] = set()
 
@@ -101,8 +102,8 @@ async def measure_context(
 async def _own_items(
     request: ContextFields, known: Collection[str], store: Store | None, owner: str, ids: IdSource
 ) -> list[tuple[ItemDict, StoredItem | None]]:
-    """The request's items, each with the stored item that it refers to, if it does. References to `known` items, which
-    are in the context already, are left out."""
+    """Returns the request's items, each with the stored item that it refers to, if any. References to `known` items,
+    which are in the context already, are left out."""
     given = [
         item for item in request.input_items if not (item["type"] == "item_reference" and item["id"] in known)
     ]
@@ -116,7 +117,8 @@ async def _own_items(
 
 
 def _encoded(item: ItemDict) -> bytes:
-    """The item as JSON. It may hold a picture of 25 MiB, for which the standard library takes ten times as long."""
+    """Returns the item as JSON. It may contain an image of 25 MiB, for which the standard library takes ten times as
+    long."""
     try:
         return msgspec.json.encode(item)
     except OverflowError:  # an integer of more than 64 bits, in a schema
@@ -133,7 +135,7 @@ def context_item(stored: StoredItem) -> ContextItem:
 async def _visit_earlier(
     request: ContextFields, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
 ) -> None:
-    """Calls `visit` with each item that is continued, oldest first, in a thread of the store's."""
+    """Calls `visit` with each earlier item of the context, oldest first, in a thread of the store."""
     if request.conversation is not None:
         with store_errors_as_faults():
             try:
@@ -175,7 +177,7 @@ def _shown(item: StoredItem) -> ItemDict:
 
 
 def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """Gives each item an id of its own: a client may send two under one id."""
+    """Returns the items, each with a unique id: a client may send two under one id."""
     seen: set[str] = set()
     out = []
     for item in items:
@@ -192,8 +194,8 @@ def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 def turn_in_context(
     parsed: ParsedResponse, context: Context, identity: str
 ) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
-    """Makes the turn, and its history with the model's own items; None for that where none of them is kept.
-    `identity`: the agent and model that will read the history."""
+    """Returns the turn, and its history with the model's own items; None for the latter where none of them is kept.
+    `identity` names the agent and model that will read the history."""
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     entries = history_entries([*earlier, *fresh], earlier=len(earlier))
@@ -210,7 +212,8 @@ def turn_in_context(
 def history_with_model_items(
     items: Sequence[ContextItem], entries: Sequence[HistoryEntry], identity: str
 ) -> tuple[HistoryItem, ...]:
-    """The history with the model's own item wherever it is kept. `entries`: the history that the visible items make."""
+    """Returns the history with the model's own item wherever it is kept. `entries` is the history of the visible
+    items."""
     parts: dict[int, list[HistoryItem]] = {}
     for place, part in entries:
         parts.setdefault(place, []).append(part)
@@ -228,7 +231,7 @@ def history_with_model_items(
 
 
 class _ModelCalls:
-    """The model's own calls and outputs: no half of a call may be in the history twice."""
+    """Tracks the model's own calls and outputs, so that neither half of a call is in the history twice."""
 
     def __init__(self, items: Sequence[ContextItem]) -> None:
         heads = [(item.model.head, item.shown) for item in items if item.model is not None]
@@ -240,7 +243,7 @@ class _ModelCalls:
         self._renamed: dict[str, str] = {}
 
     def without(self, parts: Iterable[HistoryItem], model: ModelItem | None) -> Iterator[HistoryItem]:
-        """The entries of a visible item that none of the model's own items stands for."""
+        """Yields those entries of a visible item that none of the model's own items represents."""
         for part in parts:
             if isinstance(part, HistoryCall):
                 if not self._has_call(part, model):
@@ -260,7 +263,7 @@ class _ModelCalls:
 
 
 def _taken(kept: Counter[str], call_id: str) -> bool:
-    """Takes one off the count; False where none is left."""
+    """Subtracts one from the count of `call_id`; returns False where none is left."""
     there = kept[call_id] > 0
     kept[call_id] -= there
     return there

@@ -75,7 +75,7 @@ class Follower:
         self._live = None if live is None else live.buffer.reader(MAX_UNREAD)
         """The frames that are released from now on; None where the response has ended."""
         self._behind = live is None or live.buffer.next > after + 1
-        """The next frame is in the store, if there is one."""
+        """Whether the next frame, if there is one, has to be read from the store."""
         self._fetched: list[tuple[int, bytes]] | None = None
         self._deleted = False
 

@@ -23,9 +23,10 @@ from codex_proxy.surfaces.responses.profile import end_of_stream
 
 
 class ForegroundResponse(RunningResponse):
-    """Saved once, at its end.
+    """A response that is saved once, at its end.
 
-    Where the model says that its context is too long, it is tried once more with less, if the request allows that.
+    If the model reports that its context is too long, the turn is tried once more with a shorter one, where the
+    request permits that.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class ForegroundResponse(RunningResponse):
         self.output: Sequence[StoredItem] = ()
         """The items of its answer, as they are stored."""
         self._again = False
-        """The turn that has just ended is to be tried with less context."""
+        """Whether the turn that has just ended is to be repeated with less context."""
 
     @property
     def continued(self) -> bool:

@@ -15,7 +15,7 @@ Frames: TypeAlias = list[tuple[int, bytes]]
 
 
 def _nothing() -> None:
-    """Nobody asks."""
+    """The default of `on_drained`; does nothing."""
 
 
 class FrameBuffer:
@@ -23,9 +23,9 @@ class FrameBuffer:
 
     def __init__(self, on_drained: Callable[[], None] = _nothing) -> None:
         self.next = 0
-        """The number behind the last frame."""
+        """The sequence number after that of the last frame."""
         self.ended = False
-        """Nothing will follow."""
+        """Whether no frame will follow."""
         self._on_drained = on_drained
         self._readers: list[FrameReader] = []
 
@@ -68,9 +68,9 @@ class FrameReader:
 
     def __init__(self, buffer: FrameBuffer, max_bytes: int | None) -> None:
         self.finished = False
-        """Everything was taken, and nothing will follow."""
+        """Whether everything was taken and nothing will follow."""
         self.overrun = False
-        """Frames were lost since the last `take`, which clears this."""
+        """Whether frames were lost since the last `take`, which resets this."""
         self._buffer = buffer
         self._max_bytes = max_bytes
         self._batches: list[Frames] = []
@@ -100,7 +100,7 @@ class FrameReader:
         return batches[0] if len(batches) == 1 else [frame for batch in batches for frame in batch]
 
     def close(self) -> None:
-        """Nobody reads on."""
+        """Stops reading: the buffer keeps no more frames for this reader."""
         self._batches = []
         self._buffer.remove(self)
 

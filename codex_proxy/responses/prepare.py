@@ -60,8 +60,9 @@ async def prepare(
     created: float,
     wait: float | None,
 ) -> PreparedResponse:
-    """Reads what the request continues, and makes its turn. `wait`: how many seconds to wait for another turn of its
-    conversation; None without a bound. Raises `Fault` for what admission refuses, and for what is not there."""
+    """Reads what the request continues, and makes its turn. `wait`: the seconds to wait for another turn of its
+    conversation; None without a bound. Raises `Fault` for a turn that is not admitted, and for references to what
+    does not exist."""
     held = None
     if parsed.conversation is not None and service.store is not None:
         held = await service.turns.enter(owner, parsed.conversation, wait)
@@ -84,7 +85,7 @@ async def prepare_in_context(
     created: float,
     held: ConversationTurn | None = None,
 ) -> PreparedResponse:
-    """Prepares a response whose context was read before. The limits of its owner are those of now."""
+    """Prepares a response whose context was read before. The present limits of its owner apply."""
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
         turn,
@@ -110,7 +111,8 @@ async def prepare_in_context(
 def _with_images(
     replay: tuple[HistoryItem, ...] | None, turn: Turn, admitted: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """The history as the model saw it, with the images that admission has inlined in the turn's own."""
+    """Returns the history as the model saw it, with the images that admission has fetched for the turn's own
+    history."""
     if replay is None or admitted.history is turn.history:
         return replay
     inlined = {old: new for old, new in zip(turn.history, admitted.history, strict=True) if old is not new}
@@ -208,8 +210,8 @@ def may_shorten(parsed: ParsedResponse, context: Context, failure: Failure | Non
 
 
 def shortened(context: Context) -> Context | None:
-    """The context without its older half, cut in front of something that a user said, so that no call loses its output.
-    What was asked last stays. None where there is nothing to leave out, or something was left out already."""
+    """Returns the context without its older half, cut before a user message, so that no call loses its output. The
+    newest user message stays. None where nothing can be left out, or something was left out already."""
     items = (*context.earlier, *context.fresh)
     cuts = [place for place, item in enumerate(items) if place and _is_users(item)]
     if not cuts or context.shortened:

@@ -1,9 +1,9 @@
-"""A response under way: one task of the server's, from the start of its turn to its saved end.
+"""A response that is being made: one task of the server, from the start of its turn until its end is saved.
 
-The task reads the log of its run, renders frames into a buffer, saves the response when the turn has ended, and
-releases the last frames after that: whoever reads of the end finds the response in the store. Clients are readers of
-the buffer, over HTTP or a WebSocket, from the beginning or later. An answer that is wanted whole has no frames; its
-reader waits for the end.
+The task reads the log of its run, renders frames into a buffer, saves the response when the turn has ended, and then
+releases the last frames: a client that has read the end finds the response in the store. Clients read the buffer,
+over HTTP or a WebSocket, from the beginning or from a later frame. A response that is returned as a whole has no
+frames; its reader waits for the end.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from codex_proxy.surfaces.responses.render import ResponsesRenderer
 log = structlog.get_logger(__name__)
 
 SAVE_SECONDS = 30.0
-"""How long an end may wait for the disk; the store gives up on a locked database earlier."""
+"""Seconds that saving an end may take; the store gives up on a locked database earlier."""
 
 Delivery: TypeAlias = Literal["whole", "sse", "websocket"]
-"""How its client reads it."""
+"""How the client reads the response."""
 
 Observe: TypeAlias = Callable[[Sequence[Event]], None]
 
@@ -48,7 +48,7 @@ NOT_SAVED = Failure(
 
 
 class RunningResponse(ABC):
-    """What foreground and background responses have in common.
+    """The common part of foreground and background responses.
 
     A subclass defines how the turn starts (`_start`), how frames get to the readers (`_release`), and how the end is
     saved (`_save`) and released (`_complete`).
@@ -68,11 +68,11 @@ class RunningResponse(ABC):
         self.id = prepared.id
         self.owner = prepared.owner
         self.streams = delivery != "whole"
-        """Its readers want frames."""
+        """Whether its readers want frames."""
         self.started = asyncio.Event()
-        """Its turn has begun, or will never begin."""
+        """Set when its turn has begun, or will never begin."""
         self.ended = False
-        """Nothing more is saved or released."""
+        """Whether nothing more is saved or released."""
         self.final: dict[str, Any] | None = None
         """The response object, once it has ended."""
         self.failure: Failure | None = None

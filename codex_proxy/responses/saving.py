@@ -84,7 +84,8 @@ def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> 
 
 
 def conversation_append(parsed: ParsedResponse, status: object) -> Append | None:
-    """What a conversation takes of a turn: both sides, if the turn has come to an end of its own; else None."""
+    """Returns what is appended to the request's conversation: input and output, if the turn has ended by itself; else
+    None."""
     if parsed.conversation is None or status not in ("completed", "incomplete"):
         return None
     return Append(parsed.conversation)
@@ -96,8 +97,8 @@ def conversation_append(parsed: ParsedResponse, status: object) -> Append | None
 def stored_output(
     output: Sequence[ItemDict], said: Sequence[ModelItem], ids: IdSource, now: float
 ) -> list[StoredItem]:
-    """The items in the order of the output. Items that only the model sees (`said` has them) stand between them, where
-    the model put them out, without JSON for clients."""
+    """Returns the items in the order of the output. Items that only the model sees (from `said`) are placed where the
+    model put them out, without JSON for clients."""
     heads = [item.head for item in said]
     merged = _OutputItems(said, heads, ids, now)
     for item in output:
@@ -143,7 +144,7 @@ class _OutputItems:
 
 
 def _same(item: ItemDict, head: ItemHead) -> bool:
-    """Whether the model's item is the one that the client saw as this one. Messages come in the same order."""
+    """Whether the model's item is the same as this item that the client saw. Messages are matched by their order."""
     kind = item["type"]
     if kind in ("function_call", "custom_tool_call", "tool_search_call"):
         return head.kind == "call" and head.call_id == item["call_id"]

@@ -85,34 +85,34 @@ class Webhooks(Protocol):
         ...
 
     def wake(self) -> None:
-        """There may be more in the store."""
+        """Notifies the sender that there may be new webhooks in the store."""
         ...
 
 
 class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts that responses are made with."""
+    """The parts of the server that responses are made with."""
 
     runs: RunScheduler
     admission: Admission
-    """What every turn passes before it starts."""
+    """The checks that every turn passes before it starts."""
     clients: Clients
     clock: Clock
     ids: IdSource
     usage: UsageRecorder
     store: Store | None
-    """None: nothing is kept."""
+    """The store; None where nothing is kept."""
     profile: Profile = "openai"
     heartbeat: float = 15.0
     """Seconds of silence after which a stream gets a comment; 0 for never."""
     conversation_wait: float = 30.0
-    """Seconds that a turn waits for another one of its conversation."""
+    """Seconds that a turn waits for another turn of its conversation."""
     turns: ConversationTurns
     background: BackgroundResponses
     background_recovery: Literal["fail", "rerun"] = "fail"
-    """What becomes of background responses that a restart has cut off."""
+    """Whether background responses that a restart has interrupted fail or are run again."""
     write_check: WriteCheck | None = None
-    """Of the store, where there is one."""
+    """The check whether the store takes writes; None without a store."""
     pdfs: PdfReader | None = None
-    """None: nobody reads PDFs."""
+    """The reader of PDFs; None where they are not supported."""
     webhooks: Webhooks | None = None
-    """None: nobody is told of the ends of background responses."""
+    """The sender of webhooks; None where none are configured."""

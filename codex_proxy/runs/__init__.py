@@ -1,1 +1,1 @@
-"""Runs: a dialect over a child gives a log; cursors read it."""
+"""Runs: drive sessions with an agent and write their events into a log, which cursors read."""

@@ -15,11 +15,12 @@ import msgspec
 from codex_proxy.core.events import Event
 
 HIGH_WATER = 1 << 20
-"""Bytes a reader may be behind before the child is asked to wait: a second or two of the fastest agent."""
+"""Bytes that a reader may be behind before the agent is paused: a second or two of the fastest agent."""
 LOW_WATER = 1 << 18
-"""Bytes at which the child may go on."""
+"""Bytes of backlog at which a paused agent may go on."""
 CUT_WATER = 32 << 20
-"""Bytes a reader may be behind where the child cannot wait, since it serves others too; then it is cut."""
+"""Bytes that a reader may be behind where the agent's process cannot be paused, since it serves other turns too;
+beyond, the turn is cut off."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -36,14 +37,14 @@ class EventLog:
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
         self.ended = False
         self.appended = 0
-        """Bytes in all."""
+        """The bytes of all batches that were appended."""
         self._batches: deque[Batch] = deque()
         self._dropped = 0
-        """Batches that every reader has seen, and that are gone."""
+        """The number of batches that every reader has seen, and that were dropped."""
         self._cursors: list[Cursor] = []
         self._on_backlog = on_backlog
         self._told = 0
-        """The backlog that was heard of last."""
+        """The backlog that was reported last."""
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
         """Adds a batch and wakes the readers. `ended`: nothing will follow."""
@@ -100,7 +101,7 @@ class EventLog:
             self.report()
 
     def report(self) -> None:
-        """Tells `on_backlog` how far the slowest reader is behind; for cursors."""
+        """Calls `on_backlog` with the backlog of the slowest reader; for cursors."""
         size = self.backlog
         if self._on_backlog is not None and (size >= LOW_WATER or self._told >= LOW_WATER):
             self._told = size

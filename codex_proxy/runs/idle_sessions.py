@@ -127,11 +127,11 @@ class IdleLimits(msgspec.Struct, frozen=True):
 
 
 INSTRUCTION_WORDS = "<system-reminder>\n{}\n</system-reminder>"
-"""How an instruction is told within an output. Coding agents have long put theirs so; models know what it means."""
+"""The template of an instruction within a tool output. Coding agents have long used this form, and models know it."""
 
 
 class PendingOutputs(msgspec.Struct, frozen=True):
-    """What a pending thread waits for: the client's outputs, and those that are ours to give with them."""
+    """The outputs that a pending thread waits for: those of the client, and those of this server to give with them."""
 
     visible: frozenset[str] = frozenset()
     hidden: tuple[HiddenOutput, ...] = ()
@@ -151,7 +151,7 @@ class _IdleSession:
 
 
 class ReusedSession(msgspec.Struct, frozen=True):
-    """A session to go on with, and what is new to its thread."""
+    """A kept session to continue, and the items that are new to its thread."""
 
     session: AgentSession
     new_items: tuple[HistoryItem, ...]
@@ -183,7 +183,7 @@ def thread_key(owner: str, turn: Turn) -> bytes:
 
 
 class IdleSessions:
-    """The listener of idle sessions. `put` keeps one, `take` gives one back."""
+    """Keeps idle sessions and listens to them. `put` keeps one, `take` returns one."""
 
     def __init__(self, limits: IdleLimits, scheduler: Callable[[], Scheduler]) -> None:
         self._limits = limits

@@ -31,7 +31,7 @@ class ModelItem(msgspec.Struct, frozen=True):
     """A raw item of the model, or an output that this server gave to the model."""
 
     model: str
-    """Model and provider: another one cannot read its reasoning."""
+    """Model and provider. Another model cannot read the reasoning of this one."""
     item: msgspec.Raw
 
     @property
@@ -74,7 +74,7 @@ def model_items(run: Run, identity: str) -> list[ModelItem]:
 
 
 def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:
-    """The item for this model; None for reasoning that it cannot read."""
+    """Returns the item for this model; None for reasoning that it cannot read."""
     if item.model != identity and item.head.kind == "reasoning":
         return None
     return RawHistoryItem(bytes(item.item))
@@ -111,7 +111,7 @@ def _in_order(
 
 
 def _half_of(item: HistoryItem) -> tuple[str, str]:
-    """Whether an item is a call, an output, or neither; and of which call."""
+    """Returns whether an item is a call, an output, or neither; and the id of the call."""
     if isinstance(item, RawHistoryItem):
         head = msgspec.json.decode(item.json, type=ItemHead)
         return (head.kind, head.call_id or "")

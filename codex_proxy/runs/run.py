@@ -55,7 +55,8 @@ from codex_proxy.tools.replay import clean_item, output_id
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """Seconds. `first`: until something visible; `idle`: between two signs of life; `total`: in all."""
+    """Time limits in seconds. `first`: until something visible; `idle`: between two events of the agent; `total`: of
+    the turn."""
 
     first: float = 60.0
     idle: float = 300.0
@@ -74,7 +75,7 @@ class DeadlineWatch:
         self._began = self._last = scheduler.time()
         self._visible = False
         self.held = False
-        """The agent is made to wait."""
+        """Whether the agent is being made to wait."""
         self._timer: TimerHandle | None = None
         self._arm()
 
@@ -130,7 +131,7 @@ log = structlog.get_logger(__name__)
 NO = Decision(approve=False)
 
 HANDLED_EVENTS = frozenset({RawItem, UsageReported, ApprovalRequested, InputRequested, AccountLimitsReported})
-"""The events that a run has something to do with itself."""
+"""The events that a run handles itself."""
 
 TOO_SLOW = Failure(
     kind=FaultKind.TIMED_OUT,
@@ -139,7 +140,7 @@ TOO_SLOW = Failure(
 
 
 class RunOwner(Protocol):
-    """What a run asks of its scheduler: everything that takes time."""
+    """The operations that a run needs of its scheduler: everything that takes time."""
 
     def reopen(self, run: Run, attempt: Attempt) -> None:
         """Opens another session for another try, and hands it to `run.begin_session`."""
@@ -163,7 +164,7 @@ class RunOwner(Protocol):
         ...
 
     def with_details(self, run: Run, failure: Failure) -> Failure:
-        """Adds to a failure what is known beside the agent's words: the context window, the time of a reset."""
+        """Returns the failure with details that the agent did not give: the context window, the time of a reset."""
         ...
 
     def run_ended(self, run: Run) -> None:
@@ -172,8 +173,8 @@ class RunOwner(Protocol):
 
 
 class Run:
-    """One turn under way. `most`: how much it may say, in characters. `keeps_max_tokens`: the agent keeps the turn's
-    `max_tokens` itself, by its model's own count."""
+    """One turn that is being run. `most`: the most characters it may put out. `keeps_max_tokens`: the agent applies
+    the turn's `max_tokens` itself, by its model's own count."""
 
     def __init__(
         self,
@@ -192,7 +193,7 @@ class Run:
         self.turn = turn
         """The turn as the client asked for it."""
         self.client = client
-        """Whose turn it is."""
+        """The name of the owner of the turn."""
         self.attempt = attempt
         self._forwards = turn.forwarded is not None
         self.raw: list[bytes] = []
@@ -201,12 +202,12 @@ class Run:
         self._calls = calls
         self._calls_running = 0
         self._checking = False
-        """Texts are being checked elsewhere: what the agent says meanwhile waits in the policy."""
+        """Whether texts are being checked by a worker. Events of the agent wait in the policy meanwhile."""
         self._acted = False
-        """Calls were made here, with whatever effects they have."""
+        """Whether calls were run by this server, which may have had effects."""
         self._session: AgentSession | None = None
         self.continued = False
-        """Whether it continues a session that was kept, which has seen the conversation so far."""
+        """Whether the run continues a kept session, which has seen the conversation so far."""
         self._replayable: Literal["", "unheard", "unseen"] = ""
         """Whether another session may take over when the process ends. `unseen`: on a reused session, while the
         client has seen nothing. `unheard`: on a new session of a shared process, while it has printed nothing, so
@@ -216,7 +217,7 @@ class Run:
         most_tokens = None if keeps_max_tokens else turn.max_tokens
         self._limits = TurnLimits(chars=most, stop=turn.stop, max_tokens=most_tokens)
         self._spent_before = Usage()
-        """The tokens of a first attempt that was thrown away."""
+        """The tokens of a first attempt that was discarded."""
         self._spent = Usage()
         self._paused = False
         self._watch = DeadlineWatch(deadlines, scheduler, self.fail)
@@ -436,7 +437,8 @@ class Run:
         self._owner.reopen(self, attempt)
 
     def _so_far(self) -> Turn:
-        """The turn for a second try. Calls that were run have had their effects: they are not made again."""
+        """Returns the turn for a second attempt. Its history has the calls that were run, so that they are not
+        repeated."""
         ran = self.attempt.policy.ran_calls
         last = max((index for index, raw in enumerate(self.raw) if output_id(raw) in ran), default=-1)
         said = tuple(RawHistoryItem(clean_item(raw)) for raw in self.raw[: last + 1])

@@ -1,7 +1,7 @@
-"""Starts turns and sees them to their end, each in a slot.
+"""Starts turns and controls them until their end, each in a slot.
 
-A slot is taken before anything is spawned, and is given back when the turn is over and its session is released;
-that happens once, whichever way the turn ends.
+A slot is taken before any process is started, and is given back once, when the turn is over and its session is
+released.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ REMEMBER_SECONDS = 30.0
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """How many turns run at once, how many of each owner wait for that, and how long (seconds); how much each may say
-    (characters)."""
+    """How many turns run at once, how many of each owner may wait and for how many seconds, and how many characters
+    each turn may put out."""
 
     running: int = 16
     waiting: int = 64
@@ -70,7 +70,7 @@ class _Started(msgspec.Struct, frozen=True):
 
 
 class _StartPlan(msgspec.Struct, frozen=True):
-    """How a turn is to be run: on a session that was kept, or on one that was opened for it."""
+    """How a turn is started: on a kept session, or on a new one."""
 
     attempt: Attempt
     reused: ReusedSession | None = None
@@ -107,11 +107,11 @@ class RunScheduler:
         self._clean_ups: set[asyncio.Task[None]] = set()
         self._drain_begun = asyncio.Event()
         self._stopped = False
-        """The time of grace is over: what begins now ends at once."""
+        """Whether the grace period of a stop is over, so that a turn that begins now ends at once."""
 
     @property
     def running(self) -> int:
-        """How many slots are taken."""
+        """The number of slots that are taken."""
         return self._slots.running
 
     @property
@@ -207,7 +207,8 @@ class RunScheduler:
             run.fail(UNFORESEEN)
 
     async def _plan_start(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _StartPlan:
-        """A session that was kept for just this, or a new one with everything that is remembered."""
+        """Returns a plan with a kept session that fits the turn, or with a new one and everything that is
+        remembered."""
         attempt = await self._first_attempt(turn)
         if attempt.as_asked:
             reused = self.kept.take(thread_key(owner, attempt.turn), turn)
@@ -224,16 +225,16 @@ class RunScheduler:
         return first_attempt(turn, form, keeps_choice="tool_choice" in self.agent_of(turn).capabilities)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
-        """The turn with what is remembered of its earlier steps."""
+        """Returns the turn with what is remembered of its earlier steps."""
         history = await recalled_history(turn, owner, self.memory, self.identity(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def identity(self, turn: Turn) -> str:
-        """Names agent and model: encrypted reasoning can be read by the same ones only."""
+        """Returns a name of agent and model. Encrypted reasoning can only be read by the same agent and model."""
         return f"{self.agent_of(turn).name}/{turn.model}"
 
     def agent_of(self, turn: Turn) -> Agent:
-        """The agent that takes the turn: of several, the one that its model belongs to."""
+        """Returns the agent that takes the turn: of several, the one that has the model."""
         return serving(self.agent, turn.model)
 
     # --- what runs ask of their owner -----------------------------------------------------------

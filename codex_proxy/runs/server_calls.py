@@ -32,12 +32,13 @@ class ToolRunner(Protocol):
     """Runs tools for one request."""
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
-        """The output, within a bound; `arguments` is the model's text. Cancel it to have the call given up."""
+        """Runs the tool and returns its output, within a time limit. `arguments` is the model's text. Cancelling
+        gives up the call."""
         ...
 
 
 class Caller(Protocol):
-    """The run whose calls are run."""
+    """The run that gets the outputs of its calls."""
 
     def tool_finished(self, ask_id: str, output: ToolOutput) -> None: ...
     def add_events(self, events: Sequence[Event]) -> None: ...
@@ -120,7 +121,7 @@ def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
 
 
 def filled(history: Sequence[HistoryItem], outputs: Iterable[HistoryOutput]) -> tuple[HistoryItem, ...]:
-    """The history with these outputs where it waits for them."""
+    """Returns the history with these outputs put where they are missing."""
     by_id = {output.call_id: output for output in outputs}
     return tuple(
         by_id.get(item.call_id, item)

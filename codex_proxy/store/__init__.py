@@ -1,1 +1,1 @@
-"""What outlives a request: step memory, responses, event frames, conversations. Knows neither HTTP nor agents."""
+"""Data that outlives a request: step memory, responses, event frames, conversations. Knows neither HTTP nor agents."""

@@ -28,7 +28,7 @@ UNFINISHED: Final = frozenset({"queued", "in_progress"})
 """Statuses of a response that is still being made; one in the background is taken up after a restart."""
 
 MAX_METADATA_KEYS: Final = 16
-"""OpenAI's limit. It is kept here because it holds for the metadata after the merge, which only we see."""
+"""OpenAI's limit of metadata keys. It is checked in the store because it holds for the metadata after a merge."""
 
 
 # --- errors -------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
-    """The store cannot do it now, but may later: locked by another process, disk full, closed, or overloaded."""
+    """The store cannot do this now, but may later: locked by another process, disk full, closed, or overloaded."""
 
 
 class StoreDamaged(StoreUnavailable):
@@ -68,7 +68,8 @@ class StoreConflict(StoreError):  # noqa: N818
 
 
 class ContextTooLarge(StoreError):  # noqa: N818
-    """A conversation, or a chain of responses, holds more than is read into one turn, or would with this write."""
+    """A conversation, or a chain of responses, has more content than may be read into one turn, or would have with
+    this write."""
 
     def __init__(self, items: int, size: int, limits: ContextLimits) -> None:
         super().__init__(
@@ -81,37 +82,39 @@ class ContextTooLarge(StoreError):  # noqa: N818
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is kept; None is no limit. What was not used for the longest time is removed first.
+    """Limits of what is kept; None is no limit. The object that was not used for the longest time is removed first.
 
     A response is removed only when no other response continues it, so a chain that is in use keeps its beginning.
     """
 
     age: float | None = 30 * 86400.0
-    """Seconds for responses; 30 days as at OpenAI."""
+    """Seconds for which responses are kept; 30 days as at OpenAI."""
     conversation_age: float | None = None
-    """Seconds since a conversation was last touched; OpenAI keeps them until they are deleted."""
+    """Seconds for which a conversation is kept after its last use. OpenAI keeps them until they are deleted."""
     usage_age: float | None = 400 * 86400.0
-    """Seconds for sums of what was spent: a year, and the month to compare it with."""
+    """Seconds for which the sums of usage are kept: a year, and the month to compare it with."""
     frames_age: float = 86400.0
     """Seconds for which the stream of a finished background response can be read again."""
     max_responses: int | None = 100_000
-    """Some hundred MB of ordinary turns."""
+    """The most responses. So many of ordinary turns take some hundred MB."""
     max_bytes: int | None = 4 << 30
-    """What a person will not miss on a disk; images make most of it."""
+    """The most bytes of all content, most of which are images."""
     spared: float = 3600.0
-    """Seconds for which count and size spare an object: what is being worked on is never cut."""
+    """Seconds after its last use for which an object is not removed for count or size, so that work in progress is
+    never cut."""
 
 
 class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a conversation, or a chain of responses, may hold for a turn to go on from it; None is no limit."""
+    """The most content that a conversation, or a chain of responses, may have to be continued; None is no limit."""
 
     max_items: int | None = 20_000
-    """Twice what one request may bring."""
+    """The most items: twice what one request may have."""
     max_bytes: int | None = 64 << 20
-    """Twice the largest body: far more than any model reads, and what a turn has in memory of it."""
+    """The most bytes: twice the largest request body. A turn has so much in memory at most, and no model reads nearly
+    as much."""
 
     def check(self, items: int, size: int) -> None:
-        """Raises `ContextTooLarge`."""
+        """Raises `ContextTooLarge` for more items or bytes (`size`) than the limits."""
         too_many = self.max_items is not None and items > self.max_items
         if too_many or (self.max_bytes is not None and size > self.max_bytes):
             raise ContextTooLarge(items, size, self)
@@ -127,7 +130,7 @@ class StoredItem(msgspec.Struct, frozen=True):
     json: bytes
     """The item as the client sees it; empty for items that only the model sees (hidden calls and their outputs)."""
     raw: bytes = b""
-    """The item as the model must see it again; empty where `json` is that."""
+    """The item as the model must see it again; empty where that is the same as `json`."""
     created: float = 0.0
 
     @property
@@ -140,7 +143,7 @@ class StoredItem(msgspec.Struct, frozen=True):
 
 
 class ItemReference(msgspec.Struct, frozen=True):
-    """An item of the same owner that exists already, in whatever response or conversation."""
+    """Refers to an existing item of the same owner, in any response or conversation."""
 
     id: str
 
@@ -157,7 +160,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     conversation_id: str | None = None
     background: bool = False
     recovery: bytes = b""
-    """Whatever the caller needs to take a background run up again; means nothing to the store."""
+    """Data that the caller needs to run a background response again after a restart; the store does not read it."""
 
 
 class PendingWebhook(msgspec.Struct, frozen=True):
@@ -167,11 +170,11 @@ class PendingWebhook(msgspec.Struct, frozen=True):
     url: str
     body: bytes
     tries: int = 0
-    """How many there have been."""
+    """How many delivery attempts were made."""
 
 
 class ChainTurn(msgspec.Struct, frozen=True):
-    """One turn of a chain: what went in, what came out."""
+    """One turn of a chain of responses: its input items and its output items."""
 
     response_id: str
     input: tuple[StoredItem, ...]
@@ -192,7 +195,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     metadata: dict[str, str] = {}
     version: int = 0
-    """Grows with every change of the items; a turn that was begun at one version can ask to end at it."""
+    """Increases with every change of the items. A turn can ask that its items are appended only if the version is
+    still that of its beginning."""
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -200,18 +204,18 @@ class Append(msgspec.Struct, frozen=True):
 
     conversation_id: str
     version: int | None = None
-    """The version at which the turn was begun: another one raises `StoreConflict`. None takes any."""
+    """The version at which the turn was begun: any other raises `StoreConflict`. None accepts any."""
 
 
 class ConversationContext(msgspec.Struct, frozen=True):
-    """All items, hidden ones too, oldest first, and the version at which that was so."""
+    """All items of a conversation, hidden ones too, oldest first, and the version that has these items."""
 
     version: int
     items: tuple[StoredItem, ...]
 
 
 class PageRequest(msgspec.Struct, frozen=True):
-    """A part of a list: at most `limit` items, those behind the item `after` in this order."""
+    """Asks for a part of a list: at most `limit` items, beginning after the item `after` in the given order."""
 
     limit: int = 20
     order: Order = "desc"
@@ -228,7 +232,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int
     bytes_used: int
     bytes_free: int
-    """In the file but empty; `vacuum` gives them back."""
+    """Bytes of the file that are unused; `vacuum` gives them back to the file system."""
     responses: int
     unfinished: int
     conversations: int
@@ -236,18 +240,18 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     frames: int
     steps: int
     oldest: float | None
-    """When the oldest response was made."""
+    """When the oldest response was made, in seconds since 1970; None where there is none."""
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """How many stored rows were compared with their checksums, and what is damaged of them."""
+    """How many stored rows were compared with their checksums, and which of them are damaged."""
 
     rows: int
     damaged: tuple[str, ...]
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """How many objects were removed."""
+    """How many objects of each kind were removed."""
 
     responses: int = 0
     conversations: int = 0
@@ -293,26 +297,27 @@ class Responses(Protocol):
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
-        """Replaces status and object, and where given the output items. The stored input and the output go to
-        the conversation where asked, `webhooks` to the outbox: all of it or nothing.
+        """Replaces status and object and, where given, the output items. The stored input and the output are appended
+        to the conversation where `append` is given, `webhooks` are put into the outbox: all of it or nothing.
 
-        False, and nothing changed, when the response is gone or its status is not in `only_from`: what was
-        cancelled never completes later.
+        Returns False, and changes nothing, when the response does not exist any more or its status is not in
+        `only_from`: so a cancelled response is never completed later.
         """
         ...
 
     async def response(self, owner: str, id: str) -> StoredResponse | None: ...
 
     async def delete_response(self, owner: str, id: str) -> bool:
-        """False when there is none. Responses that continue it keep their context; nothing else shows it."""
+        """Deletes a response; returns False when there is none. Responses that continue it keep their context;
+        nothing else shows it."""
         ...
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
-        """Visible input items. Raises `NotStored` for the response, or for the item `after`."""
+        """Returns a page of the visible input items. Raises `NotStored` for the response, or for the item `after`."""
         ...
 
     async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
-        """The chain that ends with this response, its root first. Raises `NotStored`."""
+        """Returns the chain that ends with this response, the first response of it first. Raises `NotStored`."""
         ...
 
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
@@ -321,7 +326,8 @@ class Responses(Protocol):
         ...
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-        """Visible items by id, in any response or conversation of the owner; the newest where there are several."""
+        """Returns visible items by id, from any response or conversation of the owner; the newest where there are
+        several."""
         ...
 
     async def unfinished_responses(self) -> list[StoredResponse]:
@@ -330,18 +336,19 @@ class Responses(Protocol):
         ...
 
     async def append_frames(self, owner: str, response_id: str, frames: Sequence[Frame]) -> None:
-        """Adds events of the response's stream. Raises `NotStored`, and `StoreConflict` for a known number."""
+        """Adds events to the stored stream of the response. Raises `NotStored`, and `StoreConflict` for a number that
+        is stored already."""
         ...
 
     async def frames(
         self, owner: str, response_id: str, *, after: int = -1, limit: int = 1000
     ) -> list[Frame]:
-        """At most `limit` events with a number above `after`, in order. Raises `NotStored`."""
+        """Returns at most `limit` events with a number above `after`, in order. Raises `NotStored`."""
         ...
 
 
 class Conversations(Protocol):
-    """Conversations and their items. Items that several conversations and responses hold exist once."""
+    """Conversations and their items. An item that several conversations and responses hold is stored once."""
 
     async def add_conversation(
         self, conversation: Conversation, items: Sequence[NewItem] = ()
@@ -354,11 +361,12 @@ class Conversations(Protocol):
     async def update_conversation(
         self, owner: str, id: str, changes: Mapping[str, str | None]
     ) -> Conversation:
-        """Merges the metadata; None deletes a key. Raises `NotStored`, `StoreConflict` for too many keys."""
+        """Merges `changes` into the metadata; None deletes a key. Returns the conversation. Raises `NotStored`, and
+        `StoreConflict` for too many keys."""
         ...
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
-        """False when there is none. Items that others hold stay there."""
+        """Deletes a conversation; returns False when there is none. Items that others hold as well stay with those."""
         ...
 
     async def append_items(
@@ -379,25 +387,26 @@ class Conversations(Protocol):
         ...
 
     async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
-        """Visible items. Raises `NotStored` for the conversation, or for the item `after`."""
+        """Returns a page of the visible items. Raises `NotStored` for the conversation, or for the item `after`."""
         ...
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
-        """Returns a visible item. Raises `NotStored` for a conversation that does not exist."""
+        """Returns a visible item, or None. Raises `NotStored` for a conversation that does not exist."""
         ...
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Conversation:
-        """Removes the item from this conversation only. Raises `NotStored` for either of them."""
+        """Removes the item from this conversation only, and returns the conversation. Raises `NotStored` for either
+        of them."""
         ...
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
-        """Calls `visit` with each item, hidden ones too, oldest first. It is called in a thread of the store's while
-        rows are read, so that the bytes of one item at a time are in memory. Raises `NotStored` and, before the first
-        call, `ContextTooLarge`."""
+        """Calls `visit` with each item, hidden ones too, oldest first. It is called in a thread of the store while
+        rows are read, so that only one item at a time is in memory. Raises `NotStored` and, before the first call,
+        `ContextTooLarge`."""
         ...
 
     async def conversation_context(self, owner: str, id: str) -> ConversationContext:
-        """Every item of the conversation, and its version. Raises `NotStored`."""
+        """Returns every item of the conversation, and its version. Raises `NotStored`."""
         ...
 
 
@@ -419,7 +428,7 @@ class Outbox(Protocol):
 
 
 class Maintenance(Protocol):
-    """What the operator's commands and the background task of retention call."""
+    """The methods for the operator's commands and for the background task that applies `Retention`."""
 
     async def stats(self) -> StoreStats: ...
 
@@ -428,30 +437,32 @@ class Maintenance(Protocol):
         ...
 
     async def prune(self, now: float | None = None) -> Pruned:
-        """Removes what `Retention` and the step memory's age no longer keep, in small writes."""
+        """Removes what `Retention` and the step memory's age no longer permit at `now` (seconds since 1970; None: the
+        present), in small writes. Returns how much was removed."""
         ...
 
     async def sweep(self) -> None:
-        """Removes the rows of what was deleted, in small writes. A deletion begins it by itself; this is for what a
+        """Removes the rows of deleted objects, in small writes. A deletion starts this by itself; call it for what a
         process that ended has left."""
         ...
 
     async def export(self, write: Callable[[bytes], object]) -> int:
-        """Calls `write` with one line of JSON (with its line feed) per response and conversation; their number."""
+        """Calls `write` with one line of JSON (with its line feed) per response and conversation. Returns their
+        number."""
         ...
 
     async def check(self) -> Checked:
-        """Compares everything with its checksum, in small reads."""
+        """Compares every stored row with its checksum, in small reads."""
         ...
 
     async def vacuum(self) -> int:
-        """Gives empty pages back to the file system, in small steps; how many bytes."""
+        """Gives empty pages back to the file system, in small steps. Returns how many bytes."""
         ...
 
     async def close(self) -> None:
-        """Finishes what was begun, then closes the file. A second call does nothing."""
+        """Finishes the jobs that were begun, then closes the file. A second call does nothing."""
         ...
 
 
 class Store(StepMemory, Responses, Conversations, UsageLedger, Outbox, Maintenance, Protocol):
-    """The whole store. Functions take the narrowest part that they need."""
+    """The whole store. Functions should take the narrowest of its parts that they need."""

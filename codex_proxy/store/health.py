@@ -1,7 +1,7 @@
-"""Whether the store works: a check of whether it takes writes, and its errors as faults that a client is told.
+"""Whether the store works: checks whether it takes writes, and turns its errors into faults for clients.
 
-The check is for whoever asks often: a supervisor that polls the server's health. The text of an error goes to the log
-only, since it names files of the server.
+The check is made for callers that ask often, such as a supervisor that polls the server's health. The text of an
+error is only logged, since it names files of the server.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from codex_proxy.store.base import (
 log = structlog.get_logger(__name__)
 
 FRESH_SECONDS: Final = 5.0
-"""How long the answer that it takes writes is good for: asking often must not keep the disk busy."""
+"""Seconds for which a successful check is reused, so that frequent callers do not keep the disk busy."""
 FRESH_TROUBLE_SECONDS: Final = 1.0
-"""The same for the answer that it does not: it is well again as soon as there is room."""
+"""Seconds for which a failed check is reused. It is shorter, because the store works again as soon as the disk has
+room."""
 ANSWER_SECONDS: Final = 2.0
-"""How long a check may take; a store that takes longer takes no writes."""
+"""Seconds that a check may take; a store that takes longer counts as not writable."""
 
 
 class WriteCheck:
@@ -93,7 +94,8 @@ OFF = Failure(
 
 @contextmanager
 def store_errors_as_faults() -> Iterator[None]:
-    """Raises a `Fault` where the store is unavailable or damaged. Other errors of the store pass through."""
+    """Raises a `Fault` in place of the error of a store that is unavailable or damaged. Other errors of the store
+    pass through."""
     try:
         yield
     except StoreDamaged as error:
@@ -105,14 +107,15 @@ def store_errors_as_faults() -> Iterator[None]:
 
 
 def required_store(store: Store | None) -> Store:
-    """The store, where there is one. Raises `Fault`."""
+    """Returns the store. Raises `Fault` where there is none."""
     if store is None:
         raise Fault(OFF)
     return store
 
 
 def failure_of(error: StoreError) -> Failure:
-    """The failure that a response ends with when saving it raised this error. Logs the error."""
+    """Logs an error of the store that was raised while a response was saved. Returns the failure that the response
+    ends with."""
     log.error("not_saved", reason=str(error))
     if isinstance(error, NotStored):
         message = f"The {error.kind} that this response continues was deleted while it was made."

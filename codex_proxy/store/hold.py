@@ -1,8 +1,9 @@
-"""One server keeps a store at a time: a second would take the first one's running responses for cut off.
+"""A lock by which only one server at a time uses a store: a second server would take the first one's running
+responses for interrupted ones.
 
-A lock of the operating system on a file beside the store. It ends with the process, however that ends, so nothing is
-ever left to be cleaned up; commands that look into the store do not ask for it. Not on the store itself: closing any
-descriptor of that file would drop the locks of SQLite.
+It is a lock of the operating system on a file beside the store. It ends with the process, however that ends, so there
+is nothing to clean up; commands that only read the store do not take it. It is not on the store's own file: closing
+any descriptor of that file would drop the locks of SQLite.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class StoreHold:
 
     @classmethod
     async def take(cls, store: Path, *, within: float = WAIT_SECONDS) -> StoreHold:
-        """Raises `StoreRefused` where another server has it, and still has it after so many seconds; the text names
-        the file, the server and what to do."""
+        """Takes the lock. Raises `StoreRefused` where another server still has it after `within` seconds; the text
+        names the file, the server and what to do."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while True:
@@ -41,7 +42,8 @@ class StoreHold:
             await asyncio.sleep(AGAIN_SECONDS)
 
     def release(self) -> None:
-        """Releases the lock. The lock file stays: whoever waits for the lock waits on this very file."""
+        """Releases the lock. The lock file stays, because other processes may be waiting for a lock on this very
+        file."""
         os.close(self._descriptor)
 
 

@@ -1,7 +1,7 @@
-"""What turns have cost, by owner, model and hour: the values, and what a ledger of them promises.
+"""What turns have cost, by owner, model and hour: the values, and the interface of a ledger for them.
 
-An entry is a sum, so that a busy hour costs one row per owner and model. What is finer than an hour is not kept:
-who wants single turns has the log. `RamUsage` is the ledger of a server without a store.
+An entry is a sum, so that a busy hour takes one row per owner and model. Nothing finer than an hour is kept; single
+turns are in the log. `RamUsage` is the ledger of a server without a store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ integers."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over turns. `cached` is a part of `input`, `reasoning` one of `output`."""
+    """Sums over turns. `cached` is a part of `input`, `reasoning` is a part of `output`."""
 
     turns: int = 0
     failed: int = 0
@@ -52,19 +52,19 @@ class UsageEntry(msgspec.Struct, frozen=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Hours from `start` up to and without `end`, of one owner, summed in buckets of `width` seconds."""
+    """Asks for the hours from `start` up to but without `end`, of one owner, summed in buckets of `width` seconds."""
 
     owner: str | None
-    """None: of everybody, told apart."""
+    """The owner; None for all owners, with separate sums."""
     start: int
     end: int
     width: int
-    """A multiple of an hour; buckets begin at multiples of it since 1970."""
+    """Seconds of a bucket: a multiple of 3600. Buckets begin at multiples of it since 1970."""
     by_model: bool = False
 
 
 class UsageSum(msgspec.Struct, frozen=True):
-    """One row of an answer. `model` is empty where the models are summed up, `owner` where only one is asked for."""
+    """One row of an answer. `model` is empty where the models are added up, `owner` where the query names one."""
 
     start: int
     model: str
@@ -80,12 +80,13 @@ class UsageLedger(Protocol):
         ...
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
-        """The sums, ordered by time, owner and model; empty buckets are left out."""
+        """Returns the sums, ordered by time, owner and model; empty buckets are left out."""
         ...
 
 
 MAX_ENTRIES: Final = 20_000
-"""Some MB: a month of thirty pairs of owner and model that are busy in every hour."""
+"""The most entries in memory, some MB: enough for a month of thirty pairs of owner and model that are used every
+hour."""
 
 NOTHING: Final = Figures()
 

@@ -1,7 +1,7 @@
-"""Records what turns cost: adds it up in RAM, and gives it to the ledger about once a second.
+"""Records what turns cost: adds it up in RAM, and writes it to the ledger about once a second.
 
-So a turn's end neither waits for the disk nor writes to it by itself. A process that is killed loses the last second.
-What a ledger cannot write now it gets later, together with the rest.
+So the end of a turn neither waits for the disk nor causes a write of its own. A process that is killed loses the last
+second. If the ledger cannot write, the sums are kept and written later.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ log = structlog.get_logger(__name__)
 
 FLUSH_SECONDS: Final = 1.0
 MAX_WAITING: Final = 10_000
-"""Sums that wait for a ledger that cannot write: beyond it no new ones are begun."""
+"""The most sums that wait for a ledger that cannot write; then no new ones are begun."""
 MAX_MODEL: Final = 128
-"""Characters of a model's name, which may be the client's own text."""
+"""Characters that are kept of a model's name, which may be any text of the client."""
 NOTHING: Final = Figures()
 
 
 class Spender(Protocol):
-    """A turn that knows what it has cost so far."""
+    """An object that knows what a turn has cost so far."""
 
     def spending(self) -> Spending: ...
 
@@ -42,7 +42,7 @@ class UsageRecorder:
         self.ledger = ledger
         self.durable = durable
         self.since = int(clock.epoch())
-        """When this server has started."""
+        """When this server started, in seconds since 1970."""
         self._clock = clock
         self._waiting: dict[tuple[str, str, int], Figures] = {}
         self._flushing: asyncio.Task[None] | None = None
@@ -50,7 +50,8 @@ class UsageRecorder:
 
     @contextlib.contextmanager
     def turn(self, owner: str, model: str, spender: Spender) -> Iterator[None]:
-        """Records what the turn inside of the `with` has cost, however it ends. It fails only by a `Fault`."""
+        """Records what the turn inside of the `with` has cost, however it ends. The turn counts as failed if a
+        `Fault` is raised or `spender` reports it as failed."""
         failed = False
         try:
             yield
@@ -78,11 +79,11 @@ class UsageRecorder:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something that the ledger does not have."""
+        """Whether there are sums that are not in the ledger yet."""
         return bool(self._waiting) or self._writing.locked()
 
     async def flush(self) -> None:
-        """Gives everything to the ledger. Raises `StoreError`, and keeps it."""
+        """Writes all sums to the ledger. Raises `StoreError`, and keeps the sums then."""
         async with self._writing:
             waiting, self._waiting = self._waiting, {}
             if not waiting:

@@ -1,1 +1,1 @@
-"""Processes of our own for work that may take long: each has a limit of CPU time and memory, and can be killed."""
+"""Worker processes for tasks that may take long: each has a limit of CPU time and memory, and can be killed."""

@@ -29,7 +29,7 @@ MAX_KEPT_CHARS: Final = 8 << 20
 
 
 def can_read_pdfs() -> bool:
-    """Whether the library for it is installed (the extra `pdf`)."""
+    """Whether the library that reads PDFs is installed (the extra `pdf`)."""
     return importlib.util.find_spec("pypdf") is not None
 
 
@@ -47,15 +47,16 @@ class PdfReader:
 
     @property
     def workers(self) -> list[int]:
-        """The process ids of those that run."""
+        """The process ids of the running workers."""
         return self._pool.workers
 
     async def read(
         self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
     ) -> dict[bytes, str]:
-        """The texts, by digest as given. Raises `Fault`: INVALID_REQUEST for one that cannot be read, UNAVAILABLE.
+        """Returns the texts of the PDFs, by the same digests. Raises `Fault`: INVALID_REQUEST for a PDF that cannot
+        be read, UNAVAILABLE where no worker is.
 
-        `skips_unreadable`: the text of one that cannot be read is empty.
+        `skips_unreadable`: the text of a PDF that cannot be read is empty instead.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + REQUEST_SECONDS

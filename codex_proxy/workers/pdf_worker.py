@@ -1,4 +1,4 @@
-"""The worker that reads PDFs. Whatever takes it too long, or is too much for it, ends its process."""
+"""The worker process that reads PDFs. A PDF that takes too much time or memory ends the process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 CPU_SECONDS: Final = 20.0
 """The CPU time for one PDF. A page full of text takes 10 ms."""
 MEMORY_BYTES: Final = 768 << 20
-"""Address space. The library unpacks no stream to more than 75 MB."""
+"""The most address space in bytes. The library unpacks no stream to more than 75 MB."""
 MAX_PAGES: Final = 500
 MAX_CHARS: Final = 2_000_000
-"""More than any model takes."""
+"""The most characters of a text: more than any model takes."""
 MAX_DEPTH: Final = 5
 """How deeply nested forms are searched for fonts."""
 
@@ -42,7 +42,7 @@ class _UnreadableError(Exception):
 
 
 def read_pdf(question: PdfQuestion) -> PdfAnswer:
-    """The text of all pages, each under a line that counts it, and what is filled into a form."""
+    """Returns the text of all pages, each under a line with its number, and the values of form fields."""
     try:
         return PdfAnswer(_text_of(question.data))
     except _UnreadableError as error:

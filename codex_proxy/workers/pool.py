@@ -28,7 +28,7 @@ A = TypeVar("A")
 
 MAX_WORKERS: Final = 2
 WAIT_SECONDS: Final = 10.0
-"""For a worker that is free."""
+"""Seconds to wait for a free worker."""
 IDLE_SECONDS: Final = 60.0
 
 
@@ -64,7 +64,7 @@ class WorkerPool(Generic[Q, A]):
 
     @property
     def workers(self) -> list[int]:
-        """The process ids of those that run."""
+        """The process ids of the running workers."""
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "") -> A | NoAnswer:
@@ -147,7 +147,7 @@ class _Worker:
 
     @classmethod
     async def started(cls, module: str) -> _Worker:
-        """Raises `OSError`. It gets nothing of this process's environment."""
+        """Starts a worker, without this process's environment. Raises `OSError`."""
         start = f"import sys; sys.path[:] = sys.argv[1:]; from {module} import main; main()"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", "-X", "utf8", "-c", start, *_import_paths()),
@@ -176,7 +176,7 @@ class _Worker:
         return await stdout.readexactly(length)
 
     def end_later(self, end: Callable[[_Worker], None]) -> None:
-        """Calls `end` when nothing was asked for a while."""
+        """Calls `end` when no question was asked for a while."""
         self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, end, self)
 
     def cancel_idle_end(self) -> None:

@@ -60,11 +60,11 @@ class SchemaChecks:
 
     @property
     def workers(self) -> list[int]:
-        """The process ids of those that run."""
+        """The process ids of the running workers."""
         return self._pool.workers
 
     async def of_schemas(self, schemas: Sequence[bytes]) -> list[Verdict]:
-        """Whether each is a JSON schema that can be applied."""
+        """Returns for each whether it is a JSON schema that can be applied."""
         # It brings the validator, which most turns do without.
         from codex_proxy.tools.schemas import QUICK_SCHEMA, is_quick
 
@@ -90,7 +90,7 @@ class SchemaChecks:
         return [found for schema in schemas if (found := verdicts[schema]) is not None]
 
     async def of_texts(self, checks: Sequence[Check]) -> list[Verdict]:
-        """Whether each text is valid under its schema."""
+        """Returns for each text whether it is valid under its schema."""
         from codex_proxy.tools.schemas import is_quick
 
         questions = [Question(check.schema, check.text, check.fitted) for check in checks]
@@ -135,7 +135,8 @@ class SchemaChecks:
             self._form_bytes -= _kept_size(self._forms.popitem(last=False)[1])
 
     async def _in_workers(self, schemas: Sequence[bytes]) -> dict[bytes, Verdict | None]:
-        """One after the other, so that those of others come in between. After a while the rest is given up."""
+        """Checks the schemas one after the other, so that those of other requests come in between. After a while the
+        rest is given up."""
         loop = asyncio.get_running_loop()
         until = loop.time() + BATCH_SECONDS
         return {

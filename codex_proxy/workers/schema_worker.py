@@ -1,4 +1,4 @@
-"""The worker that looks at schemas, and at texts under them, where that may take long."""
+"""The worker process that checks schemas, and texts under schemas, where that may take long."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Slots, of which there is a number, and the wait for one: owners are served in turn, each up to a share.
+"""A limited number of slots, and the wait for one: owners are served in turn, each up to a share.
 
-`FairQueue` decides synchronously, and says what is to be done: whom to let in. What a place is and how somebody waits
-for it is the caller's affair. `Slots` hands out slots on the event loop. With a single owner it is a plain queue.
+`FairQueue` decides without waiting, and returns the waiters that get a slot. Its caller defines what a waiter is.
+`Slots` hands out slots on the event loop. With a single owner it is a plain queue.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Slots:
 
     @property
     def running(self) -> int:
-        """Slots that are taken."""
+        """The number of slots that are taken."""
         return self._queue.running
 
     @property

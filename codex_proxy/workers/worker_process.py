@@ -1,8 +1,8 @@
-"""What every worker's process does: it answers questions, one at a time, and may be killed at any time.
+"""The main loop of a worker process: it answers questions, one at a time, and may be killed at any time.
 
-In: frames on stdin, each a question in MessagePack behind its length. Out: an answer for each, on stdout, in the same
-form. It ends with its input, with its parent, and by itself once a question takes more CPU time or memory than it may:
-the interpreter cannot be interrupted while a library works, the kernel can do it.
+Reads frames from stdin, each a question in MessagePack after its length; writes an answer for each to stdout, in the
+same form. The process ends at the end of its input, with its parent, and when a question takes more CPU time or
+memory than permitted: the kernel enforces that, since the interpreter cannot be interrupted while a library works.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run(questions: type[Q], answer: Callable[[Q], Any], *, cpu_seconds: float, m
 
 
 def _limit_process(memory_bytes: int) -> None:
-    """Bounds what this process may take, and binds its life to its parent's."""
+    """Limits the memory of this process, and has it end with its parent."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the server, which ends us

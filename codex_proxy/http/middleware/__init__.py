@@ -1,1 +1,1 @@
-"""aiohttp middlewares: request ids, doors, faults, access log."""
+"""aiohttp middlewares: request ids, access checks, faults, access log."""

@@ -1,13 +1,13 @@
-"""Who may use the server: checks the size of the headers, the Host header (against DNS rebinding), the reverse proxy
-and the web page that ask, the key, and the type of the body.
+"""Checks whether a request may use the server: the size of its headers, its Host header (against DNS rebinding), the
+reverse proxy and the web page that it comes from, its key, and the type of its body.
 
-Pages of the origins that the operator lists may use it, and no others. A browser says with `Origin` (and
-`Sec-Fetch-Site`) whose page asks, and lets a page read an answer only where the CORS headers allow it. Other pages are
-refused, also where they only read: without CORS headers they could still run an answer as a script, take a stream slot,
-and see which ids exist. Programs send neither header, and pass.
+Pages of the origins that the operator lists may use the server, and no others. A browser sends the page's origin in
+`Origin` (and `Sec-Fetch-Site`), and lets a page read an answer only where the CORS headers permit it. Other pages are
+refused, also where they only read: without CORS headers they could still run an answer as a script, take a stream
+slot, and find out which ids exist. Programs send neither header, and pass.
 
-Browsers can send a form or plain text to any address without asking; JSON they may not. They cannot send a header with
-a WebSocket, so that its key may stand among the subprotocols, as OpenAI has it.
+Browsers can send a form or plain text to any address without a preflight, but not JSON. They cannot set headers of a
+WebSocket, so its key may be one of the subprotocols, as at OpenAI.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, RE
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
 
 ORIGINS: Final = web.AppKey("origins", frozenset[str])
-"""Origins, in small letters, whose pages may use this server."""
+"""The origins, in lower case, whose pages may use this server."""
 
 PREFLIGHT_SECONDS = 600
-"""How long a browser may remember what it is allowed: a change of the list is in force after as long."""
+"""Seconds for which a browser may cache a preflight's answer; a change of the list takes effect after that time."""
 
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
-"""A list of header names as browsers ask for it; whatever else is asked for is not echoed."""
+"""A list of header names that may be echoed in the answer to a preflight; other values are not."""
 
 
 def check_origin(request: web.Request) -> web.Response | None:
@@ -56,7 +56,8 @@ def check_origin(request: web.Request) -> web.Response | None:
 
 
 def _is_foreign(request: web.Request, origin: str) -> bool:
-    """Whether a page of another origin than this server's is asking. `same-site` is another port or sub-domain."""
+    """Whether the request comes from a page of another origin than this server's. `same-site` is another port or
+    sub-domain."""
     if origin:
         host = request.headers.get("Host", "").lower()
         return not host or origin not in (f"http://{host}", f"https://{host}")
@@ -64,8 +65,8 @@ def _is_foreign(request: web.Request, origin: str) -> bool:
 
 
 def _preflight(request: web.Request) -> web.Response | None:
-    """The answer to a browser that asks before it sends; None for any other request. A preflight has no key, so it is
-    answered before keys are checked."""
+    """Returns the answer to a CORS preflight; None for any other request. A preflight has no key, so it is answered
+    before keys are checked."""
     method = request.headers.get("Access-Control-Request-Method")
     if request.method != "OPTIONS" or method is None:
         return None
@@ -87,11 +88,12 @@ def is_origin(text: str) -> bool:
 
 
 MAX_HEADERS: Final = 100
-"""What Apache takes. SDKs send about 20, browsers and two proxies on the way 20 more."""
+"""The most headers of a request: Apache's limit. SDKs send about 20, browsers and two proxies on the way 20 more."""
 MAX_HEADER_BYTES: Final = 32 << 10
-"""What nginx takes in all (4 times 8 KiB); cookies of other servers on localhost come along."""
+"""The most bytes of all headers: nginx's limit (4 times 8 KiB). Requests to localhost also have the cookies of other
+servers there."""
 MAX_LINE: Final = 64 << 10
-"""For aiohttp, which answers a line that is longer in its own way and closes the connection."""
+"""The longest line that aiohttp accepts. It answers a longer one in its own format and closes the connection."""
 
 _OVERHEAD: Final = 4  # the colon, the blank and the end of each line
 
@@ -105,16 +107,16 @@ _HOST: Final = re.compile(
 """A name or an address of IPv4, or one of IPv6 in brackets (or, as some write it, without); then perhaps a port."""
 
 _OF_FORMS: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
-"""What a page may send to anybody. An empty form has such a type, and no body."""
+"""Content types that a page may send to any server without a preflight. An empty form has such a type, and no body."""
 
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing, and whose bodies are ignored."""
 
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
-"""What a page offers as a subprotocol, with its key behind it."""
+"""The prefix of the subprotocol that contains the API key of a page's WebSocket."""
 
 PASSES_KEYS: Final = web.AppKey("passes_keys", bool)
-"""The agent is given the keys of clients, to pass them on."""
+"""Whether the agent gets the keys of clients, to pass them on."""
 HOPS_HEADER: Final = "X-Codex-Hops"
 _MAX_HOPS: Final = 32
 
@@ -123,8 +125,8 @@ DIGEST: Final = web.RequestKey("digest", str)
 
 
 async def check_access(request: web.Request) -> web.Response | None:
-    """Finds out who asks. Raises `Fault` for what may not be served. Returns the answer to a preflight, and None for
-    every other request."""
+    """Identifies the client of a request. Raises `Fault` for a request that may not be served. Returns the answer to
+    a preflight, and None for every other request."""
     _check_header_limits(request)
     _check_single(request)
     _check_host(request)
@@ -156,14 +158,15 @@ def _headers_too_large(message: str) -> Fault:
 
 
 def _check_single(request: web.Request) -> None:
-    """Raises `Fault` for a header that says who asks and is there twice: programs differ in which one they read."""
+    """Raises `Fault` for a repeated header that identifies the client: programs differ in which of the two they
+    read."""
     for name in _SINGLE:
         if len(request.headers.getall(name, [])) > 1:
             raise bad_request(f"The request has more than one {name} header.")
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without its port: `[::1]:80` gives `::1`; empty for what is no host."""
+    """Returns the name in a Host header, without its port: `[::1]:80` gives `::1`; empty for what is no host."""
     found = _HOST.fullmatch(host.lower())
     return (found["address"] or found["name"]) if found else ""
 
@@ -207,8 +210,9 @@ def origin_of(request: web.Request) -> Origin:
 
 
 def key_in(request: web.Request) -> str:
-    """The key that the request brings; empty where there is none. Of two the one that is this server's: Anthropic's
-    clients may be given one for each of their headers, of which the other is for Anthropic."""
+    """Returns the key in the request's headers; empty where there is none. Of two keys it returns the one that is
+    this server's: Anthropic's clients may send one in each of their two headers, of which the other is for
+    Anthropic."""
     keys = _keys_in(request)
     if len(keys) > 1:
         clients = request.app[CLIENTS]
@@ -233,7 +237,8 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def _check_content_type(request: web.Request) -> None:
-    """Raises `Fault` for a body that is no JSON; without a body, as some requests are, for one that a form can send."""
+    """Raises `Fault` for a body whose type is not JSON, and for a request without a body that has a type which forms
+    can send."""
     kind = request.content_type.lower()
     if kind in _OF_FORMS if not request.can_read_body else not _is_json(kind):
         raise Fault(

@@ -17,7 +17,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.request_context import OWNER
 
 Refusal = Literal["owner", "total"]
-"""Whose limit it is that has no room."""
+"""Which limit has no room: the owner's, or the one for all owners."""
 
 
 class ByteBudget:

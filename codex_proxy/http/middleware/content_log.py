@@ -1,7 +1,7 @@
-"""What clients and the agent say, in the log: only where the operator wants it there, to find a fault.
+"""Logs the contents of requests and answers: only where the operator has turned that on, to find a fault.
 
-In: a request and whatever passes on it. Out: `content` lines with its id. Keys are masked as far as they can be known:
-the one that the client came with, and what stands where clients put keys. Images are left out, long texts are cut.
+Writes `content` lines with the request's id. Keys are masked as far as they can be recognised: the key of the client,
+and values in places where clients put keys. Images are left out, long texts are cut.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = structlog.get_logger("codex_proxy.http")
 
 
 class ContentLog(Protocol):
-    """Logs bytes of one request, or of the answer to it."""
+    """Logs the bytes of one request, or of the answer to it."""
 
     def __call__(self, what: Literal["request", "answer"], data: bytes) -> None: ...
 
@@ -43,7 +43,7 @@ _IMAGE_BEGINS: Final = "data:"
 
 
 def masked(text: str, key: str = "") -> str:
-    """The text without keys and images, and no longer than a log line should be."""
+    """Returns the text without keys and images, cut to the length of a log line."""
     text, left = _without_images(text, 2 * MAX_CHARS)  # a key that begins within the line is seen to its end
     whole = len(text) + left
     if key:
@@ -70,7 +70,7 @@ def _without_images(text: str, most: int) -> tuple[str, int]:
 
 @web.middleware
 async def log_contents(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Logs whole answers. Bodies of requests, streams and frames are logged by who reads or writes them.
+    """Logs whole answers. Bodies of requests, streams and frames are logged by the code that reads or writes them.
 
     It is the outermost middleware, so that it sees every answer.
     """

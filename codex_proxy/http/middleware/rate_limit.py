@@ -21,23 +21,23 @@ from codex_proxy.http.endpoint import ENDPOINT
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 
 MAX_BUCKETS = 1024
-"""Full buckets say nothing that a new one would not: past this many they are dropped."""
+"""Above this number of buckets the full ones are dropped: a full bucket is equal to a new one."""
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """What a rate limit says to one request. Times are in seconds."""
+    """The state of a rate limit after one request. Times are in seconds."""
 
     allowed: bool
     limit: int
     remaining: int
     full_after: float
-    """Until nothing of the past counts any more."""
+    """The time until the whole limit is available again."""
     wait: float
-    """Until the next request may pass; 0 if it may at once."""
+    """The time until the next request may pass; 0 if it may at once."""
 
 
 class _Bucket(msgspec.Struct, frozen=True):
-    """How many requests were left at a time, and how many it holds at most."""
+    """How many requests were left at the time of the last one, and how many the bucket holds at most."""
 
     level: float
     since: float
@@ -48,7 +48,7 @@ class _Bucket(msgspec.Struct, frozen=True):
 
 
 class RateLimits:
-    """Buckets that fill evenly: a full one takes a minute's worth at once."""
+    """A token bucket for each key. It fills evenly, and holds the requests of one minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

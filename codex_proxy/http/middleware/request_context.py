@@ -1,7 +1,7 @@
-"""What every request has: an id, a line in the log, and faults as JSON.
+"""Gives each request an id and a line in the log, and answers its faults as JSON.
 
-A client's `x-request-id` is kept and returned; streams carry it too. The log says method, path, status and
-times, never a body or a key; of a fault of ours it says where it happened, not what it says.
+A client's `x-request-id` is kept and returned, also with streams. The log has method, path, status and times, never a
+body or a key; of a bug of this server it has the place in the code, not the message.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from codex_proxy.http.replies import fault_response, log_unforeseen
 log = structlog.get_logger("codex_proxy.http")
 
 NOTES = web.RequestKey("notes", dict[str, object])
-"""What a handler adds to its request's log line."""
+"""Fields that handlers add to the request's log line."""
 REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
-"""What goes out with whatever is answered: a stream, a body, or a fault."""
+"""Headers that are added to every kind of answer: a stream, a body, or a fault."""
 OWNER = web.RequestKey("owner", str)
 """The name of the key that the request came with; `local` where none is wanted."""
 
 CLIENT = web.RequestKey("client", Client)
-"""Who asks. There is none on the paths that are open to everybody."""
+"""The client that sent the request. Not set on the paths that are served without a key."""
 
 _BEGAN = web.RequestKey("began", float)
-"""When its first line was read, by the server's clock."""
+"""When the request's first line was read, by the server's monotonic clock."""
 _PREPARED = web.RequestKey("prepared", bool)
-"""The headers of an answer have gone out: there can be no other."""
+"""Whether the headers of an answer have been sent, so that there can be no other answer."""
 
 _CLEAN_ID = re.compile(r"[\x21-\x7e]{1,128}")
 """What a client may call its request: visible ASCII, so that it can neither break a header nor a log."""
@@ -121,7 +121,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _is_given_up(request: web.Request) -> bool:
-    """Whether a request was cancelled since the server stops, and its client is there and has had no answer."""
+    """Whether a request was cancelled because the server stops, while its client is connected and has had no answer."""
     here = request.transport is not None and not request.transport.is_closing()
     if not here or request[_PREPARED] or not request.app[RUNS].draining:
         return False
@@ -132,7 +132,7 @@ def _is_given_up(request: web.Request) -> bool:
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
-    """aiohttp's own refusals, in OpenAI's shape."""
+    """Returns the answer to a refusal by aiohttp, in OpenAI's format."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         message = f"{excerpt(request.path)} does not take {excerpt(request.method)}; it takes {allowed}."

@@ -22,14 +22,14 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
 
 FREE: Final = 3
-"""Attempts that are answered at once: a person who mistypes, or a client with an old key, waits for nothing."""
+"""The number of wrong keys that cause no delay, for a person who mistypes or a client with an old key."""
 FIRST_SECONDS: Final = 0.25
 MAX_SECONDS: Final = 5.0
-"""Between two of them."""
+"""The longest delay between two checks for one address."""
 MAX_WAIT_SECONDS: Final = 20.0
-"""For one that has others of its address before it. Clients give up later than that."""
+"""The longest wait of a check behind others of its address. Clients give up later than that."""
 FORGIVEN_SECONDS: Final = 600.0
-"""Without a failed attempt, until an address begins anew."""
+"""Seconds without a wrong key after which the failures of an address are forgotten."""
 MAX_ADDRESSES: Final = 4096
 """About 1 MiB. Past it the address that was quiet for longest is forgotten."""
 MAX_KNOWN: Final = 4096
@@ -118,7 +118,7 @@ MAX_HELD: Final = 256
 
 
 class WrongKeys:
-    """One for a server."""
+    """Delays the checks of keys that may be guesses; one object for a server."""
 
     def __init__(self, clock: Clock, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         self._attempts = FailedAttempts(clock)
@@ -127,7 +127,7 @@ class WrongKeys:
 
     @asynccontextmanager
     async def delaying(self, address: str, digest: str) -> AsyncIterator[None]:
-        """To be put around the check of a key from this address, which raises `Fault` for a wrong one.
+        """Wraps the check of a key from this address, which raises `Fault` for a wrong key.
 
         Raises `Fault` RATE_LIMITED where too many checks wait.
         """

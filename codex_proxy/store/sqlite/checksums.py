@@ -1,7 +1,7 @@
-"""A checksum beside everything that is stored, so that what was damaged on the disk is noticed and never shown.
+"""A checksum for each stored row, so that damage on the disk is noticed and damaged data is never returned.
 
-Items have theirs as their digest, which finds equal ones too; all else has a CRC-32. Those find damage by chance, and
-are no defence against somebody who may write the file.
+Items have a digest, which is also used to find equal items; all other rows have a CRC-32. Both detect accidental
+damage, and are no protection from somebody who can write the file.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, Final, NamedTuple
 from codex_proxy.store.base import StoreDamaged
 
 ROWS_AT_ONCE: Final = 200
-"""Rows that are checked in one read: it holds the write-ahead log for some ms."""
+"""Rows that are checked in one read. A read of that many keeps the write-ahead log from being emptied for some ms."""
 
 
 def checksum(data: object) -> int:
-    """Returns the checksum of bytes; -1 for any other value, which only damage can have put there."""
+    """Returns the checksum of bytes; -1 for any other value, which only damage can have stored."""
     return zlib.crc32(data) if isinstance(data, bytes) else -1
 
 
 def item_digest(json: object, raw: object) -> bytes:
-    """The checksum of an item, over its JSON and its raw form."""
+    """Returns the digest of an item, over its JSON and its raw form."""
     if not (isinstance(json, bytes) and isinstance(raw, bytes)):
         return b""
     length = len(json).to_bytes(8, "big")
@@ -50,17 +50,17 @@ def damaged(what: str) -> StoreDamaged:
 
 
 class _Table(NamedTuple):
-    """How the rows of a table are checked: the query's first columns are the key, then come a name and the bodies."""
+    """How the rows of a table are checked. The first columns of the query are the key; a name and the bodies follow."""
 
     query: str
     key: tuple[int, ...]
-    """Before the first one."""
+    """A key that is below that of every row."""
     sound: Callable[..., bool]
     what: str
 
 
 def _sums(*bodies_and_sums: Any) -> bool:
-    """The columns of bodies in pairs: a body and its checksum."""
+    """Whether each body matches its checksum. The arguments are pairs: a body and its checksum."""
     pairs = zip(bodies_and_sums[::2], bodies_and_sums[1::2], strict=True)
     return all(checksum(data) == stored for data, stored in pairs)
 
@@ -99,13 +99,14 @@ TABLES: Final = (
         "the tool step",
     ),
 )
-"""All that has a checksum."""
+"""All tables whose rows have a checksum."""
 
 
 def damaged_after(
     connection: sqlite3.Connection, table: _Table, key: tuple[int, ...]
 ) -> tuple[int, list[str], tuple[int, ...]]:
-    """Checks some rows behind this key: how many, what is damaged of them, and the key of the last one."""
+    """Checks some rows after this key. Returns their number, the names of the damaged ones, and the key of the last
+    row."""
     rows, found = 0, []
     for row in connection.execute(table.query, (*key, ROWS_AT_ONCE)):
         rows += 1

@@ -1,10 +1,10 @@
-"""The threads that use the database: one that writes, and gathers what waits into one commit, and some that read.
+"""The threads that use the database: one writes, and combines waiting writes into one commit; some read.
 
-In: jobs, each a function of the connection that runs its statements and returns a value. Out: that value; of a write
-after the commit that holds the job is on disk. What arrives while a commit runs goes into the next one, so that fifty
-callers cost little more than one. A job that raises takes only itself back. A write may run twice (see `_one_by_one`):
-it changes nothing but the database. A read has one state of the database, and sees every write that was acknowledged
-before it began.
+A job is a function that gets the connection, runs its statements and returns a value. The caller gets that value;
+that of a write only after the commit that contains the job is on disk. Jobs that arrive during a commit go into the
+next one, so that fifty callers cost little more than one. A job that raises undoes only itself. A write may run twice
+(see `_one_by_one`), so it must change nothing but the database. A read sees one state of the database, with every
+write that was acknowledged before the read began.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
 MAX_QUEUED: Final = 4096
-"""Jobs that may wait; all turns that may run at once ask for far fewer. Beyond it the disk hangs."""
+"""The most waiting writes. All turns that may run at once need far fewer; more waiting ones mean that the disk
+hangs."""
 MAX_BATCH: Final = 256
-"""Jobs in one commit: the first of them waits for the last."""
+"""The most jobs in one commit: the first of them waits for the last."""
 ANSWER_WAIT: Final = 30.0
-"""Seconds that a caller waits for its commit, lock wait included: a disk that hangs must not hang every request."""
+"""Seconds that a caller waits for its commit, the wait for locks included, so that a hanging disk does not hang every
+request."""
 CLOSE_WAIT: Final = 10.0
-"""Seconds for what is still queued when the store closes."""
+"""Seconds that queued jobs may take when the store is closed."""
 
 
 class _Write:
@@ -47,7 +49,7 @@ class _Write:
         self.error: Exception | None = None
 
     def settle(self) -> None:
-        """Gives the result to the caller, on the event loop. The write is done even where the caller was cancelled."""
+        """Gives the result to the caller, on the event loop. The write was made even if the caller was cancelled."""
         if self.future.done():
             return
         if self.error is None:
@@ -57,7 +59,7 @@ class _Write:
 
 
 class Writer:
-    """Owns the writing connection from here on."""
+    """The writing thread. It owns the connection that it is given."""
 
     def __init__(
         self, connection: sqlite3.Connection, location: str, *, answer_wait: float = ANSWER_WAIT
@@ -93,7 +95,7 @@ class Writer:
         return value
 
     def close(self) -> None:
-        """Commits what is queued, then closes the connection. Waits; called off the event loop."""
+        """Commits what is queued, then closes the connection. Blocks, so it must be called off the event loop."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -157,14 +159,14 @@ class Writer:
 
 
 THREADS: Final = 2
-"""Reads are short; a second thread lets them pass a long one (an export, a chain of a thousand turns). So many
-contexts at most are read at once, whoever asks."""
+"""The number of reading threads. Reads are short; the second thread lets them pass a long one (an export, a chain of
+a thousand turns). It is also the most contexts that are read at once."""
 MAX_WAITING: Final = 1024
-"""Reads that may wait: more than requests that may run at once."""
+"""The most waiting reads: more than there may be requests at once."""
 
 
 class Readers:
-    """Opens connections when they are needed, at most one per thread."""
+    """The reading threads. Connections are opened when they are needed, at most one per thread."""
 
     def __init__(self, opener: Callable[[], sqlite3.Connection], location: str) -> None:
         self._open = opener
@@ -177,7 +179,7 @@ class Readers:
         self._closed = False
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """The job's value. Raises what the job raises, or `StoreUnavailable`."""
+        """Runs a job in a reading thread and returns its value. Raises what the job raises, or `StoreUnavailable`."""
         if self._closed:
             raise StoreUnavailable(f"the store {self._location} is closed")
         if self._waiting >= MAX_WAITING:
@@ -194,7 +196,7 @@ class Readers:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Waits for the reads that run; called off the event loop."""
+        """Waits for the reads that run. Blocks, so it must be called off the event loop."""
         self._closed = True
         self._threads.shutdown(wait=True)
         for connection in self._connections:

@@ -64,7 +64,7 @@ def get(connection: sqlite3.Connection, owner: str, id: str) -> Conversation | N
 
 
 def existing(connection: sqlite3.Connection, owner: str, id: str) -> Conversation:
-    """Raises `NotStored`."""
+    """Returns the conversation. Raises `NotStored`."""
     found = get(connection, owner, id)
     if found is None:
         raise NotStored("conversation", id)
@@ -86,7 +86,8 @@ def update(
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """False where there is none. From now on nobody sees it, and its id is free; `removal` removes its rows."""
+    """Marks a conversation as deleted; returns False where there is none. From now on no read finds it, and its id is
+    free; `removal` removes its rows."""
     row = connection.execute(
         "UPDATE conversations SET deleted = 1, id = id || '#' || seq"
         " WHERE owner = ? AND id = ? AND deleted = 0",
@@ -104,8 +105,8 @@ def append(
     limits: ContextLimits | None,
     now: float,
 ) -> tuple[StoredItem, ...]:
-    """Raises `NotStored`, `StoreConflict` and `ContextTooLarge`; the caller's savepoint takes back what was done
-    before that."""
+    """Appends the items and returns them with references resolved. Raises `NotStored`, `StoreConflict` and
+    `ContextTooLarge`; the caller's savepoint undoes what was written before that."""
     row, position = _at_version(connection, owner, id, version)
     pairs = [_resolved(connection, owner, item) for item in items]
     _list(connection, row, position, [held for held, _ in pairs], now)
@@ -117,7 +118,8 @@ def append(
 def end_turn(
     connection: sqlite3.Connection, owner: str, target: Append, held: Iterable[Held], now: float
 ) -> None:
-    """Appends both sides of a turn. What the conversation holds already was part of the turn's context."""
+    """Appends input and output of a turn. Items that the conversation has already were part of the turn's context,
+    and are skipped."""
     row, position = _at_version(connection, owner, target.conversation_id, target.version)
     new: dict[str, Held] = {}
     for each in held:
@@ -170,7 +172,7 @@ def scan(
     limits: ContextLimits,
     visit: Callable[[StoredItem], object],
 ) -> None:
-    """Row by row: what is visited is not kept. Raises `NotStored` and `ContextTooLarge`."""
+    """Calls `visit` with each item, row by row, without keeping it. Raises `NotStored` and `ContextTooLarge`."""
     row = row_of(connection, "conversation", owner, id)
     limits.check(*_size(connection, row))
     for each in connection.execute(
@@ -206,7 +208,8 @@ def _encoded(metadata: Mapping[str, str]) -> bytes:
 
 
 def _at_version(connection: sqlite3.Connection, owner: str, id: str, version: int | None) -> tuple[int, int]:
-    """The conversation's row and its next position."""
+    """Returns the conversation's row and its next free position. Raises `StoreConflict` for another version than the
+    given one."""
     row = connection.execute(
         "SELECT seq, version, next_position FROM conversations WHERE owner = ? AND id = ? AND deleted = 0",
         (owner, id),
@@ -219,7 +222,7 @@ def _at_version(connection: sqlite3.Connection, owner: str, id: str, version: in
 
 
 def _size(connection: sqlite3.Connection, row: int) -> tuple[int, int]:
-    """Returns how many items a conversation has, and their bytes."""
+    """Returns how many items a conversation has, and how many bytes they have."""
     items, size = connection.execute(
         "SELECT items, bytes FROM conversations WHERE seq = ?", (row,)
     ).fetchone()
@@ -243,7 +246,7 @@ def _is_listed(connection: sqlite3.Connection, row: int, item_id: str) -> bool:
 
 
 def _list(connection: sqlite3.Connection, row: int, position: int, held: Sequence[Held], now: float) -> None:
-    """Puts the items at the end. Raises `StoreConflict` for an id that is in the list."""
+    """Appends the items to the conversation's list. Raises `StoreConflict` for an id that is in the list."""
     try:
         connection.executemany(
             "INSERT INTO conversation_items VALUES (?, ?, ?, ?, ?)",

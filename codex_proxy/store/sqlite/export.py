@@ -1,7 +1,7 @@
-"""Everything that is stored, as lines of JSON, and what it amounts to.
+"""Exports all stored responses and conversations as lines of JSON, and counts what is stored.
 
-Read in parts, each of one moment: a reader that holds one state for the whole time would keep the write-ahead
-log from being emptied.
+Everything is read in parts, each of which is consistent in itself: one read for the whole time would keep the
+write-ahead log from being emptied.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from codex_proxy.store.sqlite.migrations import version_of
 from codex_proxy.store.sqlite.retention import used_bytes
 
 AT_ONCE: Final = 20
-"""Objects in one part, bodies and all."""
+"""Responses or conversations in one part, with all their items."""
 
 Part: TypeAlias = tuple[list[bytes], int]
-"""Some lines, and the row that was read last."""
+"""The lines of one part, and the number of the last row that was read."""
 
 _encoder = msgspec.json.Encoder()
 

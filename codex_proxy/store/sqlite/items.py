@@ -1,7 +1,7 @@
-"""Rows of items: each content once, however many responses and conversations hold it.
+"""Rows of items: each content is stored once, however many responses and conversations hold it.
 
-An item's row is found by owner, id and a digest of its content: a client may send an item back changed under
-the id that it had. Rows that nothing holds any more are removed by whoever let go of them (`forget`).
+An item's row is found by owner, id and a digest of its content, because a client may send an item back changed under
+the same id. A function that drops references to rows calls `forget`, which removes those that nothing holds any more.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from codex_proxy.store.sqlite.checksums import damaged, item_digest
 
 COLUMNS: Final = "items.id, items.json, items.raw, items.created, items.digest"
 BEYOND: Final = 1 << 62
-"""Above every position."""
+"""A number above every position in a list."""
 
 
 class Held(NamedTuple):
-    """An item as a list of items holds it: its row, id and size."""
+    """An entry of a list of items: the item's row, id and size."""
 
     row: int
     id: str
     visible: bool
     size: int
-    """Bytes of its content."""
+    """The bytes of the item's content."""
 
 
 def row_of(
     connection: sqlite3.Connection, kind: Literal["response", "conversation"], owner: str, id: str
 ) -> int:
-    """Returns the row of what holds items. Raises `NotStored`."""
+    """Returns the row of a response or conversation. Raises `NotStored`."""
     row = connection.execute(
         f"SELECT seq FROM {kind}s WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()
@@ -49,7 +49,7 @@ def item_of(row: Sequence[Any]) -> StoredItem:
 
 
 def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> Held:
-    """The item's row, made where there is none. The first one's `created` stays."""
+    """Returns the item's row, which is made where there is none. An existing row keeps its `created`."""
     digest = item_digest(item.json, item.raw)
     cursor = connection.execute(
         "INSERT INTO items (owner, id, digest, created, json, raw) VALUES (?, ?, ?, ?, ?, ?)"
@@ -66,7 +66,8 @@ def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> Held:
 
 
 def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[Held, StoredItem] | None:
-    """The newest visible item with this id that a conversation or a response holds."""
+    """Returns the newest visible item with this id that a conversation or a response holds; None where there is
+    none."""
     row = connection.execute(
         f"SELECT items.seq, {COLUMNS} FROM items WHERE owner = ? AND id = ? AND length(json) > 0 AND ("
         " EXISTS (SELECT 1 FROM conversation_items JOIN conversations ON conversations.seq = conversation"

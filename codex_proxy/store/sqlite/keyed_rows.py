@@ -25,7 +25,7 @@ def remember(connection: sqlite3.Connection, owner: str, entries: Mapping[bytes,
 def recall(
     connection: sqlite3.Connection, owner: str, keys: Sequence[bytes], since: float
 ) -> dict[bytes, bytes]:
-    """The entries for these keys that were remembered after `since` (seconds since 1970)."""
+    """Returns the entries for these keys that were remembered after `since` (seconds since 1970)."""
     found: dict[bytes, bytes] = {}
     for key in dict.fromkeys(keys):
         row = connection.execute(

@@ -1,7 +1,7 @@
-"""The tables, as the steps that led to them. A step that was published never changes; a new one is added.
+"""The tables, as the sequence of steps that made them. A published step never changes; changes are new steps.
 
-The number of steps that a file has seen is its `user_version`. All missing steps run in one transaction, so
-that a process that dies between them leaves the file as it was.
+A file's `user_version` is the number of steps that were applied to it. All missing steps run in one transaction, so
+that a process that dies between them leaves the file unchanged.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 LATEST: Final = len(MIGRATIONS)
 
 APPLICATION_ID: Final = 0x63787078
-"""In the file's header ("cxpx"): another program's database is never taken for ours."""
+"""The application id in the file's header ("cxpx"), by which databases of other programs are recognised."""
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -177,9 +177,9 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection, to: int = LATEST) -> None:
-    """Brings the file to version `to`; nothing to do where it is there, or beyond.
+    """Brings the file to version `to`; does nothing if it has that or a later version.
 
-    The version is read again inside the transaction: another process may have been faster.
+    The version is read again inside the transaction, because another process may have migrated the file meanwhile.
     """
     if version_of(connection) >= to:
         return

@@ -1,9 +1,9 @@
-"""From a path to connections: makes the file with its permissions, refuses what is not ours or is damaged. Which of
-SQLite's errors are the world's fault, and what a person is told of them; all others are bugs.
+"""Opens the database: makes the file with its permissions, refuses files that are no store or are damaged, and
+decides which SQLite errors are reported to a person; all others are bugs.
 
-In: a path. Out: connections in autocommit mode, whose transactions are the caller's. Errors: `StoreRefused`
-with the path and what to do, `StoreUnavailable` where another process holds the file too long. A file that is
-refused is not written to.
+Takes a path; returns connections in autocommit mode, whose transactions are the caller's. Raises `StoreRefused` with
+the path and what to do, and `StoreUnavailable` where another process holds the file too long. A file that is refused
+is not written to.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOLD = {
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """SQLite's error code without its details; 0 where the error comes from the Python module itself."""
+    """Returns SQLite's error code without its details; 0 where the error comes from the Python module itself."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -47,7 +47,8 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | None:
-    """The error for the caller, or None for a bug."""
+    """Returns the error that the caller should raise for an SQLite error, or None if the error is a bug. `location`
+    names the file."""
     text = _TOLD.get(primary_code(error))
     if text is None:
         return None
@@ -56,27 +57,29 @@ def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | No
 
 
 Connect: TypeAlias = Callable[[str, float], sqlite3.Connection]
-"""Opens a database by name, waiting that many seconds for a lock. A test puts its own here."""
+"""Opens a database by name, with the seconds to wait for a lock. Tests pass their own."""
 
 CHECKED_BYTES: Final = 64 << 20
-"""Up to this size the whole file is looked through at the start (some 100 ms); damage in a larger one shows
-where it is read."""
+"""Up to this size the whole file is checked when it is opened (some 100 ms). Damage in a larger file is noticed when
+the damaged rows are read."""
 
 WAL_BYTES: Final = 64 << 20
-"""What the write-ahead log is cut back to after a burst."""
+"""The size to which the write-ahead log is truncated after a burst of writes."""
 
 _TRIES_FOR_WAL: Final = 50
-"""Two processes that make one file at once: changing the journal does not wait for locks by itself, so that
-it is tried again, each try waiting for a lock of its own."""
+"""How often changing the journal mode is tried when two processes make one file at once. SQLite does not wait for
+locks there, so each try waits for a lock of its own."""
 
 
 def connect(name: str, lock_wait: float) -> sqlite3.Connection:
-    """Used from one thread at a time, though not always the same one; hence no check of the thread."""
+    """Opens a connection that one thread at a time uses, though not always the same one; so SQLite's check of the
+    thread is off."""
     return sqlite3.connect(name, timeout=lock_wait, isolation_level=None, check_same_thread=False)
 
 
 def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
-    """The connection that writes, on a file that is ours, sound and of this version."""
+    """Returns the writing connection to a file, which is checked and migrated to this version, and made where there
+    is none."""
     path = Path(os.path.realpath(path))  # a link to a store is the store; SQLite takes it so too
     _prepare(path)
     connection = opener(str(path), lock_wait)
@@ -121,8 +124,8 @@ def open_in_memory(opener: Connect = connect) -> sqlite3.Connection:
 
 
 def _prepare(path: Path) -> None:
-    """The file exists, and may be a store of ours. One with a second name may not: SQLite's write-ahead log goes by
-    the name, and two of them destroy the file.
+    """Makes the file if it does not exist, and refuses one that cannot be a store. A file with a second name (hard
+    link) is refused: SQLite names the write-ahead log by the file's name, and two logs destroy the file.
 
     An existing file is never opened here: closing it would drop the locks of every SQLite connection that this
     process has on it.
@@ -140,7 +143,8 @@ def _prepare(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """Only its owner may read it, now that it is known to be ours. A new write-ahead log takes over its mode."""
+    """Makes the file readable by its owner only, once it is known to be a store. A new write-ahead log gets the same
+    mode."""
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         try:
             close_to_others(name)

@@ -1,9 +1,9 @@
-"""Removing the rows of what is deleted, in pieces, so that no other write waits long for the only writer.
+"""Removes the rows of deleted objects, in pieces, so that no other write waits long for the only writer.
 
-A response or conversation that is deleted is marked in one small write, and nobody sees it from then on. Its rows are
-removed by `sweep`: in the same write where they are few, else by further writes of at most `PIECE` each. What is left
-is known from the marks alone, so that a process that dies between two pieces leaves nothing that the next one misses.
-A deleted response that others continue keeps its items until the last of those is removed.
+A response or conversation that is deleted is marked in one small write, and no read finds it from then on. Its rows
+are removed by `sweep`: in the same write where they are few, else by further writes of at most `PIECE` each. The
+marks alone record what is left to remove, so that nothing is missed if a process dies between two pieces. A deleted
+response that others continue keeps its items until the last of those is removed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 from codex_proxy.store.sqlite.items import forget
 
 PIECE: Final = 500
-"""What one write removes: rows, and pages of bodies. Some 20 ms; a single body may be more."""
+"""The most rows, and pages of bodies, that one write removes: some 20 ms. A single body may have more."""
 PAGE_BYTES: Final = 4096
 
 _RESPONSE_ITEMS: Final = ("response_items", ("response", "side", "position"))
 _CONVERSATION_ITEMS: Final = ("conversation_items", ("conversation", "position"))
-"""A list of items and its key, which begins with the row that holds the list."""
+"""The table of a list of items, and its key columns; the first of them is the row of the object that has the list."""
 
 Mark = Callable[[sqlite3.Connection, str, str], bool]
 
@@ -37,15 +37,16 @@ class Budget:
 
 
 def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> tuple[bool, bool]:
-    """Marks an object and removes a first piece, which is most objects as a whole. Whether it was there, and whether
-    more is left to remove. The piece is small, since many deletions may be gathered into one commit."""
+    """Marks an object and removes a first piece of its rows, which is all of them for most objects. Returns whether
+    the object was there, and whether more is left to remove. The piece is small, since many deletions may be combined
+    into one commit."""
     if not mark(connection, owner, id):
         return False, False
     return True, sweep(connection, Budget(PIECE // 10))
 
 
 def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Removes what is marked, as far as the budget goes. False where nothing is left."""
+    """Removes rows of marked objects, as far as the budget permits. Returns False where nothing is left."""
     while budget.left > 0:
         if not _next(connection, budget):
             return False
@@ -53,7 +54,7 @@ def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
 
 
 def piece(connection: sqlite3.Connection) -> bool:
-    """Removes a small amount, with a budget of its own."""
+    """Removes a small number of rows, with a budget of its own. Returns False where nothing is left."""
     return sweep(connection, Budget(PIECE))
 
 

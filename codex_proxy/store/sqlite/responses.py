@@ -1,7 +1,8 @@
 """Responses, their items, and the chains that they form, as statements on a connection.
 
-A response knows its parent's row, and how many continue it. One that is deleted while others continue it loses
-its body and is seen by nobody; its items stay as the context of those others, and go with the last of them.
+A response has the row of the response that it continues, and the number of those that continue it. One that is
+deleted while others continue it loses its body and is not found any more; its items stay as the context of those
+others, and are removed with the last of them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Change(NamedTuple):
     json: bytes
     recovery: bytes | None
     webhooks: Sequence[PendingWebhook] = ()
-    """What is to be told of it, in the same transaction."""
+    """The webhooks to put into the outbox in the same transaction."""
 
 
 def add(
@@ -161,7 +162,8 @@ _CHAIN: Final = (
     "  JOIN responses ON responses.seq = chain.parent"
     ")"
 )
-"""From a response to its root. Rows grow along a chain, so that their order is its order."""
+"""Selects the chain from a response to its root. Row numbers increase along a chain, so ordering by them orders the
+chain."""
 
 
 def scan(
@@ -171,7 +173,8 @@ def scan(
     limits: ContextLimits,
     visit: Callable[[StoredItem], object],
 ) -> None:
-    """Row by row: what is visited is not kept. Raises `NotStored` and `ContextTooLarge`."""
+    """Calls `visit` with each item of the chain, row by row, without keeping it. Raises `NotStored` and
+    `ContextTooLarge`."""
     row = row_of(connection, "response", owner, id)
     items, size = connection.execute(
         f"{_CHAIN} SELECT count(item), coalesce(sum(length(json) + length(raw)), 0) FROM chain"
@@ -207,8 +210,8 @@ def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTu
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """False where there is none. From now on nobody sees it; `removal` removes its rows, and keeps the items of one
-    that others continue as their context."""
+    """Marks a response as deleted; returns False where there is none. From now on no read finds it; `removal` removes
+    its rows, but keeps the items as context where other responses continue it."""
     found = connection.execute(
         "SELECT seq FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()
@@ -285,7 +288,8 @@ def append_frames(
 def frames(
     connection: sqlite3.Connection, owner: str, response_id: str, after: int, limit: int
 ) -> list[Frame]:
-    """A client names `after`: any whole number is taken, though the database's end at 64 bits."""
+    """Returns at most `limit` events with a number above `after`. `after` comes from a client, so it may be beyond
+    the 64 bits of the database."""
     rows = connection.execute(
         "SELECT number, data, data_sum FROM frames WHERE response = ? AND number > ? ORDER BY number LIMIT ?",
         (row_of(connection, "response", owner, response_id), max(-1, min(after, BEYOND)), limit),

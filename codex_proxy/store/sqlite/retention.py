@@ -17,13 +17,13 @@ from codex_proxy.store.base import Pruned, Retention
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses
 
 Job: TypeAlias = Callable[[sqlite3.Connection], Pruned]
-"""One small write; it says what it removed, and nothing when there is nothing left for it."""
+"""One small write. It returns what it removed; nothing when there is nothing left for it to remove."""
 
 OBJECTS_AT_ONCE: Final = 50
-"""Responses or conversations in one write, where `removal.PIECE` allows as many: some ms, and a turn that ends waits
-no longer."""
+"""The most responses or conversations that one write removes, where `removal.PIECE` permits as many: it takes some
+ms, for which a turn that ends has to wait."""
 ROWS_AT_ONCE: Final = 1000
-"""Steps or frames in one write."""
+"""The most remembered steps or frames that one write removes."""
 
 NOTHING: Final = Pruned()
 
@@ -44,8 +44,8 @@ async def prune(
     step_age: float,
     now: float,
 ) -> Pruned:
-    """Removes all that has to go at the time `now`, and first what was deleted before. `run` makes one write of each
-    job; `sweep` removes the rows of what a job has marked."""
+    """Removes everything that has to be removed at the time `now`, beginning with what was deleted before. `run`
+    makes one write of each job; `sweep` removes the rows of objects that a job has marked."""
     total = NOTHING
     await sweep()
     for job in _jobs(retention, step_age, now):
@@ -148,7 +148,8 @@ def _too_much(connection: sqlite3.Connection, job: Job, most: int) -> Pruned:
 
 
 def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
-    """One response or conversation: the size is looked at again after each, since they differ so much."""
+    """Removes the one response or conversation that was not used for the longest time. Sizes differ much, so the
+    caller looks at the total again after each."""
     response = _oldest_response(connection, before)
     conversation = _oldest_conversation(connection, before)
     if response is not None and (conversation is None or response[1] <= conversation[1]):
@@ -161,7 +162,7 @@ def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tuple[str, str], float] | None:
-    """Owner and id, and when it was made, of those that nothing continues."""
+    """Returns owner and id of the oldest response that no other continues, and when it was made."""
     found = connection.execute(
         "SELECT owner, id, created FROM responses"
         " WHERE children = 0 AND unfinished = 0 AND created <= ? AND deleted = 0"
@@ -174,7 +175,7 @@ def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tup
 def _oldest_conversation(
     connection: sqlite3.Connection, before: float
 ) -> tuple[tuple[str, str], float] | None:
-    """Owner and id of the conversation that was used longest ago, and when that was."""
+    """Returns owner and id of the conversation that was not used for the longest time, and when it was last used."""
     found = connection.execute(
         "SELECT owner, id, touched FROM conversations WHERE touched <= ? AND deleted = 0"
         " ORDER BY touched, seq LIMIT 1",

@@ -1,4 +1,5 @@
-"""The store itself: each method is a job for the writer or for a reader. What the jobs do is in their modules."""
+"""The SQLite store: each method is a job for the writer or for a reader. The other modules of the package define the
+jobs."""
 
 from __future__ import annotations
 
@@ -49,15 +50,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LOCK_WAIT: Final = 5.0
-"""Seconds for another process to finish its write; ours take milliseconds, a copy of the file some more."""
+"""Seconds to wait for another process to finish its write. Writes of this server take milliseconds, a copy of the
+file takes longer."""
 CHECK_BYTES: Final = 16 << 10
-"""What is written to see whether the disk has room: several pages, as a small turn needs."""
+"""Bytes that are written to check whether the disk has room: several pages, as a small turn needs."""
 PAGES_AT_ONCE: Final = 1000
-"""Pages that one write gives back to the file system: 4 MiB."""
+"""Pages that one step gives back to the file system: 4 MiB."""
 
 
 class SqliteStore:
-    """`store.base.Store` in one file, or without a file in RAM. Made by `open` and `in_memory`."""
+    """`store.base.Store` in one file, or in RAM without a file. Made by `open` and `in_memory`."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class SqliteStore:
         memory: StepMemorySettings,
         limits: ContextLimits,
     ) -> None:
-        """`readers` None: there is only the writer's connection, which also does the reads."""
+        """`readers` None: the writer's connection also does the reads. `location` names the store in messages."""
         self._writer = writer
         self._readers = readers
         self._location = location
@@ -80,9 +82,9 @@ class SqliteStore:
         self._limits = limits
         self._ram = RamStepMemory(memory, clock.epoch)
         self._sweeping: asyncio.Task[None] | None = None
-        """Removes what a large deletion has left."""
+        """The task that removes the remaining rows of a large deletion; None where there is none."""
         self._one_sweep = asyncio.Lock()
-        """Two at once would only put two pieces into one commit."""
+        """Lets only one sweep run at a time: two would only put two pieces into one commit."""
 
     @classmethod
     async def open(
@@ -96,7 +98,7 @@ class SqliteStore:
         lock_wait: float = LOCK_WAIT,
         opener: Connect = connect,
     ) -> SqliteStore:
-        """Opens or makes the file. Raises `StoreRefused` and `StoreUnavailable`, each with what to do."""
+        """Opens the file, or makes it. Raises `StoreRefused` and `StoreUnavailable`, whose text says what to do."""
         connection = await asyncio.to_thread(open_writer, path, lock_wait, opener)
         location = str(path)
         return cls(
@@ -143,7 +145,8 @@ class SqliteStore:
         return await run(lambda connection: job(connection, *args, **named))
 
     async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
-        """Marks the object; what does not fit into this write is removed behind the caller's back."""
+        """Marks the object as deleted and returns whether it was there. Rows that do not fit into this write are
+        removed in the background."""
         found, more = await self._write(removal.delete, mark, owner, id)
         if more and (self._sweeping is None or self._sweeping.done()):
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep_quietly())
@@ -350,7 +353,8 @@ class SqliteStore:
         return freed
 
     async def close(self) -> None:
-        """Raises `StoreUnavailable` where the disk does not let it end in time."""
+        """Finishes the jobs and closes the file. Raises `StoreUnavailable` where the disk does not let it end in
+        time."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.wait([self._sweeping])
