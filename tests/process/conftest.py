@@ -1,6 +1,7 @@
 """Checks after each test that every child has reported its end once, and that no descriptor is left open."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -18,6 +19,7 @@ async def start() -> AsyncIterator[Start]:
     children: list[tuple[Child, Recorder]] = []
     faults: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    gc.collect()  # what earlier tests have left to the collector is closed now, and not during this test
     before = open_descriptors()
 
     async def start_one(command: Command) -> tuple[Child, Recorder]:
