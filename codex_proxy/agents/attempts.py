@@ -52,7 +52,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class NextAttempt(msgspec.Struct, frozen=True):
-    """The next attempt, and the seconds until it is made."""
+    """The target of the next attempt, and the seconds until it is made."""
 
     target: Target
     wait: float = 0.0
@@ -66,7 +66,7 @@ class AttemptPlan:
         differ, so that clients that failed together do not come back together."""
         self.target, *self._others = targets
         self.attempts = 1
-        """Those that were made, with the one that is under way."""
+        """The number of attempts made, including the current one."""
         self._chance = chance
         self._retried = 0
 
@@ -76,8 +76,8 @@ class AttemptPlan:
         return not self._others
 
     def after(self, failure: Failure, *, refused_here: bool = False) -> NextAttempt | None:
-        """The attempt after one that failed; None where there is none. `refused_here`: this server made no attempt, so
-        that a further one here would be refused as well."""
+        """Returns the attempt after one that failed; None if there is none. `refused_here`: this server made no
+        attempt, so that a further one here would be refused as well."""
         wait = None if refused_here else self._wait_here(failure)
         if wait is not None:
             self._retried += 1
@@ -91,7 +91,7 @@ class AttemptPlan:
         return NextAttempt(self.target)
 
     def _wait_here(self, failure: Failure) -> float | None:
-        """Seconds until the same upstream is asked again; None where it is not."""
+        """Returns the seconds until the same upstream is asked again; None if it is not."""
         if failure.kind not in RETRIED or self._retried >= self.target.retries:
             return None
         if failure.kind is K.AGENT_RATE_LIMITED and self._others:

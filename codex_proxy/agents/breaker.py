@@ -1,9 +1,9 @@
-"""When an upstream that keeps failing is left alone, and when it is tried again.
+"""A circuit breaker: decides when an upstream that keeps failing is left alone, and when it is tried again.
 
-In: what became of each attempt, and the time. Out: whether the next one may be made. Pure.
+In: the outcome of each attempt, and the time. Out: whether the next one may be made. Pure.
 
-After `failures` in a row it is open: no attempt is made for `seconds`. Then it is half open: one attempt is made, and
-decides. Each success closes it.
+After `failures` failures in a row it is open: no attempt is made for `seconds`. Then it is half open: one attempt is
+made, and decides. Each success closes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ STATES: Final[tuple[BreakerState, ...]] = ("closed", "open", "half-open")
 
 
 class Breaker:
-    """The breaker of one upstream. Times are of a clock that never goes back."""
+    """The breaker of one upstream. Times are in seconds of a monotonic clock."""
 
     def __init__(self, failures: int, seconds: float) -> None:
         """`failures`: 0 for a breaker that never opens."""
@@ -26,13 +26,13 @@ class Breaker:
         self._probing = False
 
     def state(self, now: float) -> BreakerState:
-        """The state at a time."""
+        """Returns whether the breaker is closed, open or half open at the time `now`."""
         if self._opened_at is None:
             return "closed"
         return "open" if self.seconds_left(now) > 0 else "half-open"
 
     def seconds_left(self, now: float) -> float:
-        """Seconds until an attempt may be made."""
+        """Returns the seconds until an attempt may be made."""
         return 0.0 if self._opened_at is None else max(0.0, self._opened_at + self._seconds - now)
 
     def admits(self, now: float) -> bool:
@@ -46,15 +46,15 @@ class Breaker:
         return True
 
     def succeeded(self) -> None:
-        """An attempt got an answer."""
+        """Notes that an attempt got an answer."""
         self._failures, self._opened_at, self._probing = 0, None, False
 
     def failed(self, now: float) -> None:
-        """An attempt failed, and the upstream is to blame."""
+        """Notes that an attempt failed through the upstream's fault."""
         self._failures += 1
         if self._probing or (self._most and self._failures >= self._most):
             self._opened_at, self._probing = now, False
 
     def gave_up(self) -> None:
-        """An attempt ended before anything was known of the upstream: its client left."""
+        """Notes that an attempt ended without showing whether the upstream works, because its client left."""
         self._probing = False

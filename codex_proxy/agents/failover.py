@@ -63,9 +63,9 @@ class FailoverSession(AgentSession):
         self._next_attempt: Callable[[Failure], Awaitable[Attempt | None]] | None = next_attempt
         self._held: list[Event] = []
         self._answering = False
-        """Something of an answer was passed on: this attempt is the last."""
+        """Whether part of an answer was passed on, so that this attempt is the last."""
         self._told = False
-        """What became of the attempt under way was told."""
+        """Whether the outcome of the current attempt was reported."""
         self._going_on: asyncio.Task[None] | None = None
         self._releases: set[asyncio.Task[None]] = set()
 

@@ -256,8 +256,7 @@ def _matching(rows: Texts, text: str) -> tuple[FaultKind, str | None] | None:
 
 
 def _heart_of(text: str, details: str) -> str:
-    """Returns the provider's own text where Codex has put it inside or beside a sentence about a retry; else the
-    text."""
+    """Returns the provider's own text if Codex has put it inside or beside a sentence about a retry; else `text`."""
     note = _RECONNECTING.match(text)
     if note:
         wrapped = text[note.end() :].strip()

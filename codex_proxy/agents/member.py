@@ -27,10 +27,10 @@ from codex_proxy.core.turn import Turn
 log = structlog.get_logger(__name__)
 
 AGAIN_SECONDS: Final = 30.0
-"""Until an agent that could not start is tried again, by a turn for it."""
+"""Seconds until an agent that could not start is tried again, by a turn for it."""
 
 Outcome: TypeAlias = Literal["answered", "failed", "left"]
-"""What became of an attempt: the upstream answered, it failed, or its client left before either."""
+"""The outcome of an attempt: the upstream answered, it failed, or the client left before either."""
 
 
 class RefusedHereError(Fault):
@@ -74,7 +74,7 @@ class Member:
             rules.breaker_failures if rules else 0, rules.breaker_seconds if rules else 0.0
         )
         self.attempts: dict[Outcome, int] = {"answered": 0, "failed": 0, "left": 0}
-        """Attempts that are over, for the metrics."""
+        """The number of ended attempts by outcome, for the metrics."""
         self._make = make
         self._clock = clock
         self._declared = capabilities
@@ -120,7 +120,7 @@ class Member:
 
     @property
     def breaker_state(self) -> BreakerState | None:
-        """That of its breaker now; None where it is no upstream."""
+        """The current state of its breaker; None if it is not an upstream."""
         return None if self.rules is None else self.breaker.state(self._clock.monotonic())
 
     def models(self) -> tuple[AgentModel, ...]:

@@ -35,9 +35,9 @@ class NamedAgent(msgspec.Struct, frozen=True, kw_only=True):
     """One agent of a server."""
 
     name: str
-    """Empty where it serves alone."""
+    """The agent's name; empty if it is the only one."""
     settings: Settings
-    """The server's, with the agent's own in their place."""
+    """The server's settings, overridden by the agent's own."""
     spec: AgentSpec
     upstream: UpstreamTable | None = None
 
@@ -166,7 +166,7 @@ def _check_fallbacks(settings: Settings) -> None:
 
 
 def context_of(named: NamedAgent, environ: Mapping[str, str], context: AgentContext) -> AgentContext:
-    """What an agent of several is made from. Raises `NoAgentError` where its key is missing."""
+    """Returns the context for making one agent of several. Raises `NoAgentError` if its key is missing."""
     if named.upstream is None:
         return msgspec.structs.replace(context, settings=named.settings, name=named.name)
     table, preset = named.upstream, _preset_of(named.upstream)
@@ -244,7 +244,7 @@ async def make_several(context: AgentContext) -> SeveralAgents:
 
 
 def _maker(named: NamedAgent, context: AgentContext) -> Callable[[], Awaitable[Agent]]:
-    """A function that makes the agent; it raises `Fault` where that fails."""
+    """Returns a function that makes the agent, and raises `Fault` if that fails."""
 
     async def make() -> Agent:
         try:

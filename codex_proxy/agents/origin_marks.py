@@ -34,7 +34,7 @@ class OriginMarks:
         self._mark = f"{name}:"
 
     def on(self, events: list[Event]) -> list[Event]:
-        """The events with their raw items marked."""
+        """Returns the events with their raw items marked."""
         return [
             RawItem(event.type, self._marked(event.json))
             if type(event) is RawItem and event.type in ENCRYPTED

@@ -35,7 +35,7 @@ class SeveralAgents:
     name = "several"
     version = __version__
     warning = ""
-    """Each member has its own."""
+    """Empty: each member has its own warning."""
     off: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(
@@ -57,7 +57,7 @@ class SeveralAgents:
         self._listed: Listed = ()
         self._models: tuple[AgentModel, ...] = ()
         self._givers: WeakKeyDictionary[AgentSession, Member] = WeakKeyDictionary()
-        """Of each session that is one member's own."""
+        """The member that opened each session of a single member."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -159,7 +159,7 @@ class SeveralAgents:
         await self._givers.pop(session).release(session, finished=finished)
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Those of every member, by their names here. The same object as long as they are the same."""
+        """Returns the models of all members as `NAME/MODEL`. The same object as long as they are unchanged."""
         listed = tuple(member.models() for member in self._members.values())
         if len(listed) != len(self._listed) or any(
             new is not old for new, old in zip(listed, self._listed, strict=True)
@@ -184,7 +184,7 @@ class SeveralAgents:
         await asyncio.gather(*(member.ask_limits() for member in self._members.values()))
 
     def processes(self) -> ProcessCounts:
-        """Those of all members."""
+        """Returns the sum of all members' counts."""
         counts = [member.processes() for member in self._members.values()]
         return ProcessCounts(
             idle=sum(each.idle for each in counts),
@@ -193,7 +193,7 @@ class SeveralAgents:
         )
 
     def trouble(self) -> Failure | None:
-        """Why no turn would work at all; None where some member works."""
+        """Returns why no turn would work at all; None if some member works."""
         troubles = [member.trouble() for member in self._members.values()]
         return troubles[0] if None not in troubles else None
 

@@ -20,14 +20,14 @@ Fact: TypeAlias = str | int | bool | None
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     status: Status
     message: str
-    """One sentence: what was found."""
+    """One sentence that says what was found."""
     advice: str = ""
-    """What to do about it; empty where nothing is to be done."""
+    """What to do about it; empty if nothing."""
     facts: dict[str, Fact] = {}
 
 
@@ -43,16 +43,16 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkup(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was found."""
+    """The results of `doctor`."""
 
     checks: tuple[Check, ...]
     settings: tuple[Setting, ...] = ()
     otherwise: str = ""
-    """What to do next where nothing is wrong."""
+    """The next step if nothing is wrong."""
 
     @property
     def ok(self) -> bool:
-        """Whether a server would serve; warnings do not hinder it."""
+        """Whether a server would start; warnings do not count."""
         return not any(check.status == "failed" for check in self.checks)
 
     @property
@@ -69,7 +69,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(step for step in steps if step))
 
     def as_json(self) -> str:
-        """The whole of it, as `doctor --json` prints it."""
+        """Returns the JSON that `doctor --json` prints."""
         body: dict[str, Any] = {
             "schema": SCHEMA,
             "version": __version__,

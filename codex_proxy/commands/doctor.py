@@ -22,11 +22,11 @@ from codex_proxy.commands.checkup import Check, Checkup, Fact, Setting
 from codex_proxy.config import Settings, default_config_file, load, origins, split_list
 
 MAX_SECONDS = 90.0
-"""For all of it: each child may take 20 s, which a cold disk can need, and there are four."""
+"""The time limit of all checks, in seconds: each of four children may take 20 s, which a cold disk can need."""
 
 
 async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]) -> Checkup:
-    """Everything that there is to find. Nothing is raised: what goes wrong is a check that failed."""
+    """Runs all checks and returns their results. Never raises: an error becomes a failed check."""
     try:
         settings = load(dict(flags), config_file)
         chosen = settings_of(settings, flags, config_file)
@@ -54,7 +54,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
 
 
 def how_to_go_on(port: Check) -> str:
-    """The step after the last, for whom nothing is in the way."""
+    """Returns the next step for a user whose checks have all passed."""
     if port.facts.get("ours"):
         return "The server runs: try `codex-proxy chat`, or `codex-proxy connect` for your editor or SDK."
     return "Start the server with `codex-proxy serve`, then try `codex-proxy chat` in another terminal."
@@ -72,7 +72,7 @@ def said_of(error: Exception) -> str:
 
 
 def settings_check(settings: Settings, config_file: Path | None) -> Check:
-    """Whether a server would start with these settings, as far as they alone decide that."""
+    """Checks whether a server would start with these settings, as far as they alone decide that."""
     file = config_file or default_config_file()
     facts: dict[str, Fact] = {"file": str(file), "file_exists": file.is_file()}
     try:
@@ -89,7 +89,7 @@ def settings_check(settings: Settings, config_file: Path | None) -> Check:
 def settings_of(
     settings: Settings, flags: Mapping[str, Any], config_file: Path | None
 ) -> tuple[Setting, ...]:
-    """Every setting in force, and where its value came from."""
+    """Returns every setting in force, and where its value came from."""
     found = origins(flags, config_file)
     return tuple(
         Setting(

@@ -22,13 +22,13 @@ from codex_proxy.files.private import make_folder, replacing
 from codex_proxy.keys_file import open_to_others, read_keys
 
 PREFIX = "cpx_"
-"""So that scanners for secrets, and people, know one when they see it."""
+"""The prefix of keys, by which people and secret scanners recognise them."""
 CHANCE_BYTES = 32
 """256 bits: what makes a plain hash of it enough (see `core.keys`)."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says of a new key."""
+    """The limits of a new key, from the command line."""
 
     agents: Sequence[str] = ()
     models: Sequence[str] = ()
@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tuple[str, str]:
-    """Makes a key. Gives it, and what to tell beside it. Raises `KeysError`."""
+    """Makes a key. Returns the key and a text about it. Raises `KeysError`."""
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: take another name")
     secret = PREFIX + secrets.token_urlsafe(CHANCE_BYTES)
@@ -70,7 +70,7 @@ def add(settings: Settings, name: str, limits: Limits, *, replace: bool) -> tupl
 
 
 def remove(settings: Settings, name: str) -> str:
-    """Takes a key away. Raises `KeysError`."""
+    """Removes a key. Returns a text that says so. Raises `KeysError`."""
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(
             f"'{DEFAULT_NAME}' is the key in PROXY_API_KEY: unset that, and start the server anew"
@@ -86,7 +86,7 @@ def remove(settings: Settings, name: str) -> str:
 
 
 def listing(settings: Settings, *, as_json: bool) -> str:
-    """Every key with its limits, without its hash. Raises `KeysError`."""
+    """Returns a text that lists every key with its limits, without its hash. Raises `KeysError`."""
     keys = read_keys(settings.keys_path)
     if as_json:
         shown = [{"name": key.name, **table_of(key)} for key in keys]
@@ -191,7 +191,7 @@ def _empty() -> tomlkit.TOMLDocument:
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Nobody else changes the file meanwhile."""
+    """Locks the folder, so that no other process changes the file at the same time."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

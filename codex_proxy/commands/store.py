@@ -20,14 +20,14 @@ from codex_proxy.store_lifecycle import StoreOpenError, open_store
 
 
 async def show_stats(settings: Settings, *, as_json: bool) -> str:
-    """Prints how many objects of each kind the store has."""
+    """Returns a text with the number of objects of each kind in the store."""
     async with existing_store(settings) as store:
         found = await store.stats()
     return msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else _as_text(found)
 
 
 async def prune(settings: Settings) -> str:
-    """Removes what the settings no longer keep, and gives the room back to the disk. Says what went."""
+    """Removes what the settings no longer keep, and frees the disk space. Returns a text that says what was removed."""
     async with existing_store(settings) as store:
         gone = await store.prune()
         freed = await store.vacuum()
@@ -38,7 +38,8 @@ async def prune(settings: Settings) -> str:
 
 
 async def check(settings: Settings) -> str:
-    """Compares all that is stored with its checksums. Raises `StoreOpenError` with what is damaged."""
+    """Compares all stored objects with their checksums. Returns a text. Raises `StoreOpenError` that says what is
+    damaged."""
     async with existing_store(settings) as store:
         found = await store.check()
     if found.damaged:
@@ -51,7 +52,7 @@ async def check(settings: Settings) -> str:
 
 
 async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
-    """Gives `write` one line of JSON for each response and conversation. How many there were."""
+    """Calls `write` with one line of JSON for each response and conversation. Returns their number."""
     async with existing_store(settings) as store:
         return await store.export(write)
 

@@ -59,7 +59,7 @@ def _row(figures: Figures) -> dict[str, Any]:
 
 
 def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
-    """The rows of all keys as a table."""
+    """Prints the rows of all keys as a table."""
     table = _table("day", "key", "model")
     for row in rows:
         table.add_row(_day(row["start_time"]), _cell(row["key"]), _cell(row["model"]), *_figures(row))
@@ -75,7 +75,7 @@ def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
-    """Prints it. Returns the exit status."""
+    """Prints the usage of one key in the last `days` days. Returns the exit status."""
     try:
         found = asyncio.run(ask(Conversation(base_url, DEFAULT_NAME, key), days))
     except ChatError as error:
@@ -89,13 +89,13 @@ def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
 
 
 async def ask(server: Conversation, days: int) -> dict[str, Any]:
-    """Usage of the last days, and the limits of the agent's account."""
+    """Returns the usage of the last days, and the limits of the agent's account, from the server."""
     usage = await server.read(f"/usage?bucket_width=1d&group_by=model&limit={days}")
     return {"usage": usage, "limits": await server.read("/usage/limits")}
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """Both as tables."""
+    """Prints the usage and the limits as tables."""
     table = _table("day", "model")
     for bucket in found["usage"]["data"]:
         for result in bucket["results"]:
@@ -143,7 +143,7 @@ def _show_limits(found: dict[str, Any], console: Console) -> None:
 
 
 def _day(seconds: int) -> str:
-    """Days are those of UTC, as the server sums them."""
+    """Returns the date in UTC, by which the server sums usage. `seconds`: since 1970."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d")
 
 

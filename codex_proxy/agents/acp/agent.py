@@ -30,16 +30,16 @@ from codex_proxy.process.child import Command
 log = structlog.get_logger(__name__)
 
 START_SECONDS: Final = 60.0
-"""How long a program may take to greet: 0.3 to 2.5 s as a rule, ten times as much on a busy machine."""
+"""Seconds that a program may take to answer `initialize`: usually 0.3 to 2.5 s, ten times as long on a busy machine."""
 PROBE_SECONDS: Final = 60.0
-"""How long it may take to open a first session."""
+"""Seconds that it may take to open the probe session."""
 MAX_SESSIONS: Final = 200
-"""Sessions on one process, before another takes its place: not every agent forgets those that are over."""
+"""Sessions per process before it is replaced: not every agent frees sessions that are over."""
 PAUSE_SECONDS: Final = 5.0
-"""After a start that failed, how long turns fail at once for the same reason."""
+"""Seconds after a failed start in which turns fail at once for the same reason."""
 
 RECHECK_SECONDS: Final = 10.0
-"""How long a process that nobody was signed in for serves, before another one is asked."""
+"""Seconds after which a process that found no sign-in is replaced, to check again."""
 
 UNCONFINED: Final = (
     "--agent-unconfined is given: nothing keeps {} from running commands and writing files on this machine."
@@ -47,7 +47,7 @@ UNCONFINED: Final = (
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """How the program is started, and in which folder it shows what it offers."""
+    """The command that starts the program, and the folder of the probe session."""
 
     preset: Preset
     command: Command
@@ -56,7 +56,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcpAgent:
-    """An `Agent`. A process that has ended, or served many sessions, is replaced when the next turn comes."""
+    """An `Agent` that keeps one ACP process running. A process that has ended, or has served many sessions, is
+    replaced at the next turn."""
 
     members: Mapping[str, Agent] = {}
     off: Mapping[str, tuple[str, ...]] = {}
@@ -69,28 +70,28 @@ class AcpAgent:
         self.capabilities: frozenset[Capability] = CAPABILITIES
         self.limits = NewestLimits()
         self.offer = Offer()
-        """What the first session offered."""
+        """What the probe session of the newest process offered."""
         self._launch = launch
         self._clock = clock
         self._tool_server = ToolServer()
         self._current: AcpProcess | None = None
         self._leaving: set[AcpProcess] = set()
-        """Processes that take no further session, and end when they have none."""
+        """Processes that take no further sessions, and are ended when their last one is over."""
         self._starting = asyncio.Lock()
         self._restarts = 0
         self._failure: Failure | None = None
-        """Why the last start failed, or nobody is signed in."""
+        """Why the last start failed, or that nobody is signed in; None if neither."""
         self._failed_at = 0.0
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Starts the program, and looks at what it offers. Raises `Fault` where it cannot be started. Nobody being
-        signed in hinders turns, and not the start."""
+        """Starts the program and reads what it offers. Raises `Fault` if it cannot be started. A missing sign-in
+        fails turns, but not the start."""
         await self._process()
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Returns a session that has not begun. Raises `Fault` where the program cannot be started."""
+        """Returns a session that has not begun. Raises `Fault` if the program cannot be started."""
         process = await self._process()
         door = await self._open_door(turn)
         if process.exit is not None or process in self._leaving:  # while the door was being opened
@@ -122,7 +123,7 @@ class AcpAgent:
         self._tidy()
 
     def models(self) -> tuple[AgentModel, ...]:
-        """As the program listed them in the first session of its newest process."""
+        """Returns the models that the newest process listed in its probe session."""
         return self.offer.models()
 
     async def ask_limits(self) -> None:
@@ -153,7 +154,7 @@ class AcpAgent:
     # --- the process ----------------------------------------------------------------------------
 
     async def _process(self) -> AcpProcess:
-        """The process that takes the next session, started where there is none. Raises `Fault`."""
+        """Returns the process for the next session, and starts one if there is none. Raises `Fault` if that fails."""
         async with self._starting:
             if self._closed:
                 raise Fault(STOPPING)
@@ -187,7 +188,7 @@ class AcpAgent:
         return process
 
     def _take_in(self, process: AcpProcess) -> None:
-        """Keeps what the program declared, and what its first session offered."""
+        """Stores what the program declared and what its probe session offered."""
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None
         assert probe is not None
@@ -201,7 +202,7 @@ class AcpAgent:
             log.warning("agent_session_failed", agent=self.name, reason=self._failure.kind.value)
 
     def _retire(self, process: AcpProcess) -> None:
-        """Gives a process no further session; it ends when it has none."""
+        """Stops giving sessions to a process; it is ended when it has none."""
         if process is self._current:
             self._current = None
         if process.exit is not None:
@@ -212,7 +213,7 @@ class AcpAgent:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Ends processes that are not wanted any more, and forgets those that are gone."""
+        """Ends processes that are no longer needed, and forgets those that have ended."""
         current = self._current
         if current is not None and not _takes_sessions(current):
             self._retire(current)

@@ -1,4 +1,4 @@
-"""What `doctor` finds of an agent that speaks ACP: its program, its release, and whether a session can be had."""
+"""The checks of `doctor` for an ACP agent: its program, its release, and whether it can open a session."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from codex_proxy.core.faults import Fault
 
 
 async def check_program(preset: Preset, launch_of: Callable[[], Launch]) -> list[Check]:
-    """Starts the program, opens a session, and ends the program. Runs no turn. `launch_of` says how it is started, or
-    raises `NoAgentError`."""
+    """Starts the program, opens a session, and ends the program, without running a turn. Returns the checks.
+    `launch_of` returns how it is started, or raises `NoAgentError`."""
     try:
         launch = launch_of()
     except NoAgentError as error:

@@ -1,7 +1,7 @@
-"""The client's tools as an MCP server offers them, and how an agent's words about a call name them.
+"""Describes the client's tools for the MCP server, and finds the tool that an agent's report of a call is about.
 
-Agents put the server's name before the tool's, each in its own way, and many shorten or refuse long and unusual names;
-so a tool whose name is not plain gets a plain one. Source: recordings of six agents.
+Agents put the server's name before the tool's, each in its own way, and many shorten or refuse long and unusual
+names; a tool with such a name is offered under a plain one. Source: recordings of six agents.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from codex_proxy.agents.acp.messages import UNREADABLE, Update
 from codex_proxy.core.items import ImagePart, Part, TextPart, Tool
 
 SERVER: Final = "client"
-"""What agents call the MCP server that has the client's tools."""
+"""The name of the MCP server with the client's tools."""
 
 PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-"""Names that every agent passes on unchanged, with what it puts before them, to providers that allow 64 characters."""
+"""Names that every agent passes on unchanged, prefix included, to providers that allow 64 characters."""
 RENAMED: Final = "tool_"
-"""How names begin that stand for a client's name. A client's name that begins so is changed too."""
+"""The prefix of replacement names. A client's name with this prefix is replaced too."""
 
 ACTING_KINDS: Final = frozenset({"execute", "edit", "delete", "move"})
-"""Kinds of calls that are never those of a client's tool, except as Codex's adapter names every MCP call."""
+"""Kinds of calls that are never calls of a client tool, except in Codex's adapter, which uses them for every MCP
+call."""
 
 READS: Final = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
-"""What the tools are said to be: the agent only asks the client, and so it may ask for several at once."""
+"""MCP annotations of every tool: they declare it harmless, so that the agent may call several at once."""
 
 
 def agent_name(name: str) -> str:
-    """The name under which a tool is offered; always the same one for the same name."""
+    """Returns the name under which a tool is offered; always the same for the same tool name."""
     if PLAIN_NAME.fullmatch(name) and not name.startswith(RENAMED):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
@@ -41,7 +42,8 @@ def agent_name(name: str) -> str:
 
 
 def listed_tool(tool: Tool) -> dict[str, Any]:
-    """The tool's entry in the answer to `tools/list`. A custom tool becomes a function with one string `input`."""
+    """Returns the tool's entry in the result of `tools/list`. A custom tool becomes a function with one string
+    `input`."""
     schema: Any = {"type": "object", "properties": {}}
     if tool.kind == "custom":
         schema = {
@@ -61,7 +63,7 @@ def listed_tool(tool: Tool) -> dict[str, Any]:
 
 
 def _object_schema(parameters: msgspec.Raw) -> Any:
-    """The schema with the `type` that MCP demands."""
+    """Returns the schema with the `type` that MCP requires."""
     try:
         schema = msgspec.json.decode(parameters)
     except UNREADABLE:
@@ -72,7 +74,7 @@ def _object_schema(parameters: msgspec.Raw) -> Any:
 
 
 def call_result(parts: Sequence[Part], *, success: bool = True) -> dict[str, Any]:
-    """A tool's output as the result of `tools/call`."""
+    """Returns a tool's output as the result of `tools/call`."""
     content: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -88,13 +90,13 @@ _DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORE
 
 
 def data_image(part: ImagePart) -> tuple[str, str] | None:
-    """An image's type and base64 text; None where its URL does not hold the image itself."""
+    """Returns an image's media type and base64 text; None if its URL is not a `data:` URL."""
     head = _DATA_URL.match(part.url[:100])
     return None if head is None else (head.group(1).lower(), part.url[head.end() :])
 
 
 class ClientTools:
-    """The tools of one turn's client, by the names that they are offered under."""
+    """The client's tools in one turn, by the names under which they are offered."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools = {agent_name(tool.name): tool for tool in tools}
@@ -103,11 +105,11 @@ class ClientTools:
         return bool(self._tools)
 
     def tool(self, name: str) -> Tool | None:
-        """The tool that is offered under a name."""
+        """Returns the tool that is offered under a name; None if there is none."""
         return self._tools.get(name)
 
     def arguments(self, tool: Tool, arguments: str) -> str:
-        """What the client is given of a call's arguments (JSON): for a custom tool its input."""
+        """Returns the arguments for the client, given the JSON text of a call: for a custom tool its input."""
         if tool.kind != "custom":
             return arguments
         try:
@@ -118,13 +120,13 @@ class ClientTools:
         return given if isinstance(given, str) else arguments
 
     def is_called_by(self, call: Update) -> bool:
-        """Whether an agent's report of a call is about one of these tools: then its item is the call itself. Titles of
-        commands are the model's words; but a report grants nothing."""
+        """Returns whether a reported call is a call of one of these tools, which then is its own item. Titles may
+        contain the model's words, but a report grants no permission."""
         return self._named(call) is not None
 
     def may_be_allowed(self, call: Update) -> bool:
-        """Whether a request for permission is about a call of one of these tools, by the name that the agent itself
-        has given it, and not by words that a model can choose; and by its kind."""
+        """Returns whether a request for permission is about a call of one of these tools. Only the tool name given by
+        the agent itself and the call's kind count, never words that the model can choose."""
         return call.kind not in ACTING_KINDS and self._named(call, titles=False) is not None
 
     def _named(self, call: Update, *, titles: bool = True) -> Tool | None:

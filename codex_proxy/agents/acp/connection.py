@@ -1,7 +1,8 @@
-"""The JSON-RPC connection to one process of an agent that speaks ACP, without IO: which message is for which channel.
+"""The JSON-RPC connection to one process of an ACP agent, without IO: assigns each message to its channel.
 
-Many sessions share a connection. Each gets a channel: its request ids name it, and the session that its first request
-opens belongs to it. Channel 0 is the connection's own: `initialize`, and a session by which models are found out.
+Many sessions share a connection. Each gets a channel, which owns the request ids of its range and the session that
+its first request opens. Channel 0 belongs to the connection itself: `initialize`, and a probe session that shows the
+models.
 """
 
 from __future__ import annotations
@@ -28,37 +29,38 @@ CLOSE_ID: Final = request_id(0, 3)
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What some lines lead to: bytes to write, and messages by channel, in order."""
+    """What follows from received lines: bytes to write to the agent, and messages with their channels, in order."""
 
     writes: bytes
     messages_by_channel: list[tuple[int, list[Message]]]
 
 
 class Connection:
-    """The state of one connection."""
+    """The state of the connection to one agent process."""
 
     def __init__(self, client_name: str, client_version: str) -> None:
         self._client = {"name": client_name, "title": client_name, "version": client_version}
         self.declared: Declared | None = None
         """What the agent declared at `initialize`; None before that."""
         self.fault: str | None = None
-        """Why the agent cannot be used."""
+        """Why the agent cannot be used; None if it can."""
         self.probe: Message | None = None
-        """The answer to the request for a first session; None before that."""
+        """The answer to the request for the probe session; None before that."""
         self._last_channel = 0
         self._open: set[int] = set()
         self._sessions: dict[str, int] = {}
 
     def initialize(self) -> bytes:
-        """Returns the first line to write."""
+        """Returns the `initialize` request, the first line to write."""
         return request(INITIALIZE_ID, "initialize", {**INITIALIZE, "clientInfo": self._client})
 
     def open_probe(self, folder: str) -> bytes:
-        """Returns the request for a session that shows what there is to choose, and whether one is signed in."""
+        """Returns the `session/new` request for the probe session, which shows the modes and models and whether the
+        user is signed in."""
         return request(PROBE_ID, "session/new", {"cwd": folder, "mcpServers": []})
 
     def close_probe(self) -> bytes:
-        """Returns the request that closes that session; nothing where it cannot be closed."""
+        """Returns the request that closes the probe session; empty if sessions cannot be closed."""
         result: Any = self.probe.result if self.probe is not None else None
         session = result.get("sessionId") if isinstance(result, dict) else None
         if self.declared is None or not self.declared.closes or not session:
@@ -86,7 +88,7 @@ class Connection:
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes]) -> Received:
-        """Assigns lines to channels. Lines that are no messages are dropped; nothing raises."""
+        """Assigns lines to channels. Lines that are not messages are dropped. Never raises."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         for line in lines:
@@ -99,7 +101,7 @@ class Connection:
         return Received(b"".join(writes), list(by_channel.items()))
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """A message's channel; None where the connection handles it itself, or it belongs to nobody."""
+        """Returns the channel of a message; None if the connection handles it itself or no channel owns it."""
         if message.method is not None:
             channel = self._sessions.get(message.params.session_id)
             if channel is None and message.id is not None:

@@ -101,7 +101,7 @@ class AcpTurn:
         """`new_id`: a prefix in, a new name out. `servers`: the session's MCP servers, as `session/new` takes them;
         with one the first prompt waits for `ToolsListed`."""
         self.flattened = False
-        """Whether the history was told as one text."""
+        """Whether the history was sent as one text."""
         self._channel = channel
         self._program = program
         self._new_id = new_id
@@ -109,12 +109,13 @@ class AcpTurn:
         self._state = TABLE.start
         self._requests = 0
         self._handlers: dict[int | str, Callable[[Message], None]] = {}
-        """Of the answer to each unanswered request, by its id."""
+        """The handler for the answer to each unanswered request, by request id."""
         self._turn: Turn | None = None
         self._session = ""
         self._model = ""
         self._setup: deque[tuple[Request, Callable[[RpcError], Failure]]] = deque()
-        """Requests that have yet to be made before the first prompt, and what a refusal of each means."""
+        """Requests still to be made before the first prompt, each with a function from its error to the turn's
+        failure."""
         self._prompt: list[dict[str, Any]] = []
         """The first prompt, until it is sent."""
         self._tools = ClientTools()
@@ -125,17 +126,18 @@ class AcpTurn:
         """Events since the last step; the reader appends to the same list."""
         self._writes: list[bytes] = []
         self._new_calls: list[ToolCalled] = []
-        """Calls of the client's tools that the client has not heard of."""
+        """Calls of the client's tools that have not been passed on to the client yet."""
         self._settled = False
-        """No further call has come for a while, but the agent has not reported all of them."""
+        """Whether no further call has arrived within a time limit, although the agent has not reported all of them."""
         self._waiting: dict[str, str] = {}
-        """Calls that the client was asked for: the tool server's key of each, by call id."""
+        """Calls whose outputs the client was asked for: the tool server's key of each, by call id."""
         self._permissions: dict[str, tuple[int | str, Any]] = {}
-        """Requests for permission without an answer: the id of each and its options, by our name of it."""
+        """Unanswered requests for permission: the request id and the options of each, by the name that this server
+        gave it."""
         self._rejected = False
-        """Something that the agent asked for in this turn was not allowed, at which some end it."""
+        """Whether a request for permission was rejected in this turn. Some agents end the turn then."""
         self._broken = False
-        """The agent has given up waiting for a call, so that its turn has gone on without the client."""
+        """Whether the agent has stopped waiting for a call, so that its turn has continued without the client."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -260,7 +262,8 @@ class AcpTurn:
         self._go_on_opening()
 
     def _plan_setup(self, result: object) -> Failure | None:
-        """Plans the requests that set up the session. Returns why the turn cannot be served on it."""
+        """Plans the requests that set up the session, from the result of `session/new`. Returns a failure if the turn
+        cannot run on this session; else None."""
         turn, program = self._turn, self._program
         assert turn is not None
         offer = offer_of(result)
@@ -299,7 +302,7 @@ class AcpTurn:
         return unknown_model(self._turn.model, self._program.preset)
 
     def _go_on_opening(self) -> None:
-        """Makes the next request of the setup, or prompts where there is none left and the tools are known."""
+        """Sends the next setup request; sends the prompt if none is left and the tools are listed."""
         if self._setup:
             (method, params), on_refusal = self._setup.popleft()
             self._request(method, params, lambda message: self._set_up(message, on_refusal))
@@ -385,7 +388,7 @@ class AcpTurn:
             self._end(TurnEnded(stop, "provider"), well=True)
 
     def _failure_in(self, result: dict[str, Any]) -> Failure | None:
-        """The failure of a turn that the agent says has ended."""
+        """Returns the failure that the result of `session/prompt` describes; None if the turn succeeded."""
         preset = self._program.preset
         told = session_failure(result.get("_meta"))
         if told is not None and told.get("severity") == "error" and _cut_in(result) is None:
@@ -437,7 +440,7 @@ class AcpTurn:
         return called <= reported if self._program.preset.one_call_at_a_time else called == reported
 
     def _ask_client(self) -> None:
-        """Asks the client for the outputs of the calls that it has not heard of: that ends the step."""
+        """Asks the client for the outputs of all new calls, which ends the step."""
         calls, self._new_calls = self._new_calls, []
         self._settled = False
         if not calls or self._state is not State.PROMPTING:
@@ -465,7 +468,7 @@ class AcpTurn:
                 self._ask_client()
 
     def _dropped(self, key: str) -> None:
-        """The agent has given up waiting for a call, and goes on without its output."""
+        """Handles a call that the agent has stopped waiting for: its turn continues without the output."""
         self._new_calls = [call for call in self._new_calls if call.key != key]
         if key in self._waiting.values():
             self._broken = True
@@ -477,7 +480,7 @@ class AcpTurn:
             self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded, *, well: bool = False) -> None:
-        """Ends the client's turn, and the agent's: it has answered, or was never asked."""
+        """Ends the turn for the client and for the agent, which has answered the prompt or was never sent one."""
         self._close_items()
         self._events.append(ended)
         self._waiting.clear()
@@ -497,7 +500,7 @@ class AcpTurn:
             self._close_session()
 
     def _close_session(self) -> None:
-        """Lets the agent forget the session, where it can; its answer is not waited for."""
+        """Sends `session/close` if the agent supports it, without waiting for the answer."""
         if self._session and self._program.declared.closes:
             self._requests += 1
             id = request_id(self._channel, self._requests)
@@ -516,12 +519,12 @@ class AcpTurn:
 
 
 def _cut_in(result: dict[str, Any]) -> str | None:
-    """Why the answer was cut, where the agent takes that for a failure."""
+    """Returns why the answer was cut off, where the agent reports that as a failure; else None."""
     told = session_failure(result.get("_meta"))
     return None if told is None else stop_from_text(str(told.get("title")))
 
 
 def _raw_call(call_id: str, name: str, text: str, *, custom: bool) -> RawItem:
-    """A call as an item of Responses, which the model has to see again in later turns."""
+    """Returns a call as an item of the Responses API, for the history of later turns."""
     kind, field = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
     return RawItem(kind, msgspec.json.encode({"type": kind, "call_id": call_id, "name": name, field: text}))

@@ -1,7 +1,8 @@
-"""What an agent's errors mean: JSON-RPC errors, the `sessionFailure` of the official adapters, and texts.
+"""Converts an agent's errors to failures: JSON-RPC errors, the `sessionFailure` of the official adapters, and texts.
 
-`end_turn` is no success: both official adapters give a turn that failed in the result's `_meta`, where they are told
-that it is read; others end it with a text. Source: recordings of six agents whose model server failed in seven ways.
+The stop reason `end_turn` does not mean success: both official adapters report a failed turn in the result's `_meta`,
+if the client declares that it reads that; others end it with a text. Source: recordings of six agents whose model
+server failed in seven ways.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 K = FaultKind
 
 CLIENT_META: Final = {"jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure"]}}}
-"""The `_meta` of our capabilities by which the official adapters give errors as errors."""
+"""The `_meta` of this client's capabilities that makes the official adapters report errors as errors."""
 
 TOO_LONG: Final = re.compile(
     r"(?:prompt|input|request)\b.{0,40}\btoo long|context (?:length|limit)", re.IGNORECASE
@@ -38,7 +39,8 @@ SERVER_ERROR: Final = re.compile(
 ADDRESSES: Final = re.compile(
     r" ?If it persists, check your inference gateway[^.]*\([^)]*\)\.?|\b(?:(?:\d{1,3}\.){3}\d{1,3}|localhost):\d+\b"
 )
-"""What texts tell of where the model provider is, beside links, which are cut out of every text."""
+"""Matches what error texts reveal about the model provider's location, beside links, which are removed from every
+text."""
 INTERNAL: Final = re.compile(r"^Internal error(?:: )?")
 
 ERROR_KINDS: Final = {
@@ -47,18 +49,18 @@ ERROR_KINDS: Final = {
     "authentication_failed": K.AGENT_NOT_AUTHENTICATED,
     "model_not_found": K.MODEL_NOT_FOUND,
 }
-"""Values of `data.errorKind`."""
+"""The fault for each value of `data.errorKind`."""
 CATEGORIES: Final = {
     "limit": K.AGENT_RATE_LIMITED,
     "service": K.UPSTREAM_ERROR,
     "access": K.AGENT_NOT_AUTHENTICATED,
     "request": K.REJECTED_BY_PROVIDER,
 }
-"""Values of `sessionFailure.category`."""
+"""The fault for each value of `sessionFailure.category`."""
 
 
 def failure_of_error(error: RpcError, preset: Preset) -> Failure:
-    """The failure of a turn whose request was answered with an error."""
+    """Returns the failure of a turn whose request was answered with a JSON-RPC error."""
     text = _text_of(error)
     kind = None
     if error.code == AUTH_REQUIRED:
@@ -75,7 +77,7 @@ def failure_of_error(error: RpcError, preset: Preset) -> Failure:
 
 
 def failure_of_session(failure: dict[str, Any], preset: Preset) -> Failure:
-    """The failure of a turn whose result has a `sessionFailure`."""
+    """Returns the failure of a turn whose result has a `sessionFailure`."""
     title = failure.get("title")
     text = title if isinstance(title, str) else ""
     return failure_of_text(text, preset, kind=CATEGORIES.get(str(failure.get("category"))))
@@ -113,7 +115,8 @@ def _kind_in(text: str) -> FaultKind | None:
 
 
 def not_signed_in(preset: Preset, text: str = "") -> Failure:
-    """The failure of an agent that nobody has signed in. The agent's own words are quoted, not what they name."""
+    """Returns the failure of an agent that is not signed in, with the preset's advice. `text`: the agent's own
+    words."""
     said = cleaned(text)
     quoted = f" ({said.rstrip('.')})" if said and said != "Authentication required" else ""
     advice = preset.sign_in or "Sign in with its own program on the machine that runs this server."
@@ -122,7 +125,7 @@ def not_signed_in(preset: Preset, text: str = "") -> Failure:
 
 
 def unknown_model(model: str, preset: Preset) -> Failure:
-    """The failure of a turn for a model that the agent does not offer."""
+    """Returns the failure of a turn for a model that the agent does not offer."""
     message = (
         f"{preset.title} does not offer the model '{model[:100]}'. GET /v1/models lists those that it does."
     )
@@ -130,7 +133,8 @@ def unknown_model(model: str, preset: Preset) -> Failure:
 
 
 def _text_of(error: RpcError) -> str:
-    """The text for a person: details where the message says nothing, and a body's own message."""
+    """Returns an error's text for a person: its details if the message says nothing, or the message inside an HTTP
+    body."""
     text = INTERNAL.sub("", error.message)
     if isinstance(error.data, dict):
         for name in ("details", "message"):

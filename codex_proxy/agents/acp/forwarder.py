@@ -19,7 +19,7 @@ SECONDS = 86_400.0
 
 
 def put(line: bytes) -> None:
-    """Prints a message."""
+    """Prints one message to stdout."""
     if line.strip():
         with LOCK:
             sys.stdout.buffer.write(line.strip() + b"\n")
@@ -27,7 +27,8 @@ def put(line: bytes) -> None:
 
 
 def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
-    """Posts a message and prints what is answered. A server that is gone answers nothing: the session is over."""
+    """Posts a message, and prints each message of the response. Prints nothing if the server is gone: the session is
+    over."""
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=SECONDS)
     headers = {
         "Content-Type": "application/json",

@@ -13,7 +13,7 @@ import msgspec
 PROTOCOL_VERSION: Final = 1
 
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding a line may raise."""
+"""The exceptions that decoding a line may raise."""
 
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
@@ -25,7 +25,7 @@ were."""
 
 
 class RpcError(msgspec.Struct, frozen=True):
-    """The error of an answer. Gemini CLI gives an HTTP status as its code."""
+    """The `error` of a JSON-RPC response. Gemini CLI uses an HTTP status as the code."""
 
     code: int | None = None
     message: str = ""
@@ -51,7 +51,7 @@ class Update(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Params(msgspec.Struct, frozen=True, rename="camel"):
-    """The parameters of the agent's notifications and requests, as far as they are read."""
+    """The parameters of the agent's notifications and requests; only the fields that are read."""
 
     session_id: str = ""
     update: Update | None = None
@@ -60,7 +60,8 @@ class Params(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A request or notification of the agent (with a method), or its answer to one of ours (without)."""
+    """A request or notification from the agent (with `method`), or its response to a request of this server
+    (without)."""
 
     method: str | None = None
     id: int | str | None = None
@@ -80,30 +81,30 @@ class ToolCalled(msgspec.Struct, frozen=True):
     """The agent calls a tool of the session's tool server, and waits for the output."""
 
     key: str
-    """The tool server's name of the call."""
+    """The tool server's name for the call."""
     call_id: str
-    """The model's name of it; empty where the agent does not tell."""
+    """The model's id of the call; empty if the agent does not report it."""
     name: str
-    """As the tool server offers it."""
+    """The tool's name at the tool server."""
     arguments: str
-    """JSON."""
+    """The arguments as JSON text."""
 
 
 class ToolsSettled(msgspec.Struct, frozen=True):
-    """No further call has arrived within a time limit after the last one. `last`: the longer limit has passed, too,
-    so that none is waited for."""
+    """No further call has arrived within a time limit after the last one. `last`: the longer limit has passed too, so
+    the turn waits for no more calls."""
 
     last: bool = False
 
 
 class ToolDropped(msgspec.Struct, frozen=True):
-    """The agent does not wait for the output of a call any more."""
+    """The agent has stopped waiting for the output of a call."""
 
     key: str
 
 
 Input: TypeAlias = Message | ToolsListed | ToolCalled | ToolsSettled | ToolDropped
-"""What the dialect reads: messages of the agent, and what happens at the session's tool server."""
+"""What the dialect reads: messages from the agent, and events at the session's tool server."""
 
 
 class _Loose(msgspec.Struct, frozen=True):
@@ -118,8 +119,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def decode(line: bytes) -> Message | None:
-    """The message of a line; None where the line is no such message. A request or an answer whose content is not what
-    it should be keeps its id, so that it can be refused or fail."""
+    """Decodes a line. Returns None if it is not a JSON-RPC message. A request or response with invalid content keeps
+    its id, so that it can be refused or can fail."""
     try:
         return _decoder.decode(line)
     except UNREADABLE:
@@ -144,12 +145,12 @@ def decode(line: bytes) -> Message | None:
 
 
 def request_id(channel: int, number: int) -> int:
-    """The id of a channel's request of this number."""
+    """Returns the JSON-RPC id for a channel's request with this number."""
     return channel * _PER_CHANNEL + number
 
 
 def channel_of(id: object) -> int | None:
-    """The channel whose request has this id; None where it is no id of ours."""
+    """Returns the channel that made the request with this id; None if this server did not make it."""
     if isinstance(id, bool) or not isinstance(id, int) or id < 0:
         return None
     return id // _PER_CHANNEL
@@ -178,16 +179,17 @@ def refusal(id: int | str) -> bytes:
 
 
 def tool_output(key: str, result: object) -> bytes:
-    """The line that gives the session's tool server the result of a call (`CallToolResult` of MCP)."""
+    """Returns the line that carries the result of a call (`CallToolResult` of MCP) to the session's tool server."""
     return _OUTPUT + _encode({"key": key, "result": result}) + b"\n"
 
 
 _OUTPUT: Final = b"tool-output "
-"""Begins lines for the tool server: no line of JSON begins so."""
+"""The prefix of lines for the tool server; no line of JSON begins with it."""
 
 
 def split_writes(writes: bytes) -> tuple[bytes, list[tuple[str, Any]]]:
-    """What of a dialect's writes is for the agent, and the results of calls for the tool server, by key."""
+    """Splits a dialect's writes into the bytes for the agent and the call results for the tool server, as (key,
+    result) pairs."""
     if _OUTPUT not in writes:
         return writes, []
     outputs, lines = [], []

@@ -7,12 +7,12 @@ from typing import Any, Final
 ALLOW: Final = ("allow_once", "allow_always")
 REJECT: Final = ("reject_once", "reject_always")
 CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
-"""What a request of a turn that is being stopped gets."""
+"""The result for requests for permission in a turn that is being stopped."""
 
 
 def decision(options: object, *, allow: bool) -> dict[str, Any]:
-    """The result that allows or rejects, once where that is offered. Where there is no option of the wanted kind,
-    nothing is allowed."""
+    """Returns the result that allows or rejects, only once if the options include that. Without an option of the
+    wanted kind nothing is allowed."""
     given = options if isinstance(options, list) else []
     for kind in ALLOW if allow else REJECT:
         for option in given:

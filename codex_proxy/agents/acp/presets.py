@@ -10,55 +10,56 @@ import msgspec
 from codex_proxy.agents.base import Capability
 
 UsageRule: TypeAlias = Literal["turn", "last", "session", "chunks"]
-"""What an agent's count of tokens covers: `turn`: the turn; `last`: the last model call of the turn; `session`: all
-turns of the session so far; `chunks`: one model call, told in an update after each."""
+"""What an agent's token count covers: `turn`: the turn; `last`: the last model call of the turn; `session`: all turns
+of the session so far; `chunks`: one model call, reported in an update after each."""
 
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"client_tools", "tool_replies", "images", "model_choice"}
 )
-"""What these agents can do, as far as that is known before one runs; `images` only where the program declares it."""
+"""The capabilities of these agents, as far as they are known before one runs; `images` only if the program declares
+it."""
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """One agent that speaks ACP."""
 
     name: str
-    """What `--agent` calls it."""
+    """The value of `--agent`."""
     title: str
-    """What a person calls it."""
+    """The product name, for messages."""
     argv: tuple[str, ...]
     package: str = ""
-    """The npm package that has its program."""
+    """The npm package that contains the program."""
     tested: str = ""
     """The release of the program that was tested."""
     usage: UsageRule | None = None
-    """None: it is not known what its counts cover, so none is reported."""
+    """What its token counts cover. None: unknown, so no usage is reported."""
     read_only: tuple[str, ...] = ()
-    """Names of its modes in which it writes nothing, or nothing unasked, the best one first."""
+    """Names of the modes in which it writes nothing, or nothing without asking; the preferred one first."""
     tool_modes: tuple[str, ...] = ()
-    """The same for turns with tools of the client, where it calls none in those of `read_only`."""
+    """Modes to use instead of `read_only` in turns with client tools, if it calls no tools in those."""
     writing: Mapping[str, str] = {}
-    """Its modes for wider sandboxes, by sandbox; only where it is `sandboxed`."""
+    """The mode for each wider sandbox; only if it is `sandboxed`."""
     asks: bool = False
-    """It asks before it runs or writes anything."""
+    """Whether it asks for permission before it runs or writes anything."""
     sandboxed: bool = False
-    """It keeps the commands that it runs in a sandbox of its own, which its modes name."""
+    """Whether it runs commands in its own sandbox, which its modes select."""
     env: Mapping[str, str] = {}
-    """Variables that it is started with."""
+    """Environment variables that it is started with."""
     keys: tuple[str, ...] = ()
-    """Names of variables with its own settings and credentials, which it may see."""
+    """Names of environment variables with its settings and credentials, which are passed on to it."""
     sign_in: str = ""
-    """What to do so that it is signed in."""
+    """What the user has to do to sign in, for messages."""
     errors_as_text: bool = False
-    """It ends a turn that failed with a text that begins with `Error: ` and tells no usage; a text that begins with
-    `Info: ` is about a retry."""
+    """Whether it ends a failed turn with a text that begins with `Error: ` and reports no usage; a text that begins
+    with `Info: ` is about a retry."""
     null_usage_fails: bool = False
-    """A `usage` that is null says that the turn failed."""
+    """Whether a null `usage` means that the turn failed."""
     one_call_at_a_time: bool = False
-    """It makes the calls of a step one after the other, and announces them all at first."""
+    """Whether it makes the calls of a step one after the other, although it announces all of them first."""
     lists_late: bool = False
-    """It asks for the tools of MCP servers only when it is prompted."""
+    """Whether it requests the tools of MCP servers only after the prompt."""
 
 
 _CLAUDE_KEYS: Final = (
@@ -169,4 +170,4 @@ PRESETS: Final[Mapping[str, Preset]] = {
 }
 
 READ_ONLY_MODES: Final = ("plan", "read-only", "readonly", "ask")
-"""Names of modes that are taken for read-only ones of an agent without a preset."""
+"""Mode names that are taken as read-only for an agent without a preset."""

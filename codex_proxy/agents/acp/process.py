@@ -30,7 +30,7 @@ class AcpProcess:
         self.exit: Exit | None = None
         """How the process ended; None before that."""
         self.unhealthy = False
-        """Whether it broke its protocol or did not finish a turn: it gets no further sessions."""
+        """Whether it broke the protocol or did not finish a turn. It then gets no further sessions."""
         self.sessions_served = 0
         self.on_change: Callable[[], None] | None = None
         """Called when the process has ended, or a session on it was released."""
@@ -39,11 +39,13 @@ class AcpProcess:
         self._readers: dict[int, TransportReader] = {}
         self._idle: set[int] = set()
         self._alone = True
-        """Whether no turns have run at the same time since it last had none: then its stderr is about the one."""
+        """Whether no turns have overlapped since the process was last without one. Its stderr then belongs to that
+        one turn."""
         self._changed = asyncio.Event()
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
-        """Starts the process and initializes the connection. Raises `Fault` where it does not answer in time."""
+        """Starts the process and initializes the connection. Raises `Fault` if it does not answer within
+        `timeout_seconds`."""
         try:
             self._child = await spawn(command, self)
         except SpawnError as error:
@@ -57,7 +59,7 @@ class AcpProcess:
             raise
 
     async def probe(self, folder: str, *, timeout_seconds: float) -> None:
-        """Opens a session in the folder and closes it, by which `connection.probe` becomes known. Raises `Fault`."""
+        """Opens and closes a session in the folder, which sets `connection.probe`. Raises `Fault` if that fails."""
         self._write(self.connection.open_probe(folder))
         await self._until(lambda: self.connection.probe is not None, timeout_seconds)
         self._write(self.connection.close_probe())
@@ -96,7 +98,7 @@ class AcpProcess:
         return self._child.pid if self._child is not None else None
 
     def open_channel(self) -> int:
-        """Opens a channel for a session."""
+        """Opens a channel for a session, and returns its number."""
         self._note_start()
         self.sessions_served += 1
         return self.connection.open_channel()
@@ -124,7 +126,7 @@ class AcpProcess:
         self._note_change()
 
     def end_idle_channels(self) -> None:
-        """Ends the idle channels: the process takes no further turn."""
+        """Ends the idle channels, because the process takes no further turns."""
         for channel in list(self._idle):
             if channel in self._readers:
                 self._readers[channel].ended(RENEWED)
@@ -140,7 +142,7 @@ class AcpProcess:
             self._child.write(writes)
 
     async def end(self) -> None:
-        """Ends the process and everything that it has started, and returns when they are gone."""
+        """Ends the process and all its descendants. Returns when they are gone."""
         if self._child is not None:
             await self._child.end()
 
@@ -190,7 +192,7 @@ class AcpProcess:
 
 
 class AcpTransport:
-    """The `Transport` of one session on a shared process, and of the door to its client's tools."""
+    """The `Transport` of one session: connects it to the shared process and to the session's tool server."""
 
     exclusive = False
 

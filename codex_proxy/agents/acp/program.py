@@ -1,4 +1,5 @@
-"""What a running agent program can do: its preset, what it declared at `initialize`, and what the operator said."""
+"""The capabilities of a running agent program, from its preset, its answer to `initialize`, and the operator's
+settings."""
 
 from __future__ import annotations
 
@@ -27,22 +28,22 @@ own, and asks before it uses them."""
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """What an agent answered to `initialize`."""
+    """What an agent declared in its answer to `initialize`."""
 
     name: str = ""
     version: str = ""
     images: bool = False
     http_tools: bool = False
-    """It takes MCP servers over HTTP; every agent takes them over stdio."""
+    """Whether it accepts MCP servers over HTTP; every agent accepts them over stdio."""
     system_prompt: bool = False
     closes: bool = False
-    """Sessions can be closed."""
+    """Whether sessions can be closed."""
     sign_in: str = ""
-    """How it says that one signs in."""
+    """The agent's own description of how to sign in."""
 
 
 def declared_in(result: object) -> Declared:
-    """What the result of `initialize` says. What cannot be read is not declared."""
+    """Reads the result of `initialize`. Unreadable parts count as not declared."""
     able = _dict(_dict(result).get("agentCapabilities"))
     info = _dict(_dict(result).get("agentInfo"))
     sessions = _dict(able.get("sessionCapabilities"))
@@ -64,16 +65,16 @@ def declared_in(result: object) -> Declared:
 
 
 class Program(msgspec.Struct, frozen=True):
-    """An agent program as the dialect has to know it."""
+    """What the dialect needs to know about an agent program."""
 
     preset: Preset
     declared: Declared = Declared()
     unconfined: bool = False
-    """The operator lets it run and write without being asked, and in the widest sandbox without asking."""
+    """Whether the operator lets it run and write without asking, in the widest sandbox."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What it can do, with what it has declared and what is known of it."""
+        """The capabilities of the program, by its preset and its own declaration."""
         preset, declared = self.preset, self.declared
         has: dict[Capability, bool] = {
             "images": declared.images,
@@ -85,8 +86,8 @@ class Program(msgspec.Struct, frozen=True):
         return (CAPABILITIES | {name for name, there in has.items() if there}) - lacks
 
     def modes(self, sandbox: Sandbox, *, tools: bool = False) -> Sequence[str]:
-        """The modes in which a turn may run, the best one first; empty where any will do. `tools`: it has tools of
-        the client."""
+        """Returns the modes in which a turn may run in this sandbox, the preferred one first; empty if any will do.
+        `tools`: the turn has client tools."""
         writing = self.preset.writing.get(sandbox)
         if writing is not None:
             return (writing,)
@@ -97,7 +98,7 @@ class Program(msgspec.Struct, frozen=True):
         return self.preset.read_only or READ_ONLY_MODES
 
     def allows_all(self, sandbox: Sandbox) -> bool:
-        """Whether what it asks for is allowed: only where the operator has said so twice."""
+        """Returns whether every request for permission is allowed: only if two of the operator's settings say so."""
         return self.unconfined and sandbox == "danger-full-access"
 
 

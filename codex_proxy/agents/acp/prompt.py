@@ -1,7 +1,7 @@
-"""What an agent is prompted with: content blocks of ACP, made of what its session has not seen.
+"""Builds the prompt of an agent: ACP content blocks, made of the history that its session has not seen.
 
-A session takes one user message at a time, and instructions only where the agent declares a system prompt. Any other
-history goes in as one text with labelled messages.
+A session takes one user message at a time, and instructions only if the agent declares a system prompt. Any other
+history is sent as one text with labelled messages.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, ImagePart, Part,
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """The blocks of a prompt, and the system prompt of the session (for its first prompt)."""
+    """The content blocks of a prompt, and the system prompt of the session (for its first prompt only)."""
 
     blocks: list[dict[str, Any]]
     system: str = ""
     flattened: bool = False
-    """The history was told as one text, which loses who has said what."""
+    """Whether the history is sent as one text, in which the roles of messages are only words."""
 
 
 def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Prompt:
-    """The prompt of a new session. `takes_system`: the agent declares a system prompt."""
+    """Returns the prompt of a new session. `takes_system`: the agent declares a system prompt."""
     rest = list(history)
     system: list[str] = []
     while takes_system and rest and _is(rest[0], "developer"):
@@ -36,7 +36,7 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
 
 
 def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
-    """The prompt of a session that has seen everything before these items."""
+    """Returns the prompt for a session that has seen everything before these items."""
     if len(items) == 1 and _is(items[0], "user"):
         assert isinstance(items[0], HistoryMessage)
         return Prompt(_blocks(items[0].parts))

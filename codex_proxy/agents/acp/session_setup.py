@@ -14,28 +14,28 @@ import msgspec
 from codex_proxy.core.account import AgentModel
 
 Request: TypeAlias = tuple[str, dict[str, Any]]
-"""A method and its parameters."""
+"""A JSON-RPC method and its parameters."""
 
 UNNAMED_MODEL: Final = "default"
-"""The name of the one model of an agent that lists none."""
+"""The model name for an agent that lists no models."""
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """One thing to choose on a session, and how it is chosen."""
+    """A setting of a session with a list of possible values, and the request that sets it."""
 
     method: str
-    """The request that chooses."""
+    """The method of the request that sets a value."""
     key: str
-    """The parameter that has the value."""
+    """The parameter of that request that holds the value."""
     values: tuple[str, ...]
     current: str
     option: str = ""
     """The id of the option, for `session/set_config_option`."""
     names: tuple[str, ...] = ()
-    """What a person calls each of `values`."""
+    """A display name for each of `values`."""
 
     def request(self, session: str, value: str) -> Request | None:
-        """The request that chooses a value; None where it is chosen already."""
+        """Returns the request that sets a value; None if it is already set."""
         if value == self.current:
             return None
         params = {"sessionId": session, self.key: value}
@@ -43,19 +43,19 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What a session lets its client choose. Each is None where there is nothing to choose."""
+    """The settings that a session lets its client choose; None for each that it does not."""
 
     mode: Choice | None = None
     model: Choice | None = None
     effort: Choice | None = None
 
     def mode_of(self, names: Sequence[str]) -> str | None:
-        """The first of these modes that is offered."""
+        """Returns the first of these mode names that the session offers; None if it offers none of them."""
         offered = self.mode.values if self.mode is not None else ()
         return next((name for name in names if name in offered), None)
 
     def models(self) -> tuple[AgentModel, ...]:
-        """The models as a list; the current one is the default."""
+        """Returns the models of the session; the current one is the default."""
         choice = self.model
         if choice is None:
             return (AgentModel(id=UNNAMED_MODEL, is_default=True, owned_by="agent"),)
@@ -74,7 +74,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 def offer_of(result: object) -> Offer:
-    """What the result of `session/new` offers. What cannot be read is not offered."""
+    """Reads what the result of `session/new` offers. Unreadable parts count as not offered."""
     if not isinstance(result, dict):
         return Offer()
     options = {
@@ -101,7 +101,7 @@ def offer_of(result: object) -> Offer:
 
 
 def _option(option: dict[str, Any]) -> Choice | None:
-    """An option that is a list of values, or of groups of values."""
+    """Reads an option that is a list of values or of groups of values; None for other options."""
     id, current = option.get("id"), option.get("currentValue")
     entries = [
         entry
@@ -117,7 +117,8 @@ def _option(option: dict[str, Any]) -> Choice | None:
 
 
 def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> Choice | None:
-    """`modes` or `models` of a session. The current one may be missing from the list, and is offered all the same."""
+    """Reads the `modes` or `models` of a session; None if there are none. The current value is included even if the
+    list lacks it."""
     if not isinstance(given, dict):
         return None
     entries = [entry for entry in _dicts(given.get(list)) if isinstance(entry.get(id), str)]

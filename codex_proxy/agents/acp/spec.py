@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 def launch_of(preset: Preset, context: AgentContext) -> Launch:
-    """How the agent is started with these settings. Raises `NoAgentError` with a sentence that says what to do."""
+    """Returns how the agent is started with these settings. Raises `NoAgentError` with a sentence that says what to
+    do."""
     from codex_proxy.agents.acp.agent import Launch
     from codex_proxy.process.child import Command
 
@@ -51,7 +52,8 @@ def launch_of(preset: Preset, context: AgentContext) -> Launch:
 
 
 def _environment(preset: Preset, context: AgentContext) -> dict[str, str]:
-    """What the program sees: the usual variables, its own, those of the preset, and those of `--agent-env`."""
+    """Returns the program's environment: the usual variables, its own, those of the preset, and those of
+    `--agent-env`."""
     from codex_proxy.config import split_list
 
     names, given = [], {}
@@ -66,7 +68,7 @@ def _environment(preset: Preset, context: AgentContext) -> dict[str, str]:
 
 
 def merged(preset: Preset, environ: Mapping[str, str]) -> dict[str, str]:
-    """The preset's variables. One that is JSON is put over what the user has in it."""
+    """Returns the preset's variables. A JSON value is merged over the JSON that the user has in the same variable."""
     out = dict(preset.env)
     for name, value in preset.env.items():
         users = environ.get(name)

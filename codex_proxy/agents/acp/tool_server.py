@@ -1,8 +1,9 @@
-"""The MCP server by which agents reach the client's tools: streamable HTTP on a loopback port of its own.
+"""The MCP server through which agents call the client's tools: streamable HTTP on its own loopback port.
 
-Each session has a door with a token of its own, which dies with the session. A call is answered at once with a stream
-of events, kept alive with progress, and parked until the client's next request brings its output: agents give up on a
-plain answer after 60 s, and on no stream. Source: six agents, each of which was kept waiting for 100 s.
+Each session has a door with its own token, which is valid until the session ends. A call is answered at once with an
+event stream, kept alive by progress notifications, and parked until the client's next request brings its output:
+agents time out on a plain response after 60 s, but never on a stream. Source: six agents, each of which was kept
+waiting for 100 s.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ log = structlog.get_logger(__name__)
 HOST: Final = "127.0.0.1"
 PATH: Final = "/mcp"
 MAX_BODY: Final = 32 << 20
-"""Bytes of a call with its arguments."""
+"""The maximum size of a request body, in bytes: a call with its arguments."""
 PROGRESS_SECONDS: Final = 10.0
-"""Between two signs that a call is still being worked on."""
+"""Seconds between two progress notifications for a waiting call."""
 SETTLE_SECONDS: Final = 0.2
-"""After a call, how long another one of the same step is waited for."""
+"""Seconds to wait after a call for another one of the same step."""
 UNREPORTED_SECONDS: Final = 5.0
-"""The same where the agent has not reported all of its calls, or more than it has made."""
+"""Seconds to wait instead, if the calls that the agent has reported do not match those that it has made."""
 LIST_SECONDS: Final = 10.0
-"""How long an agent may take to ask for the tools of a new session before it is prompted without."""
+"""Seconds that an agent may take to request the tools of a new session. After that it is prompted without them."""
 MAX_CALLS: Final = 128
-"""Calls of one session that may wait at a time."""
+"""The maximum number of waiting calls per session."""
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Versions of MCP that are spoken, the newest first. What is used of them is the same in all."""
+"""Supported versions of MCP, the newest first. The parts used here are the same in all of them."""
 EMPTY_LISTS: Final = {
     "prompts/list": "prompts",
     "resources/list": "resources",
@@ -76,8 +77,8 @@ class Door:
         self._list_timer: asyncio.TimerHandle | None = None
 
     def server_entry(self, *, http: bool) -> dict[str, Any]:
-        """The entry of `mcpServers` by which the agent reaches the door: by HTTP, or by a program that forwards to
-        it."""
+        """Returns the entry of `mcpServers` for this door. `http`: the agent connects by HTTP; else it starts a
+        program that forwards to the door."""
         if http:
             headers = [{"name": "Authorization", "value": f"Bearer {self.token}"}]
             return {"type": "http", "name": SERVER, "url": self._server.url, "headers": headers}
@@ -97,7 +98,8 @@ class Door:
             self._tell(ToolsListed())
 
     def park(self, params: dict[str, Any]) -> tuple[str, asyncio.Future[Any]] | None:
-        """Parks a call until `give`. Returns its key, and the future of its result; None where too many wait."""
+        """Parks a call until `give` is called. Returns its key and the future of its result; None if too many calls
+        are waiting."""
         if len(self._calls) >= MAX_CALLS:
             return None
         self._count += 1
@@ -122,12 +124,12 @@ class Door:
             future.set_result(result)
 
     def drop(self, key: str) -> None:
-        """Notes that the agent does not wait for a call any more."""
+        """Reports to `sink` that the agent has stopped waiting for a call."""
         if self._calls.pop(key, None) is not None:
             self._tell(ToolDropped(key))
 
     def close(self) -> None:
-        """Closes the door: its token is worth nothing any more, and calls that wait end without a result."""
+        """Closes the door: invalidates its token, and ends waiting calls without a result."""
         self.sink = None
         for timer in self._timers:
             timer.cancel()
@@ -144,17 +146,17 @@ class Door:
 
 
 class ToolServer:
-    """The server. It listens once the first door is opened."""
+    """The HTTP server that all doors share. It starts listening when the first door is opened."""
 
     def __init__(self) -> None:
         self._doors: dict[bytes, Door] = {}
-        """By the digest of their tokens, so that comparing takes as long for every token."""
+        """The open doors, by the digest of their tokens, so that a comparison takes equally long for every token."""
         self._runner: web.AppRunner | None = None
         self._starting = asyncio.Lock()
         self.url = ""
 
     async def open(self, tools: Sequence[Tool]) -> Door:
-        """Opens a door for a session. Raises `OSError` where no port can be had."""
+        """Opens a door for a session with these tools. Raises `OSError` if no port is available."""
         async with self._starting:
             if self._runner is None:
                 await self._listen()
@@ -163,12 +165,12 @@ class ToolServer:
         return door
 
     def forget(self, door: Door) -> None:
-        """Called by a door that is closed."""
+        """Removes a closed door. Called by the door itself."""
         self._doors.pop(_digest(door.token), None)
 
     @property
     def door_count(self) -> int:
-        """How many doors are open."""
+        """The number of open doors."""
         return len(self._doors)
 
     async def close(self) -> None:
@@ -245,7 +247,7 @@ class ToolServer:
 
 
 async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any], token: Any) -> None:
-    """Writes a sign of progress from time to time, until the call has its result."""
+    """Writes progress notifications to the response until the call's future is done."""
     count = 0
     while not future.done():
         await asyncio.wait([future], timeout=PROGRESS_SECONDS)
@@ -262,7 +264,7 @@ async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any],
 
 
 def _result_of(method: str, params: dict[str, Any], door: Door) -> dict[str, Any] | None:
-    """The result of a request other than `tools/call`; None for a method that is not offered."""
+    """Returns the result of a request other than `tools/call`; None if the method is not supported."""
     if method == "initialize":
         asked = params.get("protocolVersion")
         return {
@@ -278,7 +280,7 @@ def _result_of(method: str, params: dict[str, Any], door: Door) -> dict[str, Any
 
 
 def _call_id(meta: Any) -> str:
-    """The model's own id of a call, where the agent tells it: Claude Code and Codex do."""
+    """Returns the model's own id of a call from `_meta`, which Claude Code and Codex send."""
     if isinstance(meta, dict):
         for name in ("claudecode/toolUseId", "callId"):
             if isinstance(meta.get(name), str):

@@ -8,7 +8,7 @@ from codex_proxy.core.states import StateTable
 
 
 class State(Enum):
-    """How far a turn and its session are."""
+    """The progress of a turn and its session."""
 
     OPENING = "the session is being opened and set up, and nothing was asked yet"
     PROMPTING = "the agent works on the prompt, or waits for outputs of its calls"
@@ -66,4 +66,4 @@ TABLE = StateTable(
 )
 
 CLIENT_WAITS = frozenset({State.OPENING, State.PROMPTING})
-"""The states in which the client has not been given the end of its turn."""
+"""The states in which the client's turn has not ended yet."""

@@ -37,60 +37,60 @@ KINDS: Final[dict[str, ActivityKind]] = {
     "move": "file_change",
     "fetch": "web_search",
 }
-"""What ACP's kinds of tool calls are as activities; all others are `other`."""
+"""ACP's kinds of tool calls as kinds of activities; all others are `other`."""
 
 ENDED: Final = ("completed", "failed")
 MAX_TITLE: Final = 400
-"""Characters of an activity's line."""
+"""The maximum length of an activity's description, in characters."""
 ERROR, INFO = "Error: ", "Info: "
 RETRYING: Final = ("Retrying", "Reconnecting")
-"""How the official adapters begin to tell the same."""
+"""How the official adapters' texts about a retried model call begin."""
 RETRIES: Final = ("Retrying...", "retrying...")
-"""How texts end by which an agent tells that it asks its model again."""
+"""How other texts about a retried model call end."""
 
 
 class OpenCall(msgspec.Struct):
-    """A tool call of the agent that has not ended. `id` is None for a call of the client's tools, whose item is the
-    tool call itself, and empty for a command that was not named yet."""
+    """A tool call of the agent that has not ended. `id` is None for a call of the client's tools, which is an item
+    itself, and empty for a command that has no description yet."""
 
     id: str | None
     told: Update
-    """All that was reported of it, the newest last."""
+    """Everything reported about the call so far; later fields replace earlier ones."""
     output: str = ""
-    """What it has printed, as far as it was reported."""
+    """The output that has been reported so far."""
 
 
 class UpdateReader:
-    """Reads the updates of one turn after the other. Its events are appended to `events`."""
+    """Converts the updates of a session's turns to events, which are appended to `events`."""
 
     def __init__(self, new_id: Callable[[str], str], *, errors_as_text: bool = False) -> None:
         """`new_id`: a prefix in, a new name out. `errors_as_text`: as in `Preset`."""
         self.events: list[Event] = []
         self.held = ""
-        """A text that is perhaps an error: the result of the turn will tell."""
+        """Text that may be an error message. The result of the turn decides."""
         self.tools = ClientTools()
         self.used_tools = False
-        """Whether the turn has called a tool of any kind, so that it takes more than one model call."""
+        """Whether the turn has called any tool, and therefore takes more than one model call."""
         self.ran_commands = False
         self._new_id = new_id
         self._errors_as_text = errors_as_text
         self._message = ""
         self._message_name: str | None = None
-        """The agent's name of the open message."""
+        """The agent's id of the open message."""
         self._said: list[str] = []
         self._reasoning = ""
         self._calls: dict[str, OpenCall] = {}
         self._ended_calls: set[str] = set()
         self._step_called = False
-        """Whether the model call that was reported last has called tools."""
+        """Whether the latest model call has called tools."""
 
     @property
     def open_client_calls(self) -> int:
-        """How many calls of the client's tools the agent has reported that have not ended."""
+        """The number of calls of client tools that the agent has reported and that have not ended."""
         return sum(1 for call in self._calls.values() if call.id is None)
 
     def start_turn(self, tools: ClientTools) -> None:
-        """Another turn begins, with these tools of the client."""
+        """Resets the reader for another turn, in which the client offers `tools`."""
         self.tools = tools
         self.held = ""
         self.used_tools = self.ran_commands = self._step_called = False
@@ -98,7 +98,7 @@ class UpdateReader:
         self._ended_calls.clear()
 
     def read(self, update: Update) -> None:
-        """Adds the events of an update. What is of no interest here adds none."""
+        """Appends the events of an update. Updates of other types add none."""
         match update.session_update:
             case "agent_message_chunk":
                 self._add_text(_text_of(update.content), update.message_id)
@@ -180,8 +180,8 @@ class UpdateReader:
     # --- what the agent does --------------------------------------------------------------------
 
     def add_call(self, call: Update) -> Update:
-        """Adds what is reported of a tool call, in an update or in a request for permission. Returns all that was
-        reported of it."""
+        """Adds a report of a tool call, from an update or a request for permission. Returns everything reported about
+        that call so far."""
         name = call.tool_call_id
         if not name or name in self._ended_calls:
             return call
@@ -215,8 +215,8 @@ class UpdateReader:
         return id
 
     def _add_output(self, state: OpenCall, call: Update) -> None:
-        """Adds what is new of a call's output. Content replaces what was told before; where it does not begin with
-        that, it is left out."""
+        """Appends the new part of a call's output. An update has either a piece of the output or all of it so far; in
+        the second case one that does not begin with the output so far is ignored."""
         delta = _terminal_delta(call.meta)
         if delta:
             state.output += delta
@@ -241,8 +241,7 @@ class UpdateReader:
             self.events += [ItemStarted(Activity(id, "plan", text)), ItemEnded(id)]
 
     def _add_info(self, meta: Any) -> None:
-        """Adds an adapter's `sessionFailure` of the severity `warning`: as a retry of the model call, or as a
-        notice."""
+        """Adds an adapter's `sessionFailure` of severity `warning`, as a retry of the model call or as a notice."""
         failure = session_failure(meta)
         if failure is not None and failure.get("severity") == "warning":
             title = failure.get("title")
@@ -253,14 +252,14 @@ class UpdateReader:
                 self.events.append(Notice("agent_warning", text))
 
     def _retry(self, reason: str) -> None:
-        """Adds `Retrying`, and drops the open texts: the agent repeats its model call, and with it all text since the
-        last call."""
+        """Adds `Retrying` and drops the open texts: the agent repeats its model call, and with it all text since the
+        last tool call."""
         self._message = self._reasoning = self.held = ""
         self._said.clear()
         self.events.append(Retrying(reason))
 
     def _begin_model_call(self) -> None:
-        """Ends the step of a model call whose calls of tools have been reported: a retry does not repeat it."""
+        """Ends the step of a model call whose tool calls have been reported, since a retry does not repeat it."""
         if self._step_called:
             self._step_called = False
             self.events.append(StepCompleted())
@@ -272,20 +271,20 @@ class UpdateReader:
         self.end_message()
 
     def drop_held(self) -> str:
-        """Returns the text that was held, which was an error, and forgets it."""
+        """Returns the held text, which was an error message, and clears it."""
         held, self.held = self.held, ""
         return held
 
 
 def session_failure(meta: Any) -> dict[str, Any] | None:
-    """The `sessionFailure` in a `_meta`."""
+    """Returns the `sessionFailure` in a `_meta`; None if there is none."""
     for name in ("jetbrains", "air", "sessionFailure"):
         meta = meta.get(name) if isinstance(meta, dict) else None
     return meta if isinstance(meta, dict) else None
 
 
 def _text_of(content: Any) -> str:
-    """The text of a content block; empty for blocks of other types."""
+    """Returns the text of a content block; empty for other types of blocks."""
     text = content.get("text") if isinstance(content, dict) and content.get("type") == "text" else None
     return text if isinstance(text, str) else ""
 
@@ -301,7 +300,8 @@ def _merged(before: Update, call: Update) -> Update:
 
 
 def _is_unnamed(told: Update, newest: Update) -> bool:
-    """Whether a command is reported of which more follows: its text, a request for permission, or its run."""
+    """Returns whether this is a command whose description is still to come: in its text, a request for permission, or
+    its run."""
     named = isinstance(told.raw_input, dict) and told.raw_input.get("command")
     return told.kind == "execute" and told.status == "pending" and newest.session_update != "" and not named
 

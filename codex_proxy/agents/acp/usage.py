@@ -1,7 +1,8 @@
-"""An agent's count of tokens, by what it covers. Nothing is reported where that is not the turn.
+"""Converts the token counts that an agent reports into `Usage`, by what each count covers. Nothing is reported where
+the count does not cover the turn.
 
-`totalTokens` tells whether cached tokens are inside `inputTokens`, and thought tokens inside `outputTokens`. Source:
-one model call of 1200 tokens in (1000 cached) and 34 out (7 thought), as seven agents told of it.
+`totalTokens` shows whether cached tokens are included in `inputTokens`, and thought tokens in `outputTokens`. Source:
+one model call of 1200 input tokens (1000 cached) and 34 output tokens (7 thought), as reported by seven agents.
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ def _count(told: dict[str, Any], *names: str) -> int | None:
 
 
 class UsageCounter:
-    """Counts the tokens of the turns on one session, one after the other."""
+    """Counts the tokens of the turns on one ACP session, one after the other."""
 
     def __init__(self, rule: UsageRule | None) -> None:
         self._rule = rule
         self._session = NO_TOKENS
-        """What the session had cost when it was told last."""
+        """The session's total at the last report."""
         self._known = True
-        """Whether that is known: a turn without a count leaves a gap."""
+        """Whether that total is complete: a turn without a count leaves a gap."""
         self._turn = NO_TOKENS
         self._one_call = True
         self._whole = True
-        """Whether all of the agent's turn is in the client's one request."""
+        """Whether the agent's whole turn belongs to one client request."""
 
     def start_turn(self) -> None:
         """Resets the counts for a new turn."""
@@ -107,7 +108,8 @@ class UsageCounter:
 
 
 def _told_by(result: object) -> object:
-    """The count in the result of a prompt: ACP's `usage`, or Gemini CLI's `_meta.quota.token_count`."""
+    """Returns the token count in the result of `session/prompt`: ACP's `usage`, or Gemini CLI's
+    `_meta.quota.token_count`."""
     if not isinstance(result, dict):
         return None
     if result.get("usage") is not None:

@@ -1,7 +1,7 @@
-"""What Claude Code does by itself: its own tools become activities, and its permission requests decisions.
+"""Converts Claude Code's own tool calls to activities, and its permission requests to decisions.
 
-In: a tool's name and input, as the model gave them. Out: the kind and one line for a person; and whether the turn's
-sandbox allows it. Names decide, never words of the model's own in a title or a command.
+In: a tool's name and input, as the model wrote them. Out: the kind of activity and one line for a person; and whether
+the turn's sandbox allows it. Only names decide, never text that the model wrote in a title or a command.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS: Final[dict[str, Kind]] = {
     "ExitPlanMode": "plan",
     "AskUserQuestion": "question",
 }
-"""Tools of Claude Code by what they do; all others are `other`."""
+"""The kind of activity of each Claude Code tool; all others are `other`."""
 
 _TEXT_FIELDS: Final = (
     "command",
@@ -49,12 +49,12 @@ MAX_TEXT: Final = 300
 
 
 def kind_of(tool: str) -> Kind:
-    """What a tool does."""
+    """Returns the kind of activity for a tool name."""
     return "mcp_call" if tool.startswith("mcp__") else KINDS.get(tool, "other")
 
 
 def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
-    """The item of a tool of the agent's own."""
+    """Returns the item for a call of one of the agent's own tools."""
     kind = kind_of(tool)
     said = _text(input)
     if kind in ("command", "file_change", "web_search") and said:
@@ -63,7 +63,7 @@ def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
 
 
 def permission_of(tool: str) -> Permission:
-    """What kind of permission is asked for."""
+    """Returns the kind of permission that a call of this tool needs."""
     match kind_of(tool):
         case "command":
             return "command"
@@ -75,13 +75,14 @@ def permission_of(tool: str) -> Permission:
 
 
 def is_allowed(sandbox: Sandbox) -> bool:
-    """Whether what the program asks permission for is allowed. It asks for what is not already allowed: reading
-    outside the folder, commands, the network; in `workspace-write` files inside the folder are allowed before."""
+    """Returns whether a request for permission is allowed. The program only asks for what is not already allowed:
+    reading outside the folder, commands, the network; in `workspace-write` it does not ask for files inside the
+    folder."""
     return sandbox == "danger-full-access"
 
 
 def output_text(content: Any) -> str:
-    """What a tool has given to the model, as text."""
+    """Returns the text of a tool's output."""
     if isinstance(content, str):
         return content
     texts = [

@@ -1,8 +1,8 @@
-"""The agent `claude-code`: a process for each conversation, and one that waits for the next.
+"""The agent `claude-code`: one process per conversation, and one that waits for the next conversation.
 
-A process serves one conversation. It is kept while the client may continue that, and ended with it. So that a turn need
-not wait for a start, a process of each kind that was used is started ahead, a moment after a turn took the one before;
-prompt, tools and schema are given to it with the turn.
+A process serves one conversation. It is kept while the client may continue that, and ended with it. So that a turn
+need not wait for a start, a process of each kind in use is started in advance, shortly after a turn took the previous
+one; prompt, tools and schema are sent to it with the turn.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ from codex_proxy.process.launch import find_program
 log = structlog.get_logger(__name__)
 
 RESTOCK_SECONDS: Final = 0.3
-"""How long after a turn took the waiting process the next one is started: its start takes a core for as long."""
+"""Seconds between a turn's taking the waiting process and the start of the next one, which keeps a core busy for
+about as long."""
 MAX_WAIT_SECONDS: Final = 3600.0
-"""How long a process may wait for a turn: what it has read at its start (settings, sign-in) may be old by then."""
+"""Seconds that a process may wait for a turn, since the settings and sign-in that it read at its start may be
+outdated after that."""
 RECHECK_SECONDS: Final = 10.0
-"""How often it is found out anew whether somebody has signed in."""
+"""Seconds between two checks of whether somebody has signed in."""
 
 
 class ClaudeProcesses(msgspec.Struct, frozen=True):
@@ -50,11 +52,11 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
     version: str
     command: Callable[[LaunchKey], Command]
     empty_folder: str
-    """The working folder of plain-model turns: nothing is in it that could reach the model."""
+    """The working folder of plain-model turns. It is empty, so that no file can reach the model."""
     warm: LaunchKey
-    """The kind of process that is started ahead before there was a turn."""
+    """The kind of process that is started before the first turn."""
     kept: int = 4
-    """How many processes are kept without a turn: the one that waits, and those of conversations."""
+    """The number of processes kept without a running turn: the waiting one, and those of conversations."""
 
 
 class ClaudeCodeAgent:
@@ -76,15 +78,15 @@ class ClaudeCodeAgent:
         self._greeted_at = 0.0
         self._asking: asyncio.Task[None] | None = None
         self._waiting: dict[Mode, tuple[LaunchKey, ClaudeTransport]] = {}
-        """The process that waits for a turn of each kind, of those that were asked for."""
+        """The process that waits for a turn, for each mode in use."""
         self._restocking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._live: set[ClaudeTransport] = set()
         self._idle: dict[ClaudeTransport, None] = {}
-        """Those of conversations that may continue, the longest kept first."""
+        """Processes of conversations that may continue, the longest kept first."""
         self._closed = False
         self.restarts = 0
-        """Processes that ended while they waited, and were replaced."""
+        """The number of processes that ended while they waited, and were replaced."""
 
     async def start(self) -> None:
         self._greeting = await ask_greeting(self._processes.command(self._processes.warm))
@@ -114,7 +116,7 @@ class ClaudeCodeAgent:
     # --- processes ------------------------------------------------------------------------------
 
     def _take(self, key: LaunchKey) -> ClaudeTransport | None:
-        """The process that waits, if it is one of this kind that still lives."""
+        """Takes the waiting process. Returns None unless it has this key and still runs."""
         waits, transport = self._waiting.get(key.mode, (None, None))
         if transport is None or waits != key:
             return None
@@ -142,7 +144,7 @@ class ClaudeCodeAgent:
         self._restocking = loop.call_later(RESTOCK_SECONDS, lambda: self._do(self._restock(key)))
 
     async def _restock(self, key: LaunchKey) -> None:
-        """Starts a process that waits, unless one of that kind does."""
+        """Starts a process that waits for a turn, unless one with this key already does."""
         previous = self._waiting.get(key.mode)
         if self._closed or (previous is not None and previous[0] == key):
             return
@@ -155,7 +157,7 @@ class ClaudeCodeAgent:
             await self._end(previous[1])
 
     def _set_idle(self, transport: ClaudeTransport, idle: bool) -> None:
-        """A conversation is kept, or continues. Those that are one too many are forgotten, the oldest first."""
+        """Notes that a conversation is kept (`idle`) or continues. If too many are kept, ends the oldest."""
         self._idle.pop(transport, None)
         if idle:
             self._idle[transport] = None
@@ -184,14 +186,14 @@ class ClaudeCodeAgent:
         return self._greeting.models
 
     async def ask_limits(self) -> None:
-        """Cannot be asked without a turn."""
+        """Does nothing: limits are only reported during a turn."""
 
     def processes(self) -> ProcessCounts:
         idle = len(self._idle) + len(self._waiting)
         return ProcessCounts(idle=idle, busy=max(0, len(self._live) - idle), restarts=self.restarts)
 
     def trouble(self) -> Failure | None:
-        """Looks for the program as a start would, and whether somebody was signed in when that was last asked."""
+        """Returns the failure of a missing program, or of a missing sign-in at the last check; None if neither."""
         try:
             find_program(self._processes.command(self._processes.warm))
         except SpawnError as error:

@@ -1,10 +1,10 @@
-"""The dialect of Claude Code's stream of JSON lines: turns in one process, without IO.
+"""The dialect of Claude Code's stream of JSON lines: the turns in one process, without IO.
 
-A turn is `initialize` with prompt, tools and schema, then the history line by line (each of the user's lines confirmed
-by an empty result), then the line that the model answers, then its stream until `result`. The client's tools are an
-MCP server that we are, over the same lines. All calls of a step are told when its message ends, and wait as long as the
-client takes. A process whose turn ended well, or waits for outputs, takes the next turn of the same conversation.
-Source: recordings of release 2.1.330.
+A turn is `initialize` with prompt, tools and schema, then the history line by line (each line of the user confirmed
+by an empty result), then the line that the model answers, then its stream until `result`. This server acts as an MCP
+server for the client's tools, over the same lines. All calls of a step are passed on when its message ends, and wait
+as long as the client takes. A process whose turn ended well, or waits for outputs, takes the next turn of the same
+conversation. Source: recordings of release 2.1.330.
 """
 
 from __future__ import annotations
@@ -60,15 +60,16 @@ from codex_proxy.core.turn import Turn, without_content
 
 INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
 SYNTHETIC: Final = "<synthetic>"
-"""The model of messages that Claude Code makes up: their texts tell of errors and are no answer."""
+"""The model name of messages that Claude Code itself writes: their texts report errors and are not part of an
+answer."""
 EFFORTS: Final = {"none": "low", "minimal": "low"}
-"""Efforts that Claude Code does not have, and what comes nearest."""
+"""Efforts that Claude Code does not have, and the nearest one that it has."""
 STOPS: Final = {
     "max_tokens": Stop.LENGTH,
     "model_context_window_exceeded": Stop.LENGTH,
     "refusal": Stop.CONTENT_FILTER,
 }
-"""Anthropic's reasons for an end that is not simply one; of a call the result says `tool_use`."""
+"""Anthropic's stop reasons for answers that were cut off, as ours. The result reports `tool_use` for calls."""
 BAD_ANSWER: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
     message="Claude Code's answer is not what this proxy knows. Update one of the two, or try again.",
@@ -93,20 +94,20 @@ class ClaudeCodeTurn:
         self._writes: list[bytes] = []
         self._feed = Feed((), 1)
         self._unready: set[str] = set()
-        """What must come before the history can be given."""
+        """What must be done before the history can be written."""
         self._parked = ParkedCalls()
         self._spending = Spending()
         self._told = Usage()
-        """What the client's request was told that it has cost."""
+        """The usage last reported for the current client request."""
         self._questions: dict[str, msgspec.Raw] = {}
-        """The program's requests for permission that are undecided: what it wants to do, by request id."""
+        """Undecided requests for permission: the input of the tool call, by request id."""
         self._step_open = False
-        """Whether a message of the model's has begun that has not ended."""
+        """Whether a message of the model has begun and not ended."""
         self._started = False
-        """Whether the client's turn was told to have started."""
+        """Whether `TurnStarted` was reported for the client's turn."""
         self._session_id = ""
         self._error_code: str | None = None
-        """That of the last synthetic message."""
+        """The error code of the last synthetic message."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -270,7 +271,7 @@ class ClaudeCodeTurn:
             self._give_next()
 
     def _give_next(self) -> None:
-        """Writes the next lines of the history, up to and with the next line of the user."""
+        """Writes the next lines of the history, up to and including the next line of the user."""
         writes, last = self._feed.next()
         self._writes.append(writes)
         if last:
@@ -295,7 +296,7 @@ class ClaudeCodeTurn:
         self._reader.feed(event)
 
     def _begin_step(self) -> None:
-        """Notes that a message begins. One before it that has not ended broke off, and comes anew."""
+        """Notes that a message begins. An earlier one that has not ended broke off, and is repeated by this one."""
         if self._step_open:
             self._events.append(Retrying(BROKE_OFF))
         self._step_open = True
@@ -341,7 +342,7 @@ class ClaudeCodeTurn:
             self._reader.assistant(whole)
 
     def _user(self, message: WholeMessage) -> None:
-        """Handles what the program gives to the model: outputs of calls."""
+        """Handles a user message of the stream, which holds the outputs of calls."""
         for block in message.blocks:
             if block.type == "tool_result":
                 self._parked.answered_by_program(block.tool_use_id or "")
@@ -364,7 +365,7 @@ class ClaudeCodeTurn:
             self._writes.append(control_refusal(id))
 
     def _mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """The answer of the client's MCP server; empty where it has to wait."""
+        """Returns the answer of the client's MCP server to a JSON-RPC message; empty if the answer has to wait."""
         match rpc.method:
             case "initialize":
                 version = (rpc.params or {}).get("protocolVersion", "2025-06-18")
@@ -400,7 +401,7 @@ class ClaudeCodeTurn:
         return self._parked.requested(id, request_id, rpc.id)
 
     def _permission(self, request_id: str, request: ControlRequest) -> None:
-        """Answers a request for permission: the client's tools and what the sandbox allows are allowed."""
+        """Answers a request for permission: allows the client's tools and what the sandbox allows."""
         self._questions[request_id] = request.input or msgspec.Raw(b"{}")
         if self._tools.find(request.tool_name) is not None or activities.is_allowed(self._turn.sandbox):
             self._decide(request_id, Decision(approve=True))
@@ -412,7 +413,7 @@ class ClaudeCodeTurn:
             self._decide(request_id, Decision())
 
     def _decide(self, ask_id: str, reply: Decision) -> None:
-        """Answers a request for permission that is undecided."""
+        """Writes the decision on an undecided request for permission."""
         wanted = self._questions.pop(ask_id, None)
         if wanted is None:
             return
@@ -459,7 +460,7 @@ class ClaudeCodeTurn:
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded) -> None:
-        """Ends the client's turn; the process is of no further use."""
+        """Ends the client's turn. The process is not used again."""
         if self._state is not State.REUSABLE:
             self._events.append(ended)
         for ask_id in list(self._questions):

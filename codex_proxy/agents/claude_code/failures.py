@@ -1,7 +1,7 @@
-"""What Claude Code's errors mean: its own error codes, the status of its provider, and its texts.
+"""Converts Claude Code's errors to failures: its own error codes, its provider's HTTP status, and its texts.
 
-An error comes as an assistant's message of the model `<synthetic>` with a code, whose text is never an answer, and then
-as a `result` with the provider's status. Source: recordings of release 2.1.330, and its list of codes.
+An error is reported as an assistant's message of the model `<synthetic>` with a code, whose text is never an answer,
+and then as a `result` with the provider's status. Source: recordings of release 2.1.330, and its list of codes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CODES: Final[dict[str, FaultKind]] = {
     "overloaded": K.UNAVAILABLE,
     "model_not_found": K.MODEL_NOT_FOUND,
 }
-"""Codes that say what is wrong whatever stands beside them."""
+"""Error codes that decide the kind of fault, whatever the text and the status are."""
 
 STATUSES: Final[dict[int, FaultKind]] = {
     401: K.AGENT_NOT_AUTHENTICATED,
@@ -46,7 +46,7 @@ STATUSES: Final[dict[int, FaultKind]] = {
     529: K.UNAVAILABLE,
 }
 TOO_LONG: Final = "prompt_too_long"
-"""The `terminal_reason` of a conversation that does not fit into the model's context."""
+"""The `terminal_reason` of a conversation that exceeds the model's context."""
 
 MESSAGES: Final[dict[FaultKind, str]] = {
     K.AGENT_RATE_LIMITED: "The rate limit of Claude Code's account is reached",
@@ -83,9 +83,10 @@ _ADVICE: Final = re.compile(
 
 
 def failure_of(text: str, *, code: str | None, status: int | None, reason: str | None) -> Failure:
-    """The failure of a turn that ended with an error.
+    """Returns the failure of a turn that ended with an error.
 
-    `code` is that of the synthetic message, `status` the provider's, `reason` the result's `terminal_reason`.
+    `code`: from the synthetic message. `status`: the provider's HTTP status. `reason`: the result's
+    `terminal_reason`.
     """
     kind = _kind(text, code, status, reason)
     if kind is K.AGENT_NOT_AUTHENTICATED and status is None:

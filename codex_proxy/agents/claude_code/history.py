@@ -1,8 +1,9 @@
-"""A turn's history becomes the system prompt and the lines that Claude Code is given.
+"""Converts a turn's history to the system prompt and the lines that are written to Claude Code.
 
-In: the history, oldest first, with Responses items among it (`RawHistoryItem`). Out: lines of the user and of the
-assistant by turns, as Anthropic's API wants them: every call has its output in the line behind it, and the last line is
-the user's, since it is the one that is answered. Reasoning is left out: its signature is another conversation's.
+In: the history, oldest first, including Responses items (`RawHistoryItem`). Out: alternating lines of the user and
+the assistant, as Anthropic's API requires: every call has its output in the next line, and the last line is the
+user's, since it is the one that is answered. Reasoning is left out, because its signature belongs to another
+conversation.
 """
 
 from __future__ import annotations
@@ -30,32 +31,33 @@ from codex_proxy.core.items import (
 Block = dict[str, Any]
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""For a call whose output nobody brought: the provider refuses a conversation without it."""
+"""The output of a call without one: the provider refuses a conversation in which it is missing."""
 CONTINUE: Final = "Continue."
-"""Asks for an answer where the history ends with one of the assistant's."""
+"""The user's last line, if the history ends with a message of the assistant."""
 BEGIN: Final = "(The conversation begins with your message.)"
-"""Stands in front of a history that the assistant begins, which the provider refuses."""
+"""The user's first line, if the history begins with a message of the assistant, which the provider would refuse."""
 LATER_INSTRUCTIONS: Final = "<developer_message>\n{}\n</developer_message>"
-"""Instructions that come in the middle of a conversation: there is one system prompt, and it comes first."""
+"""The form of instructions in the middle of a conversation, since there is only one system prompt, which comes
+first."""
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Line(msgspec.Struct):
-    """One line of the conversation: everything that one role says before the other role's next line."""
+    """One line of the conversation: everything that one role says before the next line of the other role."""
 
     role: Literal["user", "assistant"]
     blocks: list[Block]
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """The system prompt, and the lines behind it. The last one is the user's."""
+    """The system prompt and the lines after it. The last line is the user's."""
 
     system: str
     lines: tuple[Line, ...]
 
 
 def conversation(history: Sequence[HistoryItem]) -> Conversation:
-    """Converts a whole history: the instructions that it begins with are the system prompt."""
+    """Converts a whole history. The instructions at its beginning become the system prompt."""
     items = list(_plain(history))
     system: list[str] = []
     while items and _is_instruction(items[0]):
@@ -67,7 +69,7 @@ def conversation(history: Sequence[HistoryItem]) -> Conversation:
 
 
 def lines_of(history: Sequence[HistoryItem]) -> tuple[Line, ...]:
-    """Converts a history, or the part of it that the agent has not seen; instructions in it are the user's."""
+    """Converts a history, or the part of it that the agent has not seen. Instructions in it become text of the user."""
     writer = _Writer()
     for item in _plain(history):
         writer.add(item)
@@ -75,7 +77,8 @@ def lines_of(history: Sequence[HistoryItem]) -> tuple[Line, ...]:
 
 
 class Feed:
-    """The lines that are still to be given, in order. The program confirms each of the user's before the next."""
+    """The lines still to be written, in order. The program confirms each line of the user before the next is
+    written."""
 
     def __init__(self, lines: Sequence[Line], first_number: int) -> None:
         self._lines = list(lines)
@@ -87,7 +90,7 @@ class Feed:
         return self._number
 
     def next(self) -> tuple[bytes, bool]:
-        """Returns what to write up to the next of the user's lines, and whether that is the one to be answered."""
+        """Returns the bytes to write, up to the next line of the user, and whether that is the line to be answered."""
         writes = []
         while self._lines:
             line = self._lines.pop(0)
@@ -102,12 +105,12 @@ class Feed:
 
 
 class _Writer:
-    """Collects blocks into lines, and puts every output behind its call."""
+    """Collects blocks into lines, and puts every output after its call."""
 
     def __init__(self) -> None:
         self._lines: list[Line] = []
         self._waiting: dict[str, str] = {}
-        """The ids of calls without an output: the client's id to the one that is written."""
+        """Calls without an output: the client's id of each, and the id that is written."""
 
     def add(self, item: HistoryItem) -> None:
         if isinstance(item, HistoryMessage):
@@ -127,7 +130,7 @@ class _Writer:
             self._output(item)
 
     def close(self) -> list[Line]:
-        """All lines, the last of them the user's."""
+        """Returns all lines. The last one is the user's."""
         self._answer_waiting()
         if not self._lines or self._lines[-1].role == "assistant":
             self._lines.append(Line("user", [_text_block(CONTINUE)]))
@@ -158,7 +161,7 @@ class _Writer:
             line += blocks
 
     def _answer_waiting(self) -> None:
-        """Gives calls that nobody has answered an output that says so."""
+        """Adds the output `NO_OUTPUT` to every call without one."""
         waiting, self._waiting = self._waiting, {}
         for id in waiting.values():
             content = [_text_block(NO_OUTPUT)]
@@ -166,7 +169,7 @@ class _Writer:
 
 
 def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem]:
-    """The history without raw items: those that can be are converted."""
+    """Yields the history without raw items; those that can be converted are."""
     for item in history:
         if isinstance(item, RawHistoryItem):
             yield from items_of(item.json)
@@ -179,7 +182,7 @@ def _is_instruction(item: HistoryItem) -> bool:
 
 
 def _usable_id(call_id: str) -> str:
-    """The call's id; other characters than the provider takes are replaced."""
+    """Returns the call id with all characters replaced that the provider does not accept."""
     return call_id if _ID.fullmatch(call_id) else re.sub(r"[^A-Za-z0-9_-]", "_", call_id) or "call"
 
 
@@ -192,7 +195,7 @@ def _text_block(text: str) -> Block:
 
 
 def _blocks(parts: Sequence[Part]) -> list[Block]:
-    """The parts as blocks; empty texts are left out, since the provider refuses them."""
+    """Converts parts to content blocks. Empty texts are left out, since the provider refuses them."""
     blocks: list[Block] = []
     for part in parts:
         if isinstance(part, ImagePart):

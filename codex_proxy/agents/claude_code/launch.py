@@ -44,9 +44,9 @@ AGENT: Final = (
     *("--permission-prompt-tool", "stdio"),  # what needs permission is asked of us
 )
 READ_TOOLS: Final = ("Read", "Glob", "Grep")
-"""What a read-only turn is offered: reading outside its folder needs permission."""
+"""The tools of a read-only turn. Reading outside its folder needs permission."""
 WORK_TOOLS: Final = (*READ_TOOLS, "Edit", "Write", "NotebookEdit", "Bash", "Agent", "Skill")
-"""What other turns are offered. Left out: what would outlive the turn (schedules, monitors), and questions."""
+"""The tools of other turns. Left out: those that would outlive the turn (schedules, monitors), and questions."""
 MODES: Final[Mapping[Sandbox, str]] = {
     "read-only": "default",
     "workspace-write": "acceptEdits",
@@ -69,7 +69,7 @@ SWITCHES: Final[Mapping[str, str]] = {
     # A command in the background would outlive its turn.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
 }
-"""The environment of every process; what the operator passes on (PROXY_CHILD_ENV) comes before these."""
+"""Environment variables of every process; those that the operator passes on (PROXY_CHILD_ENV) take precedence."""
 
 ALLOWED_NAMES: Final = (
     "CLAUDE_CONFIG_DIR",
@@ -80,18 +80,18 @@ ALLOWED_NAMES: Final = (
     *("AWS_REGION", "AWS_PROFILE", "CLOUD_ML_REGION"),
     *("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "MAX_THINKING_TOKENS"),
 )
-"""Variables that a process sees beside the usual ones: where its provider and its home are. No key is among them: one
-that lies about for something else would be used, and paid for, in place of the user's sign-in."""
+"""Environment variables that a process gets beside the usual ones: the addresses of its provider and its home. No
+keys: a key that is set for something else would be used, and charged, instead of the user's sign-in."""
 KEY_NAMES: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
-"""Keys that the operator may pass on by name (PROXY_CHILD_ENV)."""
+"""Variables with keys that the operator may pass on by name (PROXY_CHILD_ENV)."""
 
 NEWEST_TESTED: Final = (2, 1, 330)
-"""The newest release that was tested; any other is driven, too."""
+"""The newest release that was tested; other releases are used too."""
 _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})\b.*Claude Code", re.MULTILINE)
 
 
 class LaunchKey(msgspec.Struct, frozen=True):
-    """What is fixed when a process starts. Two turns of the same key can have the same process."""
+    """The settings that are fixed when a process starts. Turns with equal keys can use the same process."""
 
     mode: Mode
     cwd: str
@@ -99,7 +99,7 @@ class LaunchKey(msgspec.Struct, frozen=True):
 
 
 def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
-    """The argument vector. `unreadable`: absolute paths that an agent's own tools may not read."""
+    """Returns the argument vector. `unreadable`: absolute paths that an agent's own tools may not read."""
     if key.mode == "model":
         return (program, *COMMON, *PLAIN)
     tools = READ_TOOLS if key.sandbox == "read-only" else WORK_TOOLS
@@ -109,11 +109,12 @@ def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) ->
 
 
 def version_in(text: str) -> tuple[int, int, int] | None:
-    """The release that `claude --version` names (`2.1.330 (Claude Code)`); None where it is no Claude Code."""
+    """Returns the release in the output of `claude --version` (`2.1.330 (Claude Code)`); None if that is not Claude
+    Code."""
     found = _VERSION.search(text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 def version_text(version: tuple[int, int, int]) -> str:
-    """A release as people write it."""
+    """Returns a release as text, such as `2.1.330`."""
     return ".".join(map(str, version))

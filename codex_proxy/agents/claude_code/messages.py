@@ -11,14 +11,14 @@ from typing import Any, Final
 import msgspec
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises on a line that is not what it should be."""
+"""The exceptions that decoding a malformed line may raise."""
 
 CLIENT_SERVER: Final = "client"
-"""The name of the MCP server by which the client's tools are offered: the model sees `mcp__client__NAME`."""
+"""The name of the MCP server with the client's tools: the model sees `mcp__client__NAME`."""
 
 
 class StreamTokens(msgspec.Struct, frozen=True, gc=False):
-    """Token counts as Anthropic writes them. What was read from or written to the cache is not in `input_tokens`."""
+    """Anthropic's token counts. `input_tokens` does not include tokens read from or written to the cache."""
 
     input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -28,7 +28,7 @@ class StreamTokens(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """The delta of a content block, or of the message itself."""
+    """The `delta` of a `content_block_delta` or `message_delta` event."""
 
     type: str = ""
     text: str | None = None
@@ -38,7 +38,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContentBlock(msgspec.Struct, frozen=True, gc=False):
-    """The start of a content block."""
+    """The `content_block` of a `content_block_start` event."""
 
     type: str = ""
     id: str | None = None
@@ -46,7 +46,7 @@ class ContentBlock(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamHead(msgspec.Struct, frozen=True, gc=False):
-    """The message of `message_start`."""
+    """The `message` of a `message_start` event."""
 
     id: str = ""
     model: str = ""
@@ -65,7 +65,7 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A line of the program. `raw` fields differ from message to message."""
+    """A line from the program. The raw fields have different shapes in different messages."""
 
     type: str = ""
     subtype: str = ""
@@ -82,14 +82,14 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """`system/api_retry`: the program asks its model once more."""
+    """`system/api_retry`: the program repeats a model call."""
 
     error_status: int | None = None
     error: str | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
-    """`result`: the end of a turn, or of a history line that asked for none."""
+    """`result`: the end of a turn, or the confirmation of a history line."""
 
     is_error: bool = False
     result: str = ""
@@ -123,7 +123,7 @@ class WholeMessage(msgspec.Struct, frozen=True):
 
     @property
     def blocks(self) -> list[WholeBlock]:
-        """Its content as blocks."""
+        """Returns the content as a list of blocks."""
         if isinstance(self.content, str):
             return [WholeBlock(type="text", text=self.content)] if self.content else []
         return self.content
@@ -138,7 +138,7 @@ class RpcMessage(msgspec.Struct, frozen=True):
 
 
 class ControlRequest(msgspec.Struct, frozen=True):
-    """What the program asks of us."""
+    """A control request from the program to this server."""
 
     subtype: str = ""
     server_name: str = ""
@@ -148,7 +148,7 @@ class ControlRequest(msgspec.Struct, frozen=True):
 
 
 class ControlResponse(msgspec.Struct, frozen=True):
-    """The program's answer to a control request of ours."""
+    """The program's answer to a control request of this server."""
 
     subtype: str = ""
     request_id: str = ""
@@ -168,7 +168,7 @@ def decode(line: bytes) -> Message:
 
 
 def encoded(value: Any) -> bytes:
-    """One line of JSON, even if a client's JSON inside it contains line breaks."""
+    """Returns the value as one line of JSON, even if raw JSON from a client inside it contains line breaks."""
     line = msgspec.json.encode(value)
     return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
 
@@ -179,33 +179,34 @@ def control_request(id: str, subtype: str, **fields: Any) -> bytes:
 
 
 def control_answer(request_id: str, answer: dict[str, Any]) -> bytes:
-    """The line that answers a control request of the program."""
+    """Returns the line that answers a control request of the program."""
     response = {"subtype": "success", "request_id": request_id, "response": answer}
     return encoded({"type": "control_response", "response": response})
 
 
 def control_refusal(request_id: str) -> bytes:
-    """The line that refuses a control request that we do not serve: silence would hang the program."""
+    """Returns the line that refuses an unsupported control request. Without an answer the program would hang."""
     response = {"subtype": "error", "request_id": request_id, "error": "not supported"}
     return encoded({"type": "control_response", "response": response})
 
 
 def rpc_answer(request_id: str, rpc_id: int | str | None, result: dict[str, Any]) -> bytes:
-    """The line that answers a JSON-RPC message to the client's MCP server. A notification has no id: the program
-    then wants any id, so that 0 is given."""
+    """Returns the line that answers a JSON-RPC message to the client's MCP server. A notification has no id, but the
+    program requires one in the answer, so 0 is used."""
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "result": result}
     return control_answer(request_id, {"mcp_response": answer})
 
 
 def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
-    """The line that refuses a JSON-RPC method which the client's MCP server does not have."""
+    """Returns the line that refuses a JSON-RPC method that the client's MCP server does not support."""
     error = {"code": -32601, "message": "Method not found"}
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "error": error}
     return control_answer(request_id, {"mcp_response": answer})
 
 
 def user_line(content: list[dict[str, Any]], *, query: bool) -> bytes:
-    """The line of a user's message. `query`: the model is to answer it; else it only becomes part of the history."""
+    """Returns the line of a user's message. `query`: the model is to answer it; else it only becomes part of the
+    history."""
     line: dict[str, Any] = {
         "type": "user",
         "message": {"role": "user", "content": content},
@@ -216,7 +217,8 @@ def user_line(content: list[dict[str, Any]], *, query: bool) -> bytes:
 
 
 def assistant_line(content: list[dict[str, Any]], number: int) -> bytes:
-    """The line of an assistant's message of the history. `number` tells it from the others of its process."""
+    """Returns the line of an assistant's message in the history. `number` distinguishes it from the others in its
+    process."""
     return encoded(
         {
             "type": "assistant",

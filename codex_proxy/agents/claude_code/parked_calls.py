@@ -1,8 +1,8 @@
-"""Calls of the client's tools that wait for their outputs: the program's requests for them, and the replies.
+"""Calls of the client's tools that wait for their outputs: the program's requests for the outputs, and the replies.
 
-A call is known from the model's stream; the program asks for its output by `tools/call` on its MCP server, before or
-after the step has ended. So an output may come before or after the request for it. The request is answered whenever
-the output is there: nothing in it times out.
+A call is known from the model's stream; the program requests its output by `tools/call` on its MCP server, before or
+after the step has ended. The output may therefore arrive before or after the request for it. A request is answered as
+soon as the output is there, without a time limit.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ class ParkedCalls:
         self.waiting: set[str] = set()
         """The ids of calls whose outputs the client has not given yet."""
         self._requests: dict[str, tuple[str, int | str | None]] = {}
-        """The program's requests for outputs: control request and JSON-RPC id."""
+        """The program's requests for outputs: the ids of the control request and the JSON-RPC request, by call id."""
         self._replies: dict[str, ToolReply] = {}
-        """Outputs that the program has not asked for yet."""
+        """Outputs that the program has not requested yet, by call id."""
         self._bypassed = False
 
     @property
     def can_resume(self) -> bool:
-        """Whether the program's turn continues once the client gives the outputs."""
+        """Whether the program's turn continues once the client sends the outputs."""
         return bool(self.waiting) and not self._bypassed
 
     def knows(self, call_id: str) -> bool:
-        """Whether the call waits for its output, or has one that was not asked for yet."""
+        """Returns whether the call waits for its output, or has one that was not requested yet."""
         return call_id in self.waiting or call_id in self._replies
 
     def wait_for(self, call_ids: Iterable[str]) -> None:
-        """The client is asked for the outputs of these calls."""
+        """Notes that the client was asked for the outputs of these calls."""
         self.waiting.update(call_ids)
 
     def requested(self, call_id: str, request_id: str, rpc_id: int | str | None) -> bytes:
-        """Handles the program's request for an output. Returns the answer; empty where it is not there yet."""
+        """Handles the program's request for an output. Returns the bytes of the answer; empty if the output is not
+        there yet."""
         reply = self._replies.pop(call_id, None)
         if reply is not None:
             return _answer(request_id, rpc_id, reply)
@@ -48,8 +49,8 @@ class ParkedCalls:
         return b""
 
     def replied(self, call_id: str, reply: ToolReply) -> bytes:
-        """Handles an output. Returns the answer to the request for it; empty where it was not asked for yet, or does
-        not wait."""
+        """Handles an output. Returns the bytes of the answer to the request for it; empty if it was not requested
+        yet, or the call does not wait."""
         if call_id not in self.waiting:
             return b""
         self.waiting.remove(call_id)

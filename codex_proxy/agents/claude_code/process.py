@@ -1,7 +1,7 @@
-"""One `claude` process as a transport, and what it says of itself at its start.
+"""One `claude` process as a transport, and the greeting with which it answers `initialize`.
 
-A process waits for its turn without having said a word; whoever takes it must hear of its end even where that came
-before. `ask` starts one for a question without a turn, and ends it.
+A process that waits for its turn prints nothing, and may end before a session is attached to it: the session must
+still be told of that end. `ask_greeting` starts a process without a turn, and ends it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 
 START_SECONDS: Final = 30.0
-"""How long a process may take to answer `initialize`: 0.4 s as a rule, ten times that on a busy machine."""
+"""Seconds that a process may take to answer `initialize`: usually 0.4 s, ten times that on a busy machine."""
 VERSION_SECONDS: Final = 20.0
 NO_SIGN_IN: Final = ("none", "", None)
 RENEWED: Final = Ended(stderr_tail="The process was ended to make room for others.")
 
 
 class ClaudeTransport(ChildTransport):
-    """A `Transport` of one process. `on_idle` is called when its session is kept for a later turn, or used again."""
+    """A `Transport` of one process. `on_idle` is called when its session is kept for a later turn, and when it is
+    used again."""
 
     def __init__(self, started_at: float, on_idle: Callable[[ClaudeTransport, bool], None]) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ class ClaudeTransport(ChildTransport):
         self._on_idle(self, idle)
 
     def end_conversation(self) -> None:
-        """Ends a session that is only kept: its process is wanted no longer."""
+        """Ends a session that is only kept for a later turn, and with it the process."""
         if self._attached is not None:
             self._attached.ended(RENEWED)
 
@@ -69,12 +70,12 @@ class ClaudeTransport(ChildTransport):
 
 
 class Greeting(msgspec.Struct, frozen=True):
-    """What a process says of itself: its models, and whether somebody is signed in."""
+    """The answer of a process to `initialize`: its models, and whether the user is signed in."""
 
     models: tuple[AgentModel, ...] = ()
     signed_in: bool = True
     account: str = ""
-    """By what it is signed in, in its own word."""
+    """The kind of sign-in, in the program's own word."""
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -122,7 +123,7 @@ def greeting_of(response: msgspec.Raw) -> Greeting:
 
 
 class _Question:
-    """Listens to a process that is asked for its greeting."""
+    """A `TransportReader` that waits for the greeting of a process."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[ControlResponse] = asyncio.get_running_loop().create_future()
@@ -148,7 +149,7 @@ class _Question:
 
 
 async def ask_greeting(command: Command) -> Greeting:
-    """Starts a process, initializes it and ends it; no model is asked. Raises `Fault`."""
+    """Starts a process, initializes it and ends it. No model is asked. Raises `Fault`."""
     question = _Question()
     child = await _spawned(command, question)
     child.write(control_request("greeting", "initialize", hooks=None))
@@ -165,7 +166,7 @@ async def ask_greeting(command: Command) -> Greeting:
 
 
 class _Printed:
-    """Keeps what a short command prints."""
+    """Collects the output of a short command."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -180,7 +181,7 @@ class _Printed:
 
 
 async def ask_version(command: Command) -> str:
-    """What the program prints with `--version`. Raises `Fault` where it fails or hangs."""
+    """Returns what the program prints with `--version`. Raises `Fault` if it fails or hangs."""
     printed = _Printed()
     child = await _spawned(command, printed)
     child.close_stdin()
@@ -207,7 +208,7 @@ async def _spawned(command: Command, listener: _Question | _Printed) -> Child:
 
 
 def spawn_failure(error: SpawnError) -> Failure:
-    """The failure of a turn whose process could not be started."""
+    """Returns the failure of a turn whose process could not be started."""
     kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
     return Failure(kind=kind, message=str(error))
 

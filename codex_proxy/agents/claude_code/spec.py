@@ -67,7 +67,7 @@ async def _make(context: AgentContext) -> Agent:
 
 
 def program_of(context: AgentContext) -> str:
-    """The Claude Code to start. Raises `NoAgentError`."""
+    """Returns the path of the Claude Code program. Raises `NoAgentError` if there is none."""
     named = context.settings.claude_bin
     found = shutil.which(named or "claude", path=context.environ.get("PATH", os.defpath))
     if found is None:
@@ -78,7 +78,8 @@ def program_of(context: AgentContext) -> str:
 
 
 def claude_environment(context: AgentContext) -> dict[str, str]:
-    """The whole environment of a process: where its provider and its home are, and keys only as the operator says."""
+    """Returns the whole environment of a process: the addresses of its provider and its home, and only those keys
+    that the operator passes on."""
     from codex_proxy.agents.claude_code.launch import ALLOWED_NAMES, SWITCHES
 
     given = context.child_environment(*ALLOWED_NAMES)
@@ -93,7 +94,7 @@ def _version_command(context: AgentContext, program: str) -> Command:
 
 
 async def _check(context: AgentContext) -> list[Check]:
-    """The program, its release, and whether it is signed in: it is initialized, and no model is asked."""
+    """Checks the program, its release, and whether it is signed in. It is initialized, but no model is asked."""
     import tempfile
 
     from codex_proxy.agents.claude_code.launch import (
@@ -145,7 +146,8 @@ def _version_check(version: str, tested: str, newer: bool) -> Check:
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
-    """`unseen`: keys that are set here and not passed on."""
+    """Returns the check of the sign-in. `models`: how many the program lists. `unseen`: key variables that are set in
+    the server's environment but not passed on."""
     from codex_proxy.agents.claude_code.failures import SIGN_IN
     from codex_proxy.commands.checkup import Check
 

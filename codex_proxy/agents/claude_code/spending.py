@@ -1,7 +1,7 @@
-"""Counts the tokens of a turn: of each model call as it ends, and of the whole turn as its result has it.
+"""Counts the tokens of a turn: of each model call as it ends, and of the whole turn from its result.
 
-Anthropic counts what came from the cache apart from the input; here the input is all of it, as OpenAI counts. A call of
-a tool may cut a turn of the program into several of the client's: each of those is told only its own part.
+Anthropic's input tokens exclude the cache; here the input includes it, as in OpenAI's counts. A tool call may split
+one turn of the program into several of the client's: each of those reports only its own part.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from codex_proxy.core.events import Usage
 
 
 def usage_of(tokens: StreamTokens) -> Usage:
-    """Converts the counts."""
+    """Converts Anthropic's counts to `Usage`."""
     details = tokens.output_tokens_details or {}
     thinking = details.get("thinking_tokens")
     cached = tokens.cache_read_input_tokens or 0
@@ -24,18 +24,18 @@ def usage_of(tokens: StreamTokens) -> Usage:
 
 
 class Spending:
-    """The tokens of one turn of the program, and which of them the client's turn has caused."""
+    """The tokens of one turn of the program, and the part of them that belongs to the current client request."""
 
     def __init__(self) -> None:
         self._calls = Usage()
-        """Of the model calls that are over, since the program's turn began."""
+        """The usage of the model calls that have ended, since the program's turn began."""
         self._before = Usage()
-        """Of those that earlier requests of the client were told of."""
+        """The usage that was reported to earlier client requests of the same turn."""
         self._begun = StreamTokens()
-        """The counts of the model call that runs."""
+        """The counts of the running model call."""
 
     def begin_turn(self) -> None:
-        """The program begins another turn."""
+        """Resets all counts for another turn of the program."""
         self._calls = self._before = Usage()
         self._begun = StreamTokens()
 
@@ -45,7 +45,7 @@ class Spending:
         self._before = self._calls
 
     def call_began(self, tokens: StreamTokens | None) -> None:
-        """A model call has begun; `tokens` has its input."""
+        """Notes the start of a model call; `tokens` holds its input."""
         self._begun = tokens or StreamTokens()
 
     def call_ended(self, tokens: StreamTokens | None) -> Usage:
@@ -66,7 +66,8 @@ class Spending:
         return usage
 
     def turn_ended(self, tokens: StreamTokens | None) -> None:
-        """The result's total of the program's turn: more than its calls where one of them broke off."""
+        """Takes the total of the program's turn from its result, which is more than the sum of its calls if one broke
+        off."""
         if tokens is None:
             return
         whole = usage_of(tokens)
@@ -75,7 +76,7 @@ class Spending:
 
     @property
     def request(self) -> Usage:
-        """Of the client's request so far."""
+        """The usage of the current client request so far."""
         left = self._calls - self._before
         return Usage(max(0, left.input), max(0, left.cached), max(0, left.output), max(0, left.reasoning))
 

@@ -1,9 +1,9 @@
-"""Reads one model call after the other: Anthropic's stream events become items, deltas and calls.
+"""Converts the stream events of one model call after the other to items, deltas and calls.
 
 In: stream events and whole messages of the conversation itself (not of sub-agents). Out: events of the vocabulary, in
-`events`, and the calls of the client's tools, in `calls`. Arguments are passed on as they come, unless this server has
-to see them whole first. Under a schema the answer is what the model gives to the tool `StructuredOutput`: its text
-beside that is held back, and told only where a call of the client's follows it, or no structured output comes.
+`events`, and the calls of the client's tools, in `calls`. Arguments are passed on as they arrive, unless this server
+has to see them whole first. With a schema the answer is the input of the model's call of the tool `StructuredOutput`:
+other text is held back, and only passed on if a call of a client tool follows it, or no structured output arrives.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STRUCTURED_OUTPUT: Final = "StructuredOutput"
 
 
 class _Call:
-    """A call of a client's tool that is being read."""
+    """A call of a client's tool whose arguments are still arriving."""
 
     __slots__ = ("id", "parts", "tool", "whole")
 
@@ -48,7 +48,7 @@ class _Call:
 
     @property
     def arguments(self) -> str:
-        """The model's exact text where it came in pieces."""
+        """The arguments as JSON text: the model's exact text if it arrived in pieces."""
         text = "".join(self.parts) or (bytes(self.whole).decode("utf-8", "replace") if self.whole else "")
         return text if text.strip() else "{}"
 
@@ -60,7 +60,7 @@ class _Call:
 
 
 class StepReader:
-    """Reads the model calls of a turn. `events` gathers what they say; whoever reads them empties it."""
+    """Reads the model calls of a turn. Appends what they say to `events`, which the caller empties."""
 
     def __init__(self, turn: Turn, tools: OfferedTools) -> None:
         self.events: list[Event] = []
@@ -72,23 +72,24 @@ class StepReader:
         self._streams_calls = turn.parallel_tool_calls and not held
         self._message = ""
         self._streamed: set[str] = set()
-        """Messages that came in deltas: they are not read again when they come whole."""
+        """Ids of messages that arrived in deltas, and are not read again when they arrive whole."""
         self._open: dict[int, str] = {}
-        """Items of texts and thinking, by the index of their block."""
+        """Open items of text and thinking, by the index of their content block."""
         self._complete: list[ItemEnded] = []
-        """Ends of items whose block has ended: told when more comes, since a stream that breaks off ends them, too."""
+        """Ends of items whose content block has ended. They are added when more arrives, since a stream that breaks
+        off ends its blocks too."""
         self._reading: dict[int, _Call] = {}
         self._calls: dict[str, _Call] = {}
         """Calls of the client's tools in this step, by id."""
         self._held: list[Event] = []
-        """Texts that are no answer yet."""
+        """Events of texts that are held back, because they may not be part of the answer."""
         self._said: list[str] = []
-        """What the step has said."""
+        """The texts of the step."""
         self._activities: set[str] = set()
-        """The agent's own calls without an output."""
+        """Ids of calls of the agent's own tools that have no output yet."""
 
     def begin_turn(self) -> None:
-        """Another turn of the program begins."""
+        """Resets the reader for another turn of the program."""
         self._drop_step()
         self._activities.clear()
         self._streamed.clear()
@@ -96,7 +97,7 @@ class StepReader:
     # --- the stream -----------------------------------------------------------------------------
 
     def feed(self, event: StreamEvent) -> None:
-        """Reads an event of the stream, other than those about the message as a whole."""
+        """Reads an event of the stream that is about a content block."""
         match event.type:
             case "content_block_delta":
                 self._delta(event)
@@ -168,7 +169,7 @@ class StepReader:
             self._complete.append(ItemEnded(id))
 
     def _tell_complete(self) -> None:
-        """Adds the ends of complete items. The end of an item whose text is held is held behind that text."""
+        """Adds the ends of complete items. If an item's text is held back, so is its end."""
         for event in self._complete:
             held = any(isinstance(each, TextDelta) and each.id == event.id for each in self._held)
             (self._held if held else self.events).append(event)
@@ -177,11 +178,11 @@ class StepReader:
     # --- whole messages -------------------------------------------------------------------------
 
     def is_new(self, message: WholeMessage) -> bool:
-        """Whether a message that comes whole has not come in deltas before: then it is a step of its own."""
+        """Returns whether a whole message has not arrived in deltas before, and so is a step of its own."""
         return message.id not in self._streamed
 
     def assistant(self, message: WholeMessage) -> None:
-        """Reads a message of the assistant as it comes whole."""
+        """Reads an assistant's message that arrives whole."""
         new = self.is_new(message)
         if new:
             self._drop_step()
@@ -223,7 +224,7 @@ class StepReader:
     # --- the end of a step ----------------------------------------------------------------------
 
     def knows(self, call_id: str) -> bool:
-        """Whether a call of the client's tools came in this step."""
+        """Returns whether this call of a client's tool was made in the current step."""
         return call_id in self._calls
 
     def take_calls(self) -> Sequence[ToolCallRequested]:
@@ -239,8 +240,8 @@ class StepReader:
         return requests
 
     def requested_call(self, id: str, name: str, arguments: str) -> ToolCallRequested | None:
-        """A call of which only the request for its output is known, as of a sub-agent. None where no such tool was
-        offered."""
+        """Returns a call that is only known from the request for its output, such as a sub-agent's. None if no tool
+        of this name was offered."""
         tool = self._tools.find(MODEL_PREFIX + name)
         if tool is None:
             return None
@@ -274,7 +275,7 @@ class StepReader:
             self.events.append(RawItem("message", msgspec.json.encode(message)))
 
     def _drop_step(self) -> None:
-        """Forgets what the step before has left: a step that broke off comes again."""
+        """Drops what is left of the step before: a step that broke off is repeated."""
         self._open.clear()
         self._complete.clear()
         self._reading.clear()
@@ -284,7 +285,7 @@ class StepReader:
 
 
 def raw_call(call: ToolCallRequested) -> RawItem:
-    """A call as the item of the Responses API that stands for it in a later turn."""
+    """Returns a call as an item of the Responses API, for the history of later turns."""
     type = "function_call" if call.kind == "function" else "custom_tool_call"
     field = "arguments" if call.kind == "function" else "input"
     item = {
@@ -298,7 +299,7 @@ def raw_call(call: ToolCallRequested) -> RawItem:
 
 
 def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:
-    """The output of a call that this server has answered, as such an item."""
+    """Returns the output of a call that this server has answered as an item of the Responses API."""
     output: Any = [
         {"type": "input_text", "text": part.text}
         if isinstance(part, TextPart)

@@ -1,7 +1,8 @@
-"""The client's tools as Claude Code takes them: an MCP server's, whose names the model sees behind a prefix.
+"""The client's tools in the form of Claude Code: tools of an MCP server, whose names the model sees with a prefix.
 
-Names may have letters, digits, `_` and `-`; Claude Code silently replaces other characters, so that a name which has
-some is changed here, in a way that can be taken back. It has no custom tools: one becomes a function with one string.
+Names may contain letters, digits, `_` and `-`; Claude Code silently replaces other characters, so a name with such
+characters is replaced here by one that can be mapped back. Claude Code has no custom tools: one becomes a function
+with one string.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from codex_proxy.core.items import ImagePart, Part, TextPart, Tool
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
 MAX_CHARS: Final = 128 - len(MODEL_PREFIX)
-"""The provider takes names of 128 characters, the prefix included."""
+"""The maximum length of a name: the provider accepts 128 characters, prefix included."""
 _VALID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _CHANGED: Final = re.compile(r"client_.*_[0-9a-f]{16}", re.DOTALL)
 READ_ONLY: Final = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
-"""With these hints Claude Code asks for the outputs of all calls of a step at once; else for one after the other."""
+"""MCP annotations with which Claude Code requests the outputs of all calls of a step at once, not one after the
+other."""
 
 
 def agent_name(name: str) -> str:
-    """The name under which a tool is offered; always the same one for the same name, and no two for one."""
+    """Returns the name under which a tool is offered: always the same for the same name, and different for different
+    names."""
     if _VALID.fullmatch(name) and len(name) <= MAX_CHARS and not _CHANGED.fullmatch(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -35,12 +38,12 @@ def agent_name(name: str) -> str:
 
 
 def model_name(name: str) -> str:
-    """The name that the model sees."""
+    """Returns the name that the model sees for a tool."""
     return MODEL_PREFIX + agent_name(name)
 
 
 class OfferedTools:
-    """The tools of one turn, found by the name that the model calls them by."""
+    """The tools of one turn, by the name with which the model calls them."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._tools = {model_name(tool.name): tool for tool in tools}
@@ -49,11 +52,11 @@ class OfferedTools:
         return bool(self._tools)
 
     def find(self, name: str) -> Tool | None:
-        """The client's tool that the model calls so; None where none was offered under that name."""
+        """Returns the client's tool for a name that the model uses; None if none was offered under it."""
         return self._tools.get(name)
 
     def listed(self) -> list[dict[str, Any]]:
-        """The answer to `tools/list`."""
+        """Returns the entries of the result of `tools/list`."""
         return [_definition(tool) for tool in self._tools.values()]
 
 
@@ -77,7 +80,7 @@ def _definition(tool: Tool) -> dict[str, Any]:
 
 
 def call_input(arguments: str, kind: str) -> dict[str, Any]:
-    """The input of a call of the history, from its arguments (for a custom tool: its input)."""
+    """Returns the `input` of a call in the history, from its arguments (for a custom tool: its input)."""
     if kind == "custom":
         return {"input": arguments}
     try:
@@ -88,7 +91,7 @@ def call_input(arguments: str, kind: str) -> dict[str, Any]:
 
 
 def custom_input(arguments: str) -> str:
-    """The input of a custom tool, from the arguments of the function that stands for it."""
+    """Returns the input of a custom tool, from the JSON arguments of the function that stands for it."""
     try:
         value = msgspec.json.decode(arguments, type=dict[str, Any])
     except UNREADABLE:
@@ -98,7 +101,7 @@ def custom_input(arguments: str) -> str:
 
 
 def output_content(parts: tuple[Part, ...]) -> list[dict[str, Any]]:
-    """A tool's output as the result of `tools/call` has it."""
+    """Returns a tool's output as the `content` of a `tools/call` result."""
     content: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -109,7 +112,7 @@ def output_content(parts: tuple[Part, ...]) -> list[dict[str, Any]]:
 
 
 def image_data(part: ImagePart) -> tuple[str, str] | None:
-    """The media type and the Base64 data of a `data:` URL; None for another address."""
+    """Returns the media type and the base64 data of a `data:` URL; None for any other URL."""
     head, comma, data = part.url.partition(",")
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
         return None

@@ -50,10 +50,10 @@ TURN_END_EVENTS: Final = frozenset({"turn.completed", "turn.failed"})
 """Lines that are handled even if a field is damaged: otherwise a turn that was reported would be told as a crash."""
 
 RECONNECTING: Final = "Reconnecting..."
-"""How a note begins about a model call that is tried again."""
+"""The prefix of an error line about a model call that is being retried."""
 
 READING_PROMPT: Final = "Reading "
-"""How the lines on stderr begin that only say that stdin is read."""
+"""The prefix of stderr lines that only say that stdin is being read."""
 
 
 class CodexExec:
@@ -67,7 +67,7 @@ class CodexExec:
         self._error_text: str | None = None
         self._count = 0
         self._open: dict[str, str] = {}
-        """The activities that run: our ids by the child's."""
+        """Running activities: our id of each, by the child's id."""
         self._done: set[str] = set()
         """The child's ids of items that have ended."""
         self._plan = ""
@@ -145,7 +145,7 @@ class CodexExec:
             out.append(TurnStarted(thread, self._model))
 
     def _item_started(self, line: Line, out: list[Event]) -> None:
-        """An activity begins; other items are told when they are whole."""
+        """Starts an activity; other items are reported when they are complete."""
         item = line.item
         if item is None or item.id in self._done or item.id in self._open:
             return
@@ -160,7 +160,7 @@ class CodexExec:
             self._add_plan(line.item, out)
 
     def _item_completed(self, line: Line, out: list[Event]) -> None:
-        """An item is whole. One that comes again is ignored."""
+        """Handles a complete item. One that is repeated is ignored."""
         item = line.item
         if item is None or item.id in self._done:
             return
@@ -172,7 +172,7 @@ class CodexExec:
         handler(self, item, out)
 
     def _error(self, line: Line, out: list[Event]) -> None:
-        """A note about a retry, or the error that will fail the turn: the first one is the cause."""
+        """Adds a retry, or stores the error that will fail the turn: the first one is the cause."""
         text = line.message or ""
         if text.startswith(RECONNECTING):
             out.append(Retrying(failure_from_text(text).message, status_in(text)))

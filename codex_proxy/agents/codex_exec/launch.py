@@ -26,7 +26,7 @@ NEEDED_OPTIONS: Final = (
 other lines."""
 
 MAX_PROMPT: Final = 1_048_576
-"""The most characters of a prompt; the binary refuses more."""
+"""The maximum length of a prompt in characters, by the binary's own limit."""
 
 _OPTION: Final = re.compile(r"^\s+(?:-\w, )?(--[a-z-]+)", re.MULTILINE)
 
@@ -45,10 +45,11 @@ def exec_argv(
     images: Sequence[str] = (),
     schema: str | None = None,
 ) -> tuple[str, ...]:
-    """The argument vector of a turn. `pairs` are keys and TOML values of ``-c``; `images` and `schema` are paths.
+    """Returns the argument vector of a turn. `pairs` are keys and TOML values of ``-c``; `images` and `schema` are
+    paths.
 
-    A turn of a plain model may not write, also where it has to be run as one of the agent. One with `permissions` has
-    that permission profile in place of a sandbox; `pairs` define it.
+    A turn of a plain model may not write, also where it has to be run as one of the agent. A turn with `permissions`
+    has that permission profile instead of a sandbox; `pairs` define it.
     """
     argv = [program, "exec"]
     for path in images:

@@ -12,7 +12,7 @@ import msgspec
 
 
 class TokenUsage(msgspec.Struct, gc=False):
-    """What the turn has cost; all zeros where the provider told nothing."""
+    """The tokens of the turn; all zeros if the provider reported none."""
 
     input_tokens: int = 0
     cached_input_tokens: int = 0
@@ -40,9 +40,9 @@ class Item(msgspec.Struct, gc=False):
     id: str = ""
     type: str = ""
     text: str | None = None
-    """Of `agent_message` and `reasoning`: the whole text."""
+    """The whole text of an `agent_message` or `reasoning` item."""
     message: str | None = None
-    """Of `error`, which is a warning."""
+    """The text of an `error` item, which is a warning."""
     command: str | None = None
     aggregated_output: str | None = None
     """Everything that a command has printed so far."""
@@ -67,11 +67,11 @@ class Line(msgspec.Struct, gc=False):
     usage: TokenUsage | None = None
     error: ErrorText | None = None
     message: str | None = None
-    """Of the type `error`: a note about a retry, or what will fail the turn."""
+    """The text of an `error` line: a note about a retry, or the error that will fail the turn."""
 
 
 class _Head(msgspec.Struct, gc=False):
-    """The type alone, of lines whose other fields cannot be decoded."""
+    """The `type` of a line whose other fields cannot be decoded."""
 
     type: str = ""
 
@@ -83,7 +83,8 @@ _UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def decode(line: bytes) -> tuple[Line | None, bool]:
-    """The line, and whether a field of it has an unexpected type: then it has its type only. None: it is no event."""
+    """Decodes a line. Returns None as the line if it is not an event. The flag is True if a field has an unexpected
+    type: then only the line's `type` is set."""
     try:
         return _LINE.decode(line), False
     except msgspec.ValidationError:

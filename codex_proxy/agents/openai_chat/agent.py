@@ -1,4 +1,4 @@
-"""The agent whose turns a server of Chat Completions answers."""
+"""The agent that passes its turns to a server of Chat Completions."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from codex_proxy.core.turn import Turn
 log = structlog.get_logger(__name__)
 
 MODELS_SECONDS: Final = 60.0
-"""Until the list of models is asked for again: a server may get new ones at any time."""
+"""Seconds between two requests for the list of models: a server may get new ones at any time."""
 RETRY_SECONDS: Final = 5.0
-"""The same, while there is no list because the upstream is not there."""
+"""Seconds between two such requests while the upstream cannot be reached."""
 MAX_HOPS: Final = 8
-"""Servers like this one that a request may pass."""
+"""The maximum number of servers like this one that a request may pass through."""
 HOPS_HEADER: Final = "X-Codex-Hops"
 
 LOOP: Final = Failure(
@@ -76,7 +76,7 @@ class OpenAIChatAgent:
         self._refused: set[str] = set(upstream.refuses)
         """The optional fields that the upstream does not take."""
         self._id = uuid.uuid4().hex[:12]
-        """By which a request that comes back is known."""
+        """Identifies this server in a request header, so that a request that comes back to it is recognised."""
         self._models = models_of(upstream.models, ())
         self._trouble: Failure | None = None
         self._transports: set[HttpTransport] = set()
@@ -84,18 +84,17 @@ class OpenAIChatAgent:
 
     @property
     def any_model(self) -> bool:
-        """True while there is no list, neither the operator's nor the upstream's: then it judges names itself."""
+        """Whether any model name is accepted: True while neither the operator nor the upstream has listed models."""
         return not self._models
 
     async def start(self) -> None:
-        """Asks for the models once, and again from time to time. An upstream that is not there yet is no reason not to
-        start."""
+        """Requests the list of models, now and at intervals. An unreachable upstream does not prevent the start."""
         await self._client.start()
         await self._look()
         self._watch = asyncio.get_running_loop().create_task(self._look_again())
 
     async def open(self, turn: Turn) -> AgentSession:
-        """A session that makes its first request when it begins."""
+        """Returns a session, which sends its first request when it begins."""
         hops = turn.origin.hops
         if self._id in hops or len(hops) >= MAX_HOPS:
             raise Fault(LOOP)
@@ -132,18 +131,18 @@ class OpenAIChatAgent:
             self._transports.discard(session.transport)
 
     def models(self) -> tuple[AgentModel, ...]:
-        """As the upstream listed them last."""
+        """Returns the models that are served, by the upstream's newest list."""
         return self._models
 
     async def ask_limits(self) -> None:
-        """There is nothing to ask: Chat Completions tells no limits of an account."""
+        """Does nothing: Chat Completions has no request for an account's limits."""
 
     def processes(self) -> ProcessCounts:
-        """None: the upstream's are its own."""
+        """Returns zero counts: this server starts no processes for an upstream."""
         return ProcessCounts()
 
     def trouble(self) -> Failure | None:
-        """What was wrong when the models were asked for last."""
+        """Returns the failure of the last request for the list of models; None if it succeeded."""
         return self._trouble
 
     async def close(self) -> None:
@@ -155,7 +154,7 @@ class OpenAIChatAgent:
         await self._client.close()
 
     def kill(self) -> None:
-        """Nothing to end: connections end with this process."""
+        """Does nothing: connections end with this process."""
 
     async def _look_again(self) -> None:
         while True:
@@ -164,7 +163,7 @@ class OpenAIChatAgent:
             await self._look()
 
     async def _look(self) -> None:
-        """Asks for the models. A server that has no such list is as good as any."""
+        """Requests the list of models. A server without such a list counts as working."""
         before = self._trouble
         self._trouble = await self._asked_for_models()
         if self._trouble is not None and before is None:
@@ -191,7 +190,8 @@ class OpenAIChatAgent:
 
 
 async def look_once(upstream: Upstream, clock: Clock) -> tuple[Failure | None, tuple[AgentModel, ...]]:
-    """What `doctor` finds: why turns would not work, as far as a list of models tells; and the models."""
+    """Requests the list of models once, for `doctor`. Returns why turns would fail, as far as that request shows it,
+    and the models."""
     agent = OpenAIChatAgent(upstream, clock)
     await agent._client.start()
     try:

@@ -34,17 +34,17 @@ class Answer:
         self.finish: str | None = None
         """The first finish reason that was given; None before."""
         self.usage: Usage | None = None
-        """The last usage that was told: servers that tell it in each chunk count up."""
+        """The last usage that was reported: servers that report it in each chunk send running totals."""
         self.calls = ToolCalls(new_id, taken_ids)
         self.text: list[str] = []
-        """What the answer says, and refuses."""
+        """The texts and refusals of the answer so far."""
         self.message_id = ""
-        """Of the message that is open, or was the last; empty before there is one."""
+        """The id of the open or last message; empty before there is one."""
         self._new_id = new_id
         self._streams_calls = streams_calls
         self._think = ThinkTags()
         self._open: dict[str, str] = {}
-        """Ids of open items by what they are: `message`, `reasoning`, and calls by their own id."""
+        """Ids of open items, by `message`, `reasoning`, or the call's own id."""
 
     def feed(self, chunk: dict[str, Any]) -> list[Event]:
         """Reads a chunk. Returns the events that it adds."""
@@ -98,7 +98,7 @@ class Answer:
                 self._add_call(piece.call, piece.arguments, out)
 
     def _add_part(self, part: Any, out: list[Event]) -> None:
-        """A part of a content that is a list: Mistral's servers send reasoning so."""
+        """Adds a part of `content` that is a list, as Mistral's servers send it for reasoning."""
         if not isinstance(part, dict):
             return
         if isinstance(part.get("text"), str):
@@ -125,7 +125,7 @@ class Answer:
         out.append(ReasoningDelta(self._open["reasoning"], text))
 
     def _message(self, out: list[Event]) -> str:
-        """The id of the open message; the reasoning before it is over."""
+        """Returns the id of the open message. Opens one if there is none, and ends the reasoning before it."""
         if "message" not in self._open:
             self._end("reasoning", out)
             self.message_id = self._open["message"] = self._new_id("msg_")
@@ -166,7 +166,8 @@ def _first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _reasoning_in(delta: dict[str, Any]) -> str:
-    """The reasoning of a delta, in the field that the server has for it; servers with two say the same in both."""
+    """Returns the reasoning text of a delta, whose field differs between servers; servers with two fields repeat the
+    text."""
     for name in ("reasoning_content", "reasoning"):
         said = delta.get(name)
         if isinstance(said, str) and said:
@@ -181,7 +182,7 @@ def _reasoning_in(delta: dict[str, Any]) -> str:
 
 
 def _calls_in(delta: dict[str, Any]) -> Iterator[Any]:
-    """The entries of `tool_calls`, and the one call of `function_call`, which came before it."""
+    """Yields the entries of `tool_calls`, and the one call of its predecessor `function_call`."""
     calls = delta.get("tool_calls")
     yield from calls if isinstance(calls, list) else ()
     legacy = delta.get("function_call")
@@ -190,7 +191,7 @@ def _calls_in(delta: dict[str, Any]) -> Iterator[Any]:
 
 
 def usage_in(chunk: dict[str, Any]) -> Usage | None:
-    """Tokens as a chunk tells them: in `usage`, or in Groq's own field."""
+    """Returns the tokens that a chunk reports in `usage`, or in Groq's own field; None if it reports none."""
     groq = chunk.get("x_groq")
     usage = chunk.get("usage") or (groq.get("usage") if isinstance(groq, dict) else None)
     if not isinstance(usage, dict) or _count(usage, "prompt_tokens") is None:

@@ -1,7 +1,7 @@
-"""A turn becomes the body of a request to `/chat/completions`.
+"""Converts a turn to the body of a request to `/chat/completions`.
 
-In: a `Turn`, the model's name as the upstream knows it, and which optional fields the upstream has refused. Out: the
-JSON. Images, tools, sampling and formats are passed on as they are; custom tools travel as functions with one string.
+In: a `Turn`, the upstream's name of the model, and the optional fields that the upstream has refused. Out: JSON.
+Images, tools, sampling and formats are passed on unchanged; custom tools are sent as functions with one string.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""Of the function that a custom tool travels as."""
+"""The parameters of a function that stands for a custom tool."""
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """A schema's name, which the client gave it, is its title here."""
+    """Reads the `title` of a schema, which holds the name that the client gave it."""
 
     title: str = "answer"
 
@@ -37,14 +37,14 @@ OPTIONAL: Final[Mapping[str, bytes]] = {
     "max_tokens": b"max_completion_tokens",
     "json_object": b"response_format",
 }
-"""Fields that are left out, or said otherwise, for an upstream that refuses them, and the word in its error that tells.
-What they ask for is kept by this server as well, or only makes its counting exact."""
+"""Fields that are omitted, or sent in another form, for an upstream that refuses them; for each the word by which its
+error is recognised. This server enforces what they ask for as well, or they only make its counting exact."""
 _REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """The body for a turn whose conversation is `messages`. `refused`: those of `OPTIONAL` that the upstream does not
-    take."""
+    """Returns the body for a turn whose conversation is `messages`. `refused`: the fields of `OPTIONAL` that the
+    upstream does not take."""
     body: dict[str, Any] = {**turn.passed_fields, "model": model, "messages": messages, "stream": True}
     if "stream_options" not in refused:
         body["stream_options"] = {"include_usage": True}  # without it most servers tell no usage
@@ -55,7 +55,7 @@ def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Colle
 
 
 def _answer_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
-    """What the answer is to be like."""
+    """Returns the fields that control the answer, such as its format, length and sampling."""
     fields: dict[str, Any] = {
         "reasoning_effort": turn.effort,
         "verbosity": turn.verbosity,
@@ -108,8 +108,8 @@ def _function(tool: Tool) -> dict[str, Any]:
 
 
 def refused_field(turn: Turn, status: int, error: bytes) -> str | None:
-    """Which of `OPTIONAL` that a request for this turn had an error's body names; None where it is about another
-    thing."""
+    """Returns the field of `OPTIONAL` that the request for this turn had and that the body `error` names; None if the
+    error is about something else."""
     if status not in _REFUSING:
         return None
     had = {
@@ -122,12 +122,12 @@ def refused_field(turn: Turn, status: int, error: bytes) -> str | None:
 
 
 def custom_arguments(text: str) -> str:
-    """The input of a custom tool as the arguments of the function that it travels as."""
+    """Returns the input of a custom tool as the JSON arguments of the function that stands for it."""
     return json.dumps({"input": text}, ensure_ascii=False)
 
 
 def custom_input(arguments: str) -> str:
-    """The input of a custom tool, out of the arguments of the function that it travelled as."""
+    """Returns the input of a custom tool, from the JSON arguments of the function that stands for it."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -137,7 +137,7 @@ def custom_input(arguments: str) -> str:
 
 
 def encoded(value: Any) -> bytes:
-    """The value as JSON. Half of a surrogate pair, which a model's text may hold, becomes U+FFFD."""
+    """Returns the value as JSON. A lone surrogate, which a model's text may contain, becomes U+FFFD."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:

@@ -1,7 +1,8 @@
-"""Puts the tool calls of one answer together, out of deltas that servers number each in their own way.
+"""Assembles the tool calls of one answer from deltas, which servers number in different ways.
 
-A call may have an index, an id, both, or neither; the id may come once, in every delta, or never; several calls may all
-have the index 0. In: the entries of `tool_calls`, in order. Out: which call each of them belongs to.
+A call may have an index, an id, both, or neither; the id may be in one delta, in every delta, or in none; several
+calls may all have the index 0. In: the entries of `tool_calls`, in order. Out: the call to which each of them
+belongs.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from typing import Any, Final
 import msgspec
 
 MAX_ID_CHARS: Final = 64
-"""Of the id of a call, by OpenAI's rules for the request that brings its output."""
+"""The maximum length of a call id that OpenAI accepts in the request with its output."""
 
 
 class Call:
-    """One call as far as it is known."""
+    """One call, as far as it has arrived."""
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
         self.item_id = ""
-        """Of its item, once that is open."""
+        """The id of its item, once that is open."""
 
     @property
     def text(self) -> str:
-        """The arguments; those of a call without any are an empty object."""
+        """Returns the arguments as JSON text; an empty object if there are none."""
         return "".join(self.arguments) or "{}"
 
 
@@ -66,7 +67,7 @@ class ToolCalls:
         return Piece(call, said)
 
     def named(self) -> list[Call]:
-        """The calls that can be made, each with an id: one without a name is none."""
+        """Returns the calls that have a name, each with an id. Calls without a name cannot be made."""
         made = [call for call in self.all if call.name]
         for call in made:
             call.id = call.id or self._new_id("call_")
@@ -107,14 +108,14 @@ def _text(value: Any) -> str:
 
 
 def _arguments(value: Any) -> str:
-    """Arguments as text: some servers send the object itself."""
+    """Returns the arguments as text: some servers send a JSON object instead."""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _text(value)
 
 
 def is_json(arguments: str) -> bool:
-    """Whether the arguments of a call are whole, and can be read."""
+    """Returns whether the arguments of a call are complete, valid JSON."""
     try:
         json.loads(arguments)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""The HTTP client of one upstream: one aiohttp session, whose connections are used again.
+"""The HTTP client of one upstream: one aiohttp session with a connection pool.
 
-Redirects are not followed, cookies not kept, answers not unpacked (none is asked for packed), and a .netrc is not read.
-Lines and the number of headers are bounded. What goes wrong becomes a `Failure`, which names no address.
+It follows no redirects, keeps no cookies, requests and decodes no compression, and reads no .netrc. The length of
+lines and the number of headers are limited. Errors become a `Failure` that contains no address.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from codex_proxy.agents.openai_chat.upstream import Timeouts, Upstream
 from codex_proxy.core.faults import Failure, FaultKind
 
 MAX_HEADER_BYTES: Final = 16_384
-"""Of one header line."""
+"""The maximum size of one header line, in bytes."""
 MAX_LIST_BYTES: Final = 8 << 20
-"""Of a list of models: that of a provider with some hundred has a tenth of it."""
+"""The maximum size of a model list, in bytes; one with several hundred models has a tenth of it."""
 KEEPALIVE_SECONDS: Final = 30.0
-"""How long a connection without a request is kept: many servers end theirs after 60 or 75."""
+"""Seconds that an unused connection is kept: many servers close theirs after 60 or 75."""
 DRAIN_SECONDS: Final = 0.25
-"""How long the last bytes of an answer that is over may take, so that its connection can be used again."""
+"""Seconds that the last bytes of a finished answer may take, so that its connection can be reused."""
 LIST_SECONDS: Final = 15.0
-"""For a list of models."""
+"""The time limit for a model list, in seconds."""
 JSON: Final = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
 
 Deliver = Callable[[Sequence[Message], int], None]
-"""Takes what comes of an exchange, in order, and its size in bytes."""
+"""Receives the messages of an exchange, in order, and their size in bytes."""
 Send = Callable[[Callable[[], None]], Coroutine[Any, Any, aiohttp.ClientResponse]]
 
 _CUT: Final = Failure(
@@ -46,14 +46,14 @@ _PACKED: Final = Failure(
 
 
 class UpstreamClient:
-    """Makes exchanges with one upstream. `start` it in the event loop, `close` it there."""
+    """Sends requests to one upstream. `start` and `close` must be called in the event loop."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Makes the session; connects to nobody."""
+        """Creates the aiohttp session, without connecting."""
         upstream = self._upstream
         trace = aiohttp.TraceConfig()
         trace.on_connection_create_end.append(_connected)
@@ -74,16 +74,18 @@ class UpstreamClient:
         )
 
     async def close(self) -> None:
-        """Ends every connection."""
+        """Closes all connections."""
         if self._session is not None:
             await self._session.close()
 
     def post(self, body: bytes, headers: Mapping[str, str], deliver: Deliver) -> Exchange:
-        """Begins an exchange. `headers` come beside those that every request has."""
+        """Sends a POST request, and returns the exchange that reads the answer. `headers` are added to those of every
+        request."""
         return Exchange(self._sent(body, headers), self._upstream.timeouts, deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
-        """The answer to GET /models: status, headers, body. Raises `aiohttp.ClientError`, `OSError`, `TimeoutError`."""
+        """Sends GET /models. Returns the status, headers and body. Raises `aiohttp.ClientError`, `OSError` or
+        `TimeoutError`."""
         assert self._session is not None
         async with (
             asyncio.timeout(LIST_SECONDS),
@@ -137,7 +139,7 @@ class UpstreamClient:
 
 
 class Exchange:
-    """One request and its answer, read in a task of its own from the moment it is made."""
+    """One request and its answer, which is read in its own task as soon as the exchange is created."""
 
     def __init__(self, sent: Send, timeouts: Timeouts, deliver: Deliver) -> None:
         self._sent = sent
@@ -151,10 +153,10 @@ class Exchange:
         self._timer = asyncio.timeout(None)
         self._loop = asyncio.get_running_loop()
         self._deadline = math.inf
-        """When the read that is under way is given up, by the loop's clock."""
+        """The deadline of the current read, by the loop's clock."""
         self._check: asyncio.TimerHandle | None = None
-        """Looks at the deadline, and at that which has taken its place: a timer for each read would cost more than the
-        read."""
+        """The timer that checks the deadline, and then a later one that has replaced it: a timer per read would cost
+        more than the read."""
         self.task = self._loop.create_task(self._run())
 
     def finish(self) -> None:
@@ -275,7 +277,8 @@ async def _connected_again(session: aiohttp.ClientSession, context: SimpleNamesp
 
 
 def _certificates(upstream: Upstream) -> ssl.SSLContext:
-    """The system's certificates (or those of SSL_CERT_FILE), and those of the settings."""
+    """Returns a TLS context that trusts the system's certificates (or those of SSL_CERT_FILE) and those of the
+    settings."""
     context = ssl.create_default_context()
     if upstream.ca_file is not None:
         context.load_verify_locations(upstream.ca_file)

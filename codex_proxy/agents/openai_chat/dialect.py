@@ -48,9 +48,9 @@ UNEXPLAINED: Final = Failure(
     message="The model server ended its answer with an error that it does not explain.",
 )
 FAULTS: Final = {"no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
-"""Of bodies that are no answer, by the kind of `StreamEvent`."""
+"""The failure for each kind of `StreamEvent` that means that the body is not an answer."""
 _CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
-"""Finish reasons of answers that are not whole: no call of theirs is made. All others are a `stop`, or calls."""
+"""Finish reasons of answers that were cut off, whose calls are not made. All others mean an ordinary end, or calls."""
 
 
 class OpenAIChat:
@@ -79,28 +79,28 @@ class OpenAIChat:
         self._answer: Answer | None = None
         """The answer that is being read or waited for; None while tools are run, and after the end."""
         self._reader: AnswerReader | None = None
-        """Of its body; None before its head."""
+        """The reader of the answer's body; None before its head."""
         self._error: Head | None = None
         self._error_body: list[bytes] = []
         self._spent: Usage | None = None
         self._asked: set[str] = set()
-        """Ids of the calls of the step that is over which wait for outputs."""
+        """Ids of the calls of the last step that wait for outputs."""
         self._writes = b""
-        """The body of the next request, where what was read asks for one."""
+        """The body of the next request, if one is due."""
         self._ended = False
 
     @property
     def finished(self) -> bool:
-        """The turn has ended."""
+        """Whether the turn has ended."""
         return self._ended
 
     @property
     def can_resume(self) -> bool:
-        """Never: a server of Chat Completions keeps nothing of a turn."""
+        """Always False: a server of Chat Completions keeps no state of a turn."""
         return False
 
     def begin(self, turn: Turn) -> Step:
-        """Asks for the first answer."""
+        """Returns the step that sends the first request."""
         self._conversation = Conversation(turn.history)
         tools = turn.tools
         self._custom = frozenset(tool.name for tool in tools if tool.kind == "custom")
@@ -135,7 +135,7 @@ class OpenAIChat:
         return Step(out, self._writes, close_stdin=self._ended)
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
-        """An output of a call. The last one of a step asks for the next answer."""
+        """Adds the output of a call. The last output of a step sends the next request."""
         if ask_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
         self._asked.remove(ask_id)
@@ -158,7 +158,7 @@ class OpenAIChat:
         return RawItem("function_call_output", encoded(item))
 
     def _ask(self) -> bytes:
-        """Starts the next answer, and returns the body of its request."""
+        """Starts the next answer. Returns the body of its request."""
         taken = self._conversation.call_ids
         self._answer = Answer(self._new_id, streams_calls=self._streams_calls, taken_ids=taken)
         self._reader = self._error = None
@@ -204,7 +204,8 @@ class OpenAIChat:
                 out += self._failed(end.failure or BROKEN_OFF)
 
     def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> None:
-        """An answer with an error's status. A field that only this server wanted is left out from then on."""
+        """Handles an answer with an error status: fails the turn or, if the error names an optional field, repeats
+        the request without it. That field is left out from then on."""
         field = refused_field(self._turn, head.status, body)
         if field is not None and field not in self._refused:
             self._refused.add(field)
@@ -283,7 +284,7 @@ class OpenAIChat:
 
 
 def _wire_output(parts: Sequence[Part]) -> Any:
-    """An output as a Responses item has it."""
+    """Returns the output of a call in the form of a Responses item."""
     if len(parts) <= 1 and all(isinstance(part, TextPart) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return [

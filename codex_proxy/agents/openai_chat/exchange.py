@@ -1,6 +1,6 @@
-"""What a transport tells a dialect of one HTTP exchange: a `Head`, then bytes of the body, then an `End`.
+"""The messages of one HTTP exchange from a transport to a dialect: a `Head`, then bytes of the body, then an `End`.
 
-Values only. The transport is given the body of a request as bytes; it knows nothing of models.
+The transport sends the body of a request as bytes; it knows nothing about models.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Head(msgspec.Struct, frozen=True):
 
     status: int
     headers: Mapping[str, str] = {}
-    """By lower-case name."""
+    """The headers, by lower-case name."""
 
 
 class End(msgspec.Struct, frozen=True):
     """The end of the exchange, always the last message; the only one if the upstream sent no answer."""
 
     failure: Failure | None = None
-    """Why the answer did not reach its end (no connection, cut off, too slow); None where HTTP says that it did."""
+    """Why the answer is incomplete (no connection, cut off, too slow); None if HTTP reports it as complete."""
 
 
 Message: TypeAlias = Head | bytes | End

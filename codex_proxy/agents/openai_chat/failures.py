@@ -23,7 +23,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 K = FaultKind
 
 MAX_ERROR_BYTES: Final = 1 << 20
-"""Of an error's body that is read: what explains an error is shorter."""
+"""How much of an error's body is read, in bytes."""
 _MAX_WAIT: Final = 7 * 86400.0  # seconds; more is no time to wait but a broken clock
 
 BROKEN_OFF: Final = Failure(
@@ -64,7 +64,8 @@ _REDIRECTED: Final = (
 
 
 class ErrorReader:
-    """Makes failures of what one upstream says. `secrets`: texts that no message may hold, such as the key."""
+    """Converts the errors of one upstream to failures. `secrets`: texts that no message may contain, such as the
+    key."""
 
     def __init__(self, secrets: Sequence[str] = (), *, clients_key: bool = False) -> None:
         """`clients_key`: the upstream is sent the client's own key."""
@@ -72,7 +73,8 @@ class ErrorReader:
         self._clients_key = clients_key
 
     def of_response(self, status: int, headers: Mapping[str, str], body: bytes, now: float) -> Failure:
-        """The failure of an answer with an error's status. `now`: seconds since 1970, for a date in its headers."""
+        """Returns the failure for an answer with an error status. `now`: seconds since 1970, for a date in its
+        headers."""
         if 300 <= status < 400:
             return Failure(kind=K.UPSTREAM_ERROR, message=_REDIRECTED.format(status))
         failure = self._of(_value_of(body), status)
@@ -80,7 +82,7 @@ class ErrorReader:
         return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
 
     def of_event(self, value: Any) -> Failure:
-        """The failure of an error in an answer that has begun: the event's JSON, as it was decoded."""
+        """Returns the failure for an error inside an answer that has begun. `value`: the event's decoded JSON."""
         error = value.get("error", value) if isinstance(value, dict) else value
         code = error.get("code") if isinstance(error, dict) else None
         known = isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600
@@ -112,7 +114,7 @@ class ErrorReader:
 
 
 def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
-    """The fault, where that of an agent's error text would be another one than that of an upstream's."""
+    """Returns the kind of fault for an upstream, where an agent's error with the same text would be of another kind."""
     refused = status is None or status in (
         400,
         404,
@@ -137,7 +139,7 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
 
 
 def _as_text(words: str, code: object, kind: object) -> str:
-    """The error as the JSON that `failure_from_text` reads."""
+    """Returns the error as the JSON text that `failure_from_text` reads."""
     vague = kind == "server_error" or not isinstance(kind, str)  # the words beside it say more
     error = {
         "message": words,
@@ -148,7 +150,7 @@ def _as_text(words: str, code: object, kind: object) -> str:
 
 
 def _value_of(body: bytes) -> Any:
-    """The body's JSON, or its text where it is none."""
+    """Returns the body's decoded JSON, or its text if it is not JSON."""
     text = body[:MAX_ERROR_BYTES].decode("utf-8", "replace")
     try:
         return json.loads(text)
@@ -164,7 +166,7 @@ def _error_in(value: Any) -> Mapping[str, Any]:
 
 
 def words_in(value: Any) -> str:
-    """What an error says for a person, in whichever shape; empty for a page of HTML."""
+    """Returns the error's message for a person, from any of the known shapes; empty for an HTML page."""
     if isinstance(value, str):
         return "" if value.lstrip().startswith("<") else value.strip()
     if not isinstance(value, dict):
@@ -191,7 +193,8 @@ def _field_fault(each: Any) -> str:
 
 
 def _wait_of(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds that the upstream asks to wait: a number, or the date until which."""
+    """Returns the seconds that the upstream asks to wait, from a number or a date in its headers; None if it does
+    not."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         given = headers.get(name, "").strip()
         if not given:

@@ -35,7 +35,7 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 class Forwarding:
-    """A `Dialect` of one exchange, or two where the upstream does not know how usage is asked for."""
+    """A `Dialect` of one exchange, or of two if the upstream refuses the option that requests usage."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class Forwarding:
 
     @property
     def finished(self) -> bool:
-        """The turn has ended."""
+        """Whether the turn has ended."""
         return self._ended
 
     @property
     def can_resume(self) -> bool:
-        """Never: a server of Chat Completions keeps nothing of a turn."""
+        """Always False: a server of Chat Completions keeps no state of a turn."""
         return False
 
     def begin(self, turn: Turn) -> Step:
@@ -131,7 +131,7 @@ class Forwarding:
             self._complete(out)
 
     def _end(self, end: End, out: list[Event]) -> bytes:
-        """The exchange is over. Returns the body of another request, where one is to be made."""
+        """Handles the end of the exchange. Returns the body of another request, if one is needed."""
         if self._error is not None:
             return self._refused_by_upstream(self._error, b"".join(self._error_body), out)
         self._pass(self._passage.close(), out)
@@ -175,8 +175,8 @@ class Forwarding:
 
 
 def forwarded_body(request: ForwardedRequest, model: str, refused: Collection[str] = ()) -> bytes:
-    """The request as it came, but for the model's name; in a stream usage is asked for, unless it is in `refused`.
-    `developer` becomes `system`, which every server knows."""
+    """Returns the client's request with the model's name replaced; a stream also requests usage, unless that is in
+    `refused`. The role `developer` becomes `system`, which every server knows."""
     fields: dict[str, Any] = {**request.fields, "model": model}
     if request.stream and _USAGE not in refused:
         given = request.fields.get(_USAGE)

@@ -1,7 +1,7 @@
-"""A turn's history becomes the messages of a chat request.
+"""Converts a turn's history to the messages of a chat request.
 
-In: the history, oldest first, with Responses items among it (`RawHistoryItem`). Out: messages in which every call has
-its output right behind it, as Chat Completions wants it; reasoning is left out, since most servers refuse it.
+In: the history, oldest first, including Responses items (`RawHistoryItem`). Out: messages in which every call is
+directly followed by its output, as Chat Completions requires; reasoning is left out, since most servers refuse it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from codex_proxy.core.items import (
 )
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""For a call whose output nobody brought: servers refuse a conversation without it."""
+"""The output of a call without one: servers refuse a conversation in which it is missing."""
 IMAGE_BELOW: Final = "[image: see the next message]"
-"""Stands in a tool's output, which is text in Chat Completions, for an image; a user's message behind it has that."""
+"""Replaces an image in a tool's output, which must be text in Chat Completions; a user message after it contains the
+image."""
 _ROLES: Final = {"developer": "system", "user": "user", "assistant": "assistant"}
-"""Every server knows `system`; `developer` is OpenAI's own."""
+"""The wire role of each role. Every server accepts `system`; only OpenAI's accept `developer`."""
 
 
 class _Calls:
-    """An assistant's message with calls, and what answers them."""
+    """An assistant's message with calls, and the outputs of those calls."""
 
     def __init__(self, message: dict[str, Any]) -> None:
         self.message = message
@@ -41,18 +42,18 @@ class _Calls:
 
 
 class Conversation:
-    """The messages so far. `add` takes items in order; `messages` gives all of them for a request."""
+    """The messages so far. `add` appends history items in order; `messages` returns all messages for a request."""
 
     def __init__(self, history: Iterable[HistoryItem] = ()) -> None:
         self._entries: list[dict[str, Any] | _Calls] = []
         self._unanswered: dict[str, _Calls] = {}
         self.call_ids: set[str] = set()
-        """Of all calls so far."""
+        """The ids of all calls so far."""
         for item in history:
             self.add(item)
 
     def add(self, item: HistoryItem) -> None:
-        """Puts one more item behind the others, or an output to its call."""
+        """Appends an item; an output is put with its call."""
         if isinstance(item, RawHistoryItem):
             for each in items_of(item.json):
                 self.add(each)
@@ -65,7 +66,7 @@ class Conversation:
             self._add_output(item)
 
     def messages(self) -> list[dict[str, Any]]:
-        """All of it."""
+        """Returns all messages of the conversation."""
         out: list[dict[str, Any]] = []
         for entry in self._entries:
             if isinstance(entry, _Calls):
@@ -75,7 +76,7 @@ class Conversation:
         return out
 
     def _add_call(self, call: HistoryCall) -> None:
-        """Calls in a row, and the text before them, are one message."""
+        """Adds a call. Consecutive calls, and the text before them, form one message."""
         last = self._entries[-1] if self._entries else None
         if not isinstance(last, _Calls) or any(output is not None for output in last.outputs.values()):
             if isinstance(last, dict) and last["role"] == "assistant":
@@ -102,7 +103,7 @@ class Conversation:
 
 
 def _outputs(outputs: Mapping[str, HistoryOutput | None]) -> list[dict[str, Any]]:
-    """A message of the tool for each call, then the images that they have brought."""
+    """Returns a tool message for each call, then the images of the outputs."""
     out: list[dict[str, Any]] = []
     images: list[ImagePart] = []
     for call_id, output in outputs.items():
@@ -126,7 +127,7 @@ def _message(item: HistoryMessage) -> dict[str, Any]:
 
 
 def _content(parts: Sequence[Part]) -> Any:
-    """A string where one text is all there is, since not every server takes parts."""
+    """Returns the `content` for these parts: a string if there is only text, since not every server accepts parts."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part) for part in parts]

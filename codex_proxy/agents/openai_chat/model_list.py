@@ -16,7 +16,8 @@ _MAX_NAME_CHARS: Final = 200
 
 
 def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
-    """The models, the first of them the default; None where the body is no list of models."""
+    """Returns the models of a model list's JSON body, the first of them the default; None if the body is no such
+    list."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -55,8 +56,9 @@ def _window_of(model: dict[str, Any]) -> int | None:
 
 
 def models_of(wanted: Sequence[str], listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-    """The models that are served: those that the operator has named, listed or not, and those listed that fit a pattern
-    of theirs with a `*`. All that are listed, where nothing is wanted. The first is the default."""
+    """Returns the models to serve, the first of them the default: those that the operator has named (`wanted`),
+    listed or not, and those listed that match a pattern of theirs with a `*`. All that are listed, if `wanted` is
+    empty."""
     if not wanted:
         return tuple(listed)
     known = {model.id: model for model in listed}

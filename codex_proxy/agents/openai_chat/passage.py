@@ -32,7 +32,7 @@ _LINE_END: Final = re.compile(rb"\r?\n")
 
 
 class Passage:
-    """One body. `feed` it what comes, `close` it at its end; what they return goes to the client."""
+    """Passes one body on. Call `feed` with each chunk and `close` at the end; both return the bytes for the client."""
 
     def __init__(
         self,
@@ -45,33 +45,33 @@ class Passage:
         """`stream`: the client wants events, else one JSON object. `tells_usage`: it wants usage in its stream.
         `model_shown`: the name to put in the place of the upstream's; None: the upstream's stays."""
         self.done = False
-        """`[DONE]` has come, or the whole of a JSON object."""
+        """Whether `[DONE]` was read, or the whole of a JSON object."""
         self.fault: StreamEvent | None = None
         """Why nothing more is passed on: an error of the upstream's, or a body that is no answer."""
         self.usage: Usage | None = None
-        """The last that was told."""
+        """The last usage that was reported."""
         self.finishes: dict[int, str] = {}
         """The first finish reason of each choice."""
         self.deltas = 0
-        """Events that say something."""
+        """The number of events with content."""
         self._held: list[bytes] | None = [] if stream else None
-        """What came before the first word of the answer. Until then a failure can be a plain status, for which nothing
-        may have been sent. None once there is a word."""
+        """Events before the first content of the answer. Until then nothing is sent, so that a failure can still have
+        an HTTP status. None once there is content."""
         self._stream = stream
         self._tells_usage = tells_usage
         self._model_shown = model_shown
         self._max_event = max_event
         self._is_json: bool | None = None
-        """What the body is, by its first character; None before that."""
+        """Whether the body is JSON, by its first character; None before that."""
         self._parts: list[bytes] = []
-        """Of the event that is not complete yet, or of the JSON object."""
+        """Pieces of the incomplete event, or of the JSON object."""
         self._size = 0
         self._head = self._tail = b""
         """How the last delta's event began and ended, around what it said."""
         self._chunks: list[dict[str, Any]] = []
-        """Of a stream although one JSON object was asked for."""
+        """The chunks of a stream that the client gets as one JSON object."""
         self._kept = 0
-        """Their size, in bytes."""
+        """The size of those chunks, in bytes."""
 
     @property
     def over(self) -> bool:
@@ -109,7 +109,7 @@ class Passage:
         return passed
 
     def finish(self) -> bytes:
-        """The end of an answer whose body has ended without `[DONE]`, but with a finish reason."""
+        """Returns the last bytes of an answer whose body has ended without `[DONE]`, but with a finish reason."""
         self.done = True
         return b"".join(self._passed(DONE, begins=True)) if self._stream else self._folded()
 
@@ -125,7 +125,7 @@ class Passage:
         return True
 
     def _like_the_last(self, block: bytes) -> int:
-        """How many events a block has, if each begins and ends as the last delta did; else 0."""
+        """Returns the number of events in a block, if each begins and ends as the last delta did; else 0."""
         if not self._head or not (block.startswith(self._head) and block.endswith(self._tail)):
             return 0
         count = block.count(b"\n") // 2
@@ -177,7 +177,8 @@ class Passage:
             start = blank.end()
 
     def _event(self, lines: bytes, blank: bytes) -> Iterator[bytes]:
-        """One event: its lines, and the blank line that ends it (empty where the body ended without one)."""
+        """Yields the bytes to pass on for one event, given its lines and the blank line that ends it (empty if the
+        body ended without one)."""
         fields = [line for line in _LINE_END.split(lines) if line]
         data = [line[5:].strip() for line in fields if line.startswith(b"data:")]
         if not any(data):
@@ -213,7 +214,7 @@ class Passage:
             )
 
     def _passed(self, data: bytes, *, begins: bool) -> Iterator[bytes]:
-        """Passes data on, behind what was held. `begins`: the answer has begun with it, if it had not before."""
+        """Yields held data, then this data. `begins`: it contains content, with which the answer begins."""
         if self._held is None:
             yield data
             return
@@ -288,7 +289,7 @@ class Passage:
 
 
 def _says_something(chunk: dict[str, Any]) -> bool:
-    """Whether a chunk has more than the role, with which a stream begins."""
+    """Returns whether a chunk has more than the role with which a stream begins."""
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict):
@@ -300,8 +301,8 @@ def _says_something(chunk: dict[str, Any]) -> bool:
 
 
 def _end_of_events(before: bytes, chunk: bytes) -> int:
-    """Where the last event ends that is complete with this chunk; 0 where none is. `before`: the two bytes in front of
-    it, since a blank line may be cut, too."""
+    """Returns where the last event that this chunk completes ends; 0 if it completes none. `before`: the two bytes
+    before the chunk, since a blank line may be cut too."""
     end = chunk.rfind(b"\n\n")
     if end >= 0:
         return end + 2
@@ -313,7 +314,7 @@ def _end_of_events(before: bytes, chunk: bytes) -> int:
 
 
 def _with_model(body: bytes, name: str) -> bytes:
-    """The object with another name of the model; everything else stays as it was written."""
+    """Returns the JSON object with another model name and everything else unchanged."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.MsgspecError:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from codex_proxy.config import Settings
 
 CLIENTS_KEY: Final = "client"
-"""The value of PROXY_UPSTREAM_KEY that says: each client's own key goes on to the upstream."""
+"""The value of PROXY_UPSTREAM_KEY that forwards each client's own key to the upstream."""
 ADAPTERS_URL: Final = "OPENAI_BASE_URL_INTERNAL"
-"""open-responses-server's name for the address, beside which its name for the key counts."""
+"""The variable with the upstream's address for open-responses-server. If it is used, that program's variable for the
+key is read too."""
 ADAPTERS_KEY: Final = "OPENAI_API_KEY"
 UPSTREAM_SETTINGS: Final = frozenset(
     {
@@ -41,7 +42,8 @@ async def _check(context: AgentContext) -> list[Check]:
 
 
 async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
-    """Whether the upstream answers, and what it has. It is asked for its models: that costs nothing."""
+    """Checks whether the upstream answers, and which models it has. It is only asked for its models, which costs
+    nothing."""
     from codex_proxy.agents.openai_chat.agent import look_once
     from codex_proxy.commands.checkup import Check, Fact
 
@@ -75,7 +77,7 @@ async def check_upstream(context: AgentContext, wire: Wire) -> list[Check]:
 
 
 def upstream_of(context: AgentContext, wire: Wire = CHAT) -> Upstream:
-    """The upstream that the settings name. Raises `NoAgentError` with a sentence that says what to change."""
+    """Returns the upstream that the settings name. Raises `NoAgentError` with a sentence that says what to change."""
     settings, environ = context.settings, context.environ
     if not settings.upstream_url:
         raise NoAgentError(
@@ -114,7 +116,8 @@ def upstream_of(context: AgentContext, wire: Wire = CHAT) -> Upstream:
 
 
 def _checked_url(given: str, wire: Wire) -> str:
-    """The address as requests are made of it: where it has no path, `/v1` is meant."""
+    """Returns the base address for requests; `/v1` is added to one without a path. Raises `NoAgentError` if it is
+    invalid."""
     wrong = "--upstream-url (PROXY_UPSTREAM_URL) has to be an address like http://127.0.0.1:11434/v1"
     try:
         parts = urlsplit(given.strip())
@@ -164,8 +167,8 @@ def _read_key(file: Path) -> str:
 
 
 def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
-    """The HTTP proxy that the environment names for an address: `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`,
-    in small letters or in capitals."""
+    """Returns the HTTP proxy that the environment names for an address, by `http_proxy`, `https_proxy`, `all_proxy`
+    and `no_proxy`, in lower or upper case; None if it names none."""
     given = {name.lower(): value for name, value in environ.items() if name.isupper()}
     given |= {name: value for name, value in environ.items() if name.islower()}
     proxies = {

@@ -1,7 +1,7 @@
-"""Reads the body of an answer: server-sent events, or one JSON object where the server does not stream.
+"""Reads the body of an answer: server-sent events, or one JSON object if the server does not stream.
 
-In: bytes, cut anywhere. Out: what each event says. A line ends with a newline, with or without a carriage return; what
-is no `data:` line (comments, ids, names of events) is left out, but for `event: error`, which says what its data is.
+In: bytes, cut anywhere. Out: the decoded events. A line ends with a newline, with or without a carriage return. Lines
+other than `data:` (comments, ids, event names) are ignored, except `event: error`, which marks its data as an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import msgspec
 from codex_proxy.agents.lines import LineFramer, LineTooLong
 
 MAX_LINE_BYTES: Final = 32 << 20
-"""Of one event, or of a whole answer in JSON: the longest are audio and images in base64, of some MiB."""
+"""The maximum size of one event, or of a whole JSON answer, in bytes: the longest are base64 audio and images of
+several MiB."""
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
@@ -31,7 +32,7 @@ _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 
 
 class AnswerReader:
-    """One body. `feed` it what comes, then `close` it."""
+    """Reads one body. Call `feed` with each chunk, then `close`."""
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
         self._max_line = max_line
@@ -40,10 +41,10 @@ class AnswerReader:
         self._body: list[bytes] = []
         self._size = 0
         self._event = b""
-        """The name of the event whose data comes next."""
+        """The event name for the data that follows."""
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that are complete with this chunk."""
+        """Returns the events that this chunk completes."""
         if self._form == "unknown":
             found = self._recognised(chunk)
             if found:
@@ -60,7 +61,7 @@ class AnswerReader:
         return []
 
     def close(self) -> list[StreamEvent]:
-        """The body is over: what it ended with, and all of it where it is one JSON object."""
+        """Ends the body. Returns the remaining events: the last one, or all of a body that is one JSON object."""
         if self._form == "events":
             rest = self._framer.close()
             event = None if rest is None else self._line(rest)
@@ -71,7 +72,8 @@ class AnswerReader:
         return []
 
     def _recognised(self, chunk: bytes) -> list[StreamEvent]:
-        """Finds out what the body is, by its first character: the content type is often another one."""
+        """Detects the body's format by its first character, since content types are often wrong. Returns the events
+        that the chunk completes."""
         first = chunk.lstrip(_SPACE)[:1]
         if not first:
             return []
@@ -106,7 +108,7 @@ class AnswerReader:
 
 
 def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
-    """The event that has this data; `no_json` where it is none."""
+    """Returns the event with this JSON data; one of kind `no_json` if it cannot be decoded."""
     try:
         value = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -121,7 +123,7 @@ def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
 
 
 def is_error(chunk: dict[str, Any]) -> bool:
-    """Whether a chunk, or a whole answer, is an error in one of the shapes that servers have."""
+    """Returns whether a chunk or a whole answer is an error, in any of the shapes that servers use."""
     if chunk.get("error"):
         return True
     if chunk.get("object") == "error":

@@ -1,7 +1,7 @@
-"""Tells reasoning from answer where a model writes both into one text: `<think>...</think>` at its beginning.
+"""Separates reasoning from the answer in a model's text that begins with `<think>...</think>`.
 
-In: pieces of the text, cut anywhere. Out: what of it is reasoning and what is answer. A text that does not begin with
-the tag is an answer, whatever comes later in it.
+In: pieces of the text, cut anywhere. Out: the reasoning and the answer in each piece. A text that does not begin with
+the tag is all answer, even if the tag appears later.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class ThinkTags:
         self.plain = False
         self._inside = False
         self._after = False
-        """Behind the closing tag, where the answer has not begun."""
+        """Whether the closing tag was read and the answer has not begun."""
         self._held = ""
-        """What may be part of a tag, or is space that belongs to the answer only if no tag follows."""
+        """Text that may be part of a tag, or white space that belongs to the answer only if no tag follows."""
 
     def feed(self, piece: str) -> Split:
         """Splits the next piece of the text. What may be the first part of a tag is held until the next piece."""

@@ -1,4 +1,5 @@
-"""The transport of a session with an upstream: every write is the body of a request, and its answer comes back."""
+"""The transport of a session with an upstream: every write is the body of a request, whose answer is delivered to the
+reader."""
 
 from __future__ import annotations
 
@@ -11,23 +12,23 @@ from codex_proxy.agents.session import TransportReader
 
 
 class HttpTransport:
-    """A `Transport` whose dialect reads `Head`, bytes and `End`. There is no child: connections are its processes."""
+    """A `Transport` whose dialect reads `Head`, bytes and `End`. It has HTTP connections instead of a child process."""
 
     exclusive = True
 
     def __init__(self, client: UpstreamClient, headers: Mapping[str, str]) -> None:
-        """`headers` go with every request of the session."""
+        """`headers` are sent with every request of the session."""
         self._client = client
         self._headers = headers
         self._reader: TransportReader | None = None
         self._exchanges: list[Exchange] = []
-        """The last one is under way; those before it are over."""
+        """The exchanges of the session: the last one is current, those before it are over."""
 
     def attach(self, reader: TransportReader) -> None:
         self._reader = reader
 
     def send(self, writes: bytes) -> None:
-        """Sends a request. The answer to the one before it is over by then."""
+        """Sends a request. The answer to the previous one must be over."""
         self.close_stdin()
         self._exchanges.append(self._client.post(writes, self._headers, self._deliver))
 
@@ -45,11 +46,11 @@ class HttpTransport:
             self._exchanges[-1].resume()
 
     def set_idle(self, idle: bool) -> None:
-        """Nothing to count: a session is not kept."""
+        """Does nothing: sessions of an upstream are not kept."""
 
     async def release(self, *, finished: bool) -> None:
-        """Closes the connection, by which the upstream learns that nobody waits; one whose answer is over stays for the
-        next request."""
+        """Closes the connection, which tells the upstream that the client has left. A connection whose answer is over
+        is kept for the next request."""
         self._reader = None
         await asyncio.gather(*(exchange.close() for exchange in self._exchanges))
 

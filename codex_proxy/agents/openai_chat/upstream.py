@@ -1,4 +1,4 @@
-"""What is known of an upstream before it is asked anything: where it is, how it is reached, what it can do. Values."""
+"""The configuration of an upstream: its address, its keys and headers, time limits, and what it supports."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """An API that upstreams speak."""
 
     agent: str
-    """The agent that speaks it."""
+    """The name of the agent that uses this API."""
     api: str
     path: str
-    """Of its one endpoint, behind the upstream's address."""
+    """The path of its one endpoint, after the upstream's address."""
     capabilities: frozenset[Capability]
 
 
@@ -49,14 +49,14 @@ RESPONSES: Final = Wire(
         }
     ),
 )
-"""That of `openai-responses`, which reaches its upstreams in the same way."""
+"""The API of the agent `openai-responses`, which reaches its upstreams in the same way."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """Seconds that each phase of an exchange may take. The whole of it is bounded by the turn's own time limit."""
+    """The time limits of an exchange, in seconds per phase. The turn's own time limit bounds the whole."""
 
     connect: float
-    """Until there is a connection, its name resolved and its certificate checked."""
+    """For name resolution, connection and TLS handshake."""
     first_byte: float
     """From the request to the first byte of the answer's body."""
     silence: float
@@ -64,33 +64,33 @@ class Timeouts(msgspec.Struct, frozen=True):
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """One upstream."""
+    """The address, credentials and options of one upstream."""
 
     url: str
-    """Without a slash at its end; the path of the wire and `/models` stand behind it."""
+    """The base address without a trailing slash; the path of the wire and `/models` are appended."""
     wire: Wire = CHAT
     key: str = ""
     clients_key: bool = False
-    """Each client's own key goes on to it."""
+    """Whether each client's own key is sent to it."""
     proxy: str | None = None
     ca_file: Path | None = None
-    """Certificates that are trusted beside the system's."""
+    """A file with certificates that are trusted in addition to the system's."""
     timeouts: Timeouts
     name: str = ""
-    """What the operator calls it, where there are several."""
+    """The operator's name for it, if there are several."""
     headers: Mapping[str, str] = {}
-    """Sent with every request, beside the key."""
+    """Headers that are sent with every request, in addition to the key."""
     models: tuple[str, ...] = ()
-    """Its models by name, and patterns with `*` for those that it lists. Empty: those that it lists."""
+    """Names of its models, and patterns with `*` for those that it lists. Empty: all that it lists."""
     capabilities: frozenset[Capability] = CAPABILITIES
     refuses: frozenset[str] = frozenset()
-    """Optional fields that it is known to answer with an error."""
+    """Optional fields that it is known to refuse with an error."""
     health_interval: float | None = None
-    """Seconds between two looks at its list of models."""
+    """Seconds between two requests for its list of models; None: the default."""
 
     @property
     def host(self) -> str:
-        """Host and port, as the address has them."""
+        """The host and port of the address."""
         return urlsplit(self.url).netloc
 
     @property
@@ -101,7 +101,8 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """What log lines name it by; nothing of a single one, whose address no line has."""
+        """Returns the fields that identify it in log lines; none for a single upstream, whose address is never
+        logged."""
         return {"upstream": self.name} if self.name else {}
 
     def __repr__(self) -> str:

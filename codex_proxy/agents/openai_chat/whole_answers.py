@@ -23,7 +23,8 @@ def chunks_of(answer: dict[str, Any], *, tells_usage: bool) -> Iterator[dict[str
 
 
 def whole_of(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The answer that chunks add up to: the texts of each choice joined, its calls put together by their index."""
+    """Combines the chunks of a stream to a whole answer: joins the texts of each choice, and its calls by their
+    index."""
     answer: dict[str, Any] = {}
     choices: dict[Any, dict[str, Any]] = {}
     for chunk in chunks:
@@ -49,7 +50,7 @@ def _add_choice(into: dict[str, Any], choice: dict[str, Any]) -> None:
 
 
 def _add(into: dict[str, Any], delta: dict[str, Any]) -> None:
-    """Adds the fields of a delta: texts are joined, calls by their index, other lists one behind the other."""
+    """Adds the fields of a delta to `into`: joins texts, merges calls by their index, and concatenates other lists."""
     for name, value in delta.items():
         known = into.get(name)
         if name == "tool_calls" and isinstance(value, list):
@@ -75,7 +76,7 @@ def _with_calls(calls: list[dict[str, Any]], deltas: Iterable[dict[str, Any]]) -
 
 
 def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
-    """A choice of a whole answer as that of a chunk, in which each call has an index."""
+    """Converts a choice of a whole answer to a choice of a chunk, in which each call has an index."""
     message = choice.get("message")
     delta = dict(message) if isinstance(message, dict) else {}
     if isinstance(delta.get("tool_calls"), list):

@@ -1,4 +1,4 @@
-"""The agent whose turns a server of the Responses API answers. It reaches that as `openai-chat` reaches its own."""
+"""The agent that passes its turns to a server of the Responses API, over the same connections as `openai-chat`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codex_proxy.core.turn import Turn
 
 
 class OpenAIResponsesAgent(OpenAIChatAgent):
-    """The same connections, list of models and faults; another dialect."""
+    """An `OpenAIChatAgent` with the dialect of the Responses API."""
 
     name = RESPONSES.agent
 

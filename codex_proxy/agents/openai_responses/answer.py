@@ -38,7 +38,7 @@ class Call(msgspec.Struct, frozen=True):
     call_id: str
     name: str
     text: str
-    """Its arguments, or its input."""
+    """The arguments of a function call, or the input of a custom one."""
     kind: Literal["function", "custom"]
 
 
@@ -49,13 +49,13 @@ class Answer:
         self.usage: Usage | None = None
         self.calls: list[Call] = []
         self.items: list[dict[str, Any]] = []
-        """What the model put out, whole, in order."""
+        """The complete output items of the model, in order."""
         self.status = ""
-        """How it ended: `completed`, `incomplete`, `failed` or `cancelled`; empty while it has not."""
+        """The final status: `completed`, `incomplete`, `failed` or `cancelled`; empty before the end."""
         self.reason = ""
-        """Why it is incomplete."""
+        """The reason of an incomplete answer."""
         self.error: Any = None
-        """Of a failed one."""
+        """The error of a failed answer."""
         self._new_id = new_id
         self._places: dict[Any, str] = {}
         """Ids of items by their `output_index`."""
@@ -64,7 +64,8 @@ class Answer:
         """Messages whose refusal came in deltas."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Event]:
-        """What an event says. A response that is no event of a stream is taken as its last one."""
+        """Reads an event, and returns the events that it adds. A whole response that is not a stream event is read as
+        the final one."""
         out: list[Event] = []
         kind = event.get("type")
         if event.get("object") == "response":
@@ -95,7 +96,7 @@ class Answer:
             out.append(ReasoningDelta(id, text, _index(event, "content_index"), "raw"))
 
     def _id_of(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
-        """The id of the item that an event is about."""
+        """Returns the id of the item that an event is about."""
         place = event.get("output_index")
         id = event.get("item_id") or item.get("id") or self._places.get(place)
         if not isinstance(id, str) or not id:
@@ -110,7 +111,7 @@ class Answer:
             out.append(ItemStarted(opened))
 
     def _item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
-        """An item is complete: what its deltas have not told, and the item as the model has to see it again."""
+        """Handles a complete item: adds what its deltas have left out, and its raw item for later requests."""
         if id in self._done:
             return
         self._done.add(id)
@@ -163,8 +164,8 @@ class Answer:
 
 
 def _opened(item: Mapping[str, Any], id: str) -> Item | None:
-    """The item that begins with this one; None for calls, which are told when they are complete, and for others that
-    nobody is shown."""
+    """Returns the item that begins with this one; None for calls, which are reported when complete, and for types
+    that are not shown."""
     kind = item.get("type")
     if kind == "message":
         phase = item.get("phase")
@@ -190,7 +191,7 @@ def _reasoning(item: Mapping[str, Any], id: str) -> list[Event]:
 
 
 def usage_in(usage: Any) -> Usage | None:
-    """The tokens that a response tells; None where it tells none."""
+    """Returns the tokens in a response's `usage`; None if there are none."""
     if not isinstance(usage, dict) or _count(usage, "input_tokens") is None:
         return None
     return Usage(

@@ -27,7 +27,8 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import NamedTools, Turn
 
 CUSTOM: Final = "custom"
-"""Names custom tools among the refused fields: they travel as functions with one string then."""
+"""The entry for custom tools in the set of refused fields: if it is there, they are sent as functions with one
+string."""
 OPTIONAL: Final = ("include", "store", "parallel_tool_calls", CUSTOM)
 """Fields that are left out, or said otherwise, for an upstream whose error names them, beside those of sampling."""
 INPUT_SCHEMA: Final[Mapping[str, Any]] = {
@@ -40,13 +41,14 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """A schema's name, which the client gave it, is its title here."""
+    """Reads the `title` of a schema, which holds the name that the client gave it."""
 
     title: str = "answer"
 
 
 def request_body(turn: Turn, model: str, items: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """The body for a turn whose conversation is `items`."""
+    """Returns the body for a turn whose conversation is `items`. `refused`: the optional fields that the upstream
+    does not take."""
     fields: dict[str, Any] = {
         "model": model,
         "input": items,
@@ -112,7 +114,8 @@ def _tool(tool: Tool, *, as_function: bool) -> dict[str, Any]:
 
 
 def refused_field(turn: Turn, refused: Collection[str], status: int, error: bytes) -> str | None:
-    """Which optional field that a request had an error's body names; None where it is about another thing."""
+    """Returns the optional field that the request had and that the body `error` names; None if the error is about
+    something else."""
     if status not in _REFUSING:
         return None
     named = _param_of(error)
@@ -130,7 +133,7 @@ def refused_field(turn: Turn, refused: Collection[str], status: int, error: byte
 
 
 def _param_of(error: bytes) -> str:
-    """The parameter that an error names in OpenAI's shape; empty where it names none."""
+    """Returns the parameter that an error in OpenAI's shape names; empty if it names none."""
     try:
         value = json.loads(error)
     except (ValueError, RecursionError):
@@ -144,7 +147,7 @@ def _param_of(error: bytes) -> str:
 
 
 def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -> list[Any]:
-    """The history as items; a message without parts is none."""
+    """Returns the history as input items. A message without parts is left out."""
     items: list[Any] = []
     for item in history:
         if isinstance(item, RawHistoryItem):
@@ -160,7 +163,7 @@ def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -
 
 
 def output_item(output: HistoryOutput, *, as_function: bool = False) -> dict[str, Any]:
-    """The output of a call."""
+    """Returns the input item for the output of a call. `as_function`: a custom tool's output becomes a function's."""
     custom = output.kind == "custom" and not as_function
     kind = "custom_tool_call_output" if custom else "function_call_output"
     return {"type": kind, "call_id": output.call_id, "output": _output(output.parts)}

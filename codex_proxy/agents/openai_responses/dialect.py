@@ -85,22 +85,22 @@ class OpenAIResponses:
         self._error_body: list[bytes] = []
         self._spent: Usage | None = None
         self._asked: dict[str, Call] = {}
-        """Calls that wait for outputs."""
+        """Calls that wait for outputs, by id."""
         self._writes = b""
         self._ended = False
 
     @property
     def finished(self) -> bool:
-        """The turn has ended."""
+        """Whether the turn has ended."""
         return self._ended
 
     @property
     def can_resume(self) -> bool:
-        """Never: the server is asked to keep nothing of a turn."""
+        """Always False: the server is asked to store nothing."""
         return False
 
     def begin(self, turn: Turn) -> Step:
-        """Asks for the first answer."""
+        """Returns the step that sends the first request."""
         self._turn = turn
         self._custom = frozenset(tool.name for tool in turn.tools if tool.kind == "custom")
         return Step([TurnStarted(model=self._model)], self._ask())
@@ -110,7 +110,7 @@ class OpenAIResponses:
         return NOTHING
 
     def receive(self, messages: Sequence[Message]) -> Step:
-        """What came of the exchange that is under way. What comes behind the end of an answer is left out."""
+        """Reads messages of the current exchange. Those after the end of an answer are ignored."""
         out: list[Event] = []
         self._writes = b""
         for message in messages:
@@ -131,24 +131,24 @@ class OpenAIResponses:
         return Step(out, self._writes, close_stdin=self._ended)
 
     def answer(self, ask_id: str, reply: Reply) -> Step:
-        """An output of a call. The last one of a step asks for the next answer."""
+        """Adds the output of a call. The last output of a step sends the next request."""
         if ask_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
         output = self._put_output(self._asked.pop(ask_id), reply)
         return Step([output], b"" if self._asked else self._ask())
 
     def interrupt(self) -> Step:
-        """Nothing to say: the connection is closed, and the server hears of it so."""
+        """Does nothing: closing the connection is how the upstream learns that the client has left."""
         return NOTHING
 
     def eof(self, ended: Ended) -> Step:
-        """Ends a turn that has not ended; an upstream is no process, so nothing is to be said of one."""
+        """Fails the turn if it has not ended. `ended` is not used: an upstream has no process."""
         return Step([] if self._ended else self._failed(BROKEN_OFF))
 
     # --- one exchange -----------------------------------------------------------------------------
 
     def _ask(self) -> bytes:
-        """The body of the next request."""
+        """Starts the next answer. Returns the body of its request."""
         self._answer = Answer(self._new_id)
         self._reader = self._error = None
         self._error_body = []
@@ -176,7 +176,7 @@ class OpenAIResponses:
                 out += self._failed(_FAULTS[event.kind])
 
     def _end(self, end: End, out: list[Event]) -> None:
-        """The exchange is over."""
+        """Handles the end of the exchange."""
         if self._error is not None:
             self._refused_by_upstream(self._error, b"".join(self._error_body), out)
             return
@@ -186,7 +186,8 @@ class OpenAIResponses:
             out += self._failed(end.failure or BROKEN_OFF)
 
     def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> None:
-        """An answer with an error's status. A field that can be done without is left out from then on."""
+        """Handles an answer with an error status: fails the turn or, if the error names an optional field, repeats
+        the request without it. That field is left out from then on."""
         field = refused_field(self._turn, self._refused, head.status, body)
         if field is not None:
             self._refused.add(field)
@@ -197,7 +198,7 @@ class OpenAIResponses:
     # --- the end of an answer -----------------------------------------------------------------------
 
     def _complete(self, answer: Answer, out: list[Event]) -> None:
-        """The answer has ended: well, cut, or failed."""
+        """Handles the end of the answer: complete, cut off, or failed."""
         self._answer = None
         if answer.usage is not None:
             self._spent = answer.usage if self._spent is None else self._spent + answer.usage
@@ -216,7 +217,8 @@ class OpenAIResponses:
             out.append(TurnEnded(stop, "provider"))
 
     def _hold(self, calls: Sequence[Call], out: list[Event]) -> None:
-        """The calls of a step, which wait for their outputs. Of one that cannot be made the model is told at once."""
+        """Adds the calls of a step, which wait for their outputs. A call that cannot be made gets an error as its
+        output at once."""
         for made in calls:
             call = made
             if made.kind == "function" and made.name in self._custom:  # it travelled as a function
@@ -235,7 +237,8 @@ class OpenAIResponses:
             self._writes = self._ask()
 
     def _wrong_with(self, call: Call) -> tuple[str, str] | None:
-        """Why a call cannot be made: the code of a notice, and what the model is told. None where it can."""
+        """Returns why a call cannot be made: the code of a notice, and the error text for the model. None if it can
+        be made."""
         if all(tool.name != call.name for tool in self._turn.tools):
             return (
                 "unoffered_call",
@@ -252,7 +255,7 @@ class OpenAIResponses:
 
 
 def _is_error(event: dict[str, Any]) -> bool:
-    """Whether an event, or a body, is an error in one of the shapes that servers have."""
+    """Returns whether an event or a body is an error, in any of the shapes that servers use."""
     if event.get("type") == "error" or event.get("object") == "error":
         return True
     is_answer = event.get("object") == "response" or str(event.get("type", "")).startswith("response.")

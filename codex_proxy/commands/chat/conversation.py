@@ -18,7 +18,7 @@ SILENCE_SECONDS = 900.0
 
 
 class ChatError(Exception):
-    """There is no answer, or no more of it. The text is for the person at the terminal."""
+    """The answer is missing or incomplete. The text is for the person at the terminal."""
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class Conversation:
-    """What was said so far, to the model that is asked next."""
+    """The messages so far, and the model that is asked next."""
 
     def __init__(self, base_url: str, model: str, key: str | None) -> None:
         self.base_url = base_url.rstrip("/")
@@ -57,14 +57,14 @@ class Conversation:
         self._messages: list[dict[str, str]] = []
 
     def forget(self) -> None:
-        """Begins anew."""
+        """Removes all messages."""
         self._messages.clear()
 
     async def ask(self, text: str) -> AsyncGenerator[Piece, None]:
-        """The answer, piece by piece. Raises `ChatError`.
+        """Sends a message, and yields the answer piece by piece. Raises `ChatError`.
 
-        Whoever leaves in the middle ends the turn: its connection is closed. What was heard until then is remembered;
-        where nothing was, it is as if nobody had asked.
+        Closing the generator early ends the turn, because it closes the connection. The part of the answer that has
+        arrived is remembered; if nothing has arrived, neither is the question.
         """
         self._messages.append({"role": "user", "content": text})
         said: list[str] = []
@@ -82,7 +82,7 @@ class Conversation:
                 self._messages.pop()
 
     async def models(self) -> list[str]:
-        """The names that can be asked for. Raises `ChatError`."""
+        """Returns the names of the server's models. Raises `ChatError`."""
         return [str(entry["id"]) for entry in (await self.read("/models"))["data"]]
 
     async def read(self, path: str) -> Any:
@@ -110,7 +110,7 @@ class Conversation:
 
 
 async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
-    """The pieces of a stream. Raises `ChatError` where it ends with a fault, or without an end."""
+    """Yields the pieces of a stream. Raises `ChatError` if it ends with an error, or without an end."""
     rest = b""
     async for chunk in reply.content.iter_any():
         *blocks, rest = (rest + chunk).split(b"\n\n")

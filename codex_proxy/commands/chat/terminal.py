@@ -47,7 +47,7 @@ class Screen:
             self._console.print(Text(part, style=style), end="", soft_wrap=True)
 
     def end(self) -> None:
-        """The answer is over: what follows begins on a new line."""
+        """Ends the answer: later output begins on a new line."""
         if not self._at_line_start:
             self._console.print()
         self._kind, self._at_line_start = "", True
@@ -60,7 +60,7 @@ class Screen:
 
 
 async def show_answer(conversation: Conversation, text: str, screen: Screen) -> None:
-    """Asks, and shows what comes. Raises `ChatError`."""
+    """Asks the server, and shows the answer as it arrives. Raises `ChatError`."""
     try:
         async with contextlib.aclosing(conversation.ask(text)) as pieces:
             async for piece in pieces:
@@ -149,7 +149,7 @@ def answer_once(conversation: Conversation, stdin: TextIO, console: Console, err
 
 
 async def _print_text(conversation: Conversation, question: str, out: IO[str]) -> None:
-    """The text as it is, since a program reads it; with an end of line, as programs have it."""
+    """Prints the answer's text unchanged, for programs, and ends it with a newline."""
     last = "\n"
     async with contextlib.aclosing(conversation.ask(question)) as pieces:
         async for piece in pieces:

@@ -1,6 +1,7 @@
-"""What there is to say of one client, as values: files to change, code to copy, notes.
+"""How one client is connected to this server, as data: files to change, code to copy, notes.
 
-`{{base_url}}`, `{{root_url}}` (the same without `/v1`), `{{model}}` and `{{key}}` in them stand for what the user has.
+The placeholders `{{base_url}}`, `{{root_url}}` (the same without `/v1`), `{{model}}` and `{{key}}` are replaced by
+the user's values.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     list_key: str = ""
     """The value is an item of a list: it takes the place of the item with the same value under this key."""
     only_if_missing: bool = False
-    """What the client wants to be there, whatever it is."""
+    """Whether an existing value is kept: the client only needs the setting to be there."""
     only_with_key: bool = False
 
 
@@ -33,7 +34,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """How one client is told of this server: by a file, by code, or by hand."""
+    """How one client is configured for this server: by a file, by code, or by hand."""
 
     name: str
     title: str

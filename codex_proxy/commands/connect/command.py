@@ -32,9 +32,9 @@ def difference(before: str, after: str, name: str) -> str:
 
 
 def write(file: Path, text: str) -> Path | None:
-    """Puts the text into the file in one step. Gives the backup of the old one, or None where there was none.
+    """Replaces the file's content in one step. Returns the path of the backup, or None if there was no file.
 
-    A link stays a link: what it leads to is changed. Raises `OSError`, and then the file is as it was.
+    A symbolic link is kept, and its target is changed. Raises `OSError`, and then the file is unchanged.
     """
     target = Path(os.path.realpath(file))
     make_folder(target.parent)
@@ -60,7 +60,7 @@ def _kept(file: Path) -> Path:
 
 
 NO_KEY = "none"
-"""What a client sends that wants to send something, to a server that wants nothing."""
+"""The key for clients that require one, if the server requires none."""
 
 KEY_TO_BE_GIVEN = "YOUR-KEY"
 
@@ -70,7 +70,7 @@ class ConnectError(Exception):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The server, as a client has to be told of it."""
+    """The server's address, key and models, for a client's configuration."""
 
     base_url: str
     model: str
@@ -95,7 +95,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_named(name: str) -> Client:
-    """The entry of this name. Raises `ConnectError`."""
+    """Returns the client of this name. Raises `ConnectError`."""
     client = BY_NAME.get(name.lower())
     if client is None:
         near = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.4)
@@ -105,7 +105,7 @@ def client_named(name: str) -> Client:
 
 
 def listing() -> str:
-    """Every client there is."""
+    """Returns a text that lists all clients."""
     width = max(len(client.name) for client in CLIENTS)
     lines = [f"  {client.name:{width}}  {client.title}: {client.about}" for client in CLIENTS]
     return "\n".join(
@@ -129,12 +129,12 @@ def entries_of(client: Client, target: Target) -> tuple[Entry, ...]:
 
 
 def snippet(client: Client, target: Target) -> str:
-    """The file's content for somebody who has none yet; empty where the client has no file."""
+    """Returns the content of a new settings file; empty if the client has no file."""
     return changed("", client.file.format, entries_of(client, target)) if client.file is not None else ""
 
 
 def instructions(client: Client, target: Target, file: str = "") -> str:
-    """Everything there is to say of a client."""
+    """Returns the text that explains how to connect a client."""
     parts = []
     if client.file is not None:
         where = file or client.file.path or f"the {client.file.format.upper()} file of {client.title}"
@@ -146,7 +146,7 @@ def instructions(client: Client, target: Target, file: str = "") -> str:
 
 
 def write_into(client: Client, target: Target, file: str) -> str:
-    """Changes the client's file. Gives what to tell: the diff, and where the old one is. Raises `ConnectError`."""
+    """Changes the client's file. Returns a text with the diff and the backup's path. Raises `ConnectError`."""
     if client.file is None:
         raise ConnectError(f"{client.title} has no file that could be changed from outside.")
     if target.key == KEY_TO_BE_GIVEN:

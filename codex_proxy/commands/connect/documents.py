@@ -25,7 +25,7 @@ class DocumentError(Exception):
 
 
 def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
-    """The text with these values in it; its ends of line stay what they are."""
+    """Returns the text with these values set. Line endings are kept."""
     if "\r\n" in text:
         return changed(text.replace("\r\n", "\n"), format, entries).replace("\n", "\r\n")
     head = _HEAD.match(text) if format == "yaml" else None
@@ -50,7 +50,7 @@ _HEAD = re.compile(r"(?:[ ]*(?:#[^\n]*)?\n)*---[ ]*(?:#[^\n]*)?\n")
 
 
 def _comments(text: str) -> list[str]:
-    """The lines that are comments and nothing else."""
+    """Returns the lines that contain only a comment."""
     return [line.strip() for line in text.splitlines() if line.lstrip().startswith("#")]
 
 
@@ -120,7 +120,7 @@ def _indent(text: str) -> int | str:
 
 
 def _plain(document: Any) -> dict[str, Any]:
-    """The data alone, as Python has it."""
+    """Returns the document as plain Python data."""
     unwrapped = document.unwrap() if isinstance(document, tomlkit.TOMLDocument) else document
     plain: dict[str, Any] = _data(unwrapped)
     return plain

@@ -32,13 +32,14 @@ class BlockReader:
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
         self.refetches = False
-        """An earlier message names an image by address."""
+        """Whether an earlier message refers to an image by address."""
         self._pdfs = pdfs
         self._takes_images = takes_images
         self._fetches = fetches
 
     def parts(self, content: Any, place: str, *, newest: bool) -> Iterator[Part]:
-        """The parts of a message's or a result's content: a text, or a list of blocks. Empty texts are left out."""
+        """Yields the parts of a message's or a result's content: a text, or a list of blocks. Empty texts are left
+        out."""
         if isinstance(content, str):
             if content:
                 yield TextPart(content)
@@ -47,7 +48,7 @@ class BlockReader:
             yield from self.part(block, f"{place}[{index}]", newest=newest)
 
     def part(self, block: Any, place: str, *, newest: bool) -> Iterator[Part]:
-        """The parts of one block."""
+        """Yields the parts of one block."""
         kind = block_type(block)
         if kind == "text":
             if text := text_of(block):
@@ -139,7 +140,7 @@ class BlockReader:
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
     def _pdf_text(self, raw: bytes, place: str) -> str | None:
-        """The text of a PDF; None where nobody reads it."""
+        """Returns the text of a PDF; None if PDFs are not read."""
         if self._pdfs is None or not raw:
             return None
         try:
@@ -149,18 +150,19 @@ class BlockReader:
 
 
 def block_type(block: Any) -> str:
-    """The block's type; empty for what is none."""
+    """Returns the block's type; empty if it is not a block."""
     kind = block.get("type") if isinstance(block, dict) else None
     return kind if isinstance(kind, str) else ""
 
 
 def text_of(block: dict[str, Any]) -> str:
-    """The text of a text block."""
+    """Returns the text of a text block."""
     return _text(block, "text")
 
 
 def results_text(block: dict[str, Any]) -> str:
-    """What a result of a tool that Anthropic's servers ran tells: titles and addresses, texts, or why it failed."""
+    """Returns the result of a tool that Anthropic's servers ran as text: titles and addresses, texts, or why it
+    failed."""
     content = block.get("content")
     lines: list[str] = []
     for each in content if isinstance(content, list) else [content]:

@@ -18,17 +18,17 @@ import msgspec
 from codex_proxy.surfaces.base import json_bytes, json_lines, json_text, raw_text
 
 SIGNATURE: Final = "cxp1"
-"""Of every thinking block: clients send it back with the block, and it says that the block is one of ours."""
+"""The `signature` of every thinking block. Clients send it back, which shows that the block came from this server."""
 
 BLOCK_TYPES: Final = (
     *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result"),
 )
-"""Of content blocks; no other one is ever sent, since some SDKs fail on one that they do not know."""
+"""All types of content blocks that are ever sent: some SDKs fail on types that they do not know."""
 EVENT_TYPES: Final = (
     *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
     *("message_delta", "message_stop", "ping", "error"),
 )
-"""Of the events of a stream, likewise."""
+"""All types of stream events that are ever sent, for the same reason."""
 
 _SEPARATOR: Final = "\n\n"
 
@@ -73,7 +73,7 @@ class GrowingBlock:
 
     @property
     def text(self) -> bytes:
-        """All of it as one JSON string: the fragments without their quotes, joined."""
+        """Returns the whole text as one JSON string."""
         return b'"' + b"".join([fragment[1:-1] for fragment in self._fragments]) + b'"'
 
     def whole(self) -> dict[str, Any]:
@@ -109,7 +109,8 @@ class WholeBlock:
 
 
 def input_of(arguments: str) -> str | None:
-    """A call's arguments as the JSON text of an object; None where they are none, so that a client would fail."""
+    """Returns a call's arguments as the JSON text of an object; None if they are not an object, which clients fail
+    on."""
     text = arguments.strip() or "{}"
     readers: tuple[Callable[[str], Any], ...] = (msgspec.json.decode, _strictly)
     for read in readers:  # the second one reads numbers of any size
@@ -141,12 +142,12 @@ class Speech:
         self.kind = kind
         self.block: GrowingBlock | None = None
         self.kept: list[str] = []
-        """What it says while another has the word."""
+        """Its texts while another block is open."""
         self.over = False
         self._part: int | None = None
 
     def with_break(self, part: int, text: str) -> str:
-        """A piece of a summary part, with a blank line before it where another part begins."""
+        """Returns a piece of a summary part, with a blank line before it if a new part begins."""
         text = _SEPARATOR + text if self._part not in (None, part) else text
         self._part = part
         return text

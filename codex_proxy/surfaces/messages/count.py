@@ -19,7 +19,7 @@ from codex_proxy.surfaces.messages.wire import InputMessage, parse_body
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 
 _REQUEST: Final = 16
-"""Tokens of an answer's beginning, and of what stands around the instructions."""
+"""The tokens at the beginning of an answer and around the instructions."""
 _MESSAGE: Final = 8
 _TOOL: Final = 16
 _BLOCK: Final = 4
@@ -66,14 +66,14 @@ def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
 
 
 class _Counter:
-    """Counts the parts of one request, whose texts have many pieces in common."""
+    """Counts the parts of one request. Texts are cached, since many of their pieces repeat."""
 
     def __init__(self) -> None:
         self._known: dict[str, Piece] = {}
         self._chars = 0
 
     def content(self, content: Any) -> int:
-        """The tokens of a string, or of blocks."""
+        """Returns the tokens of `content`: a string or a list of blocks."""
         if isinstance(content, str):
             return self._text(content)
         if isinstance(content, list):
@@ -81,7 +81,7 @@ class _Counter:
         return 0
 
     def value(self, value: Any) -> int:
-        """The tokens of a value as the model is shown it: a text, or JSON."""
+        """Returns the tokens of a value in the form that the model sees: text, or JSON."""
         if value is None:
             return 0
         return self._text(value if isinstance(value, str) else msgspec.json.encode(value).decode())
@@ -116,7 +116,7 @@ class _Counter:
 
 
 def _image(source: Any) -> int:
-    """The tokens of an image by its size: in tiles or in patches, whichever costs more."""
+    """Returns the tokens of an image by its size: in tiles or in patches, whichever is more."""
     data = source.get("data") if isinstance(source, dict) else None
     picture = picture_of(data) if isinstance(data, str) else None
     if picture is None:
@@ -131,7 +131,8 @@ def _sealed(value: Any) -> int:
 
 
 def _tools_named(messages: Iterable[InputMessage]) -> set[str]:
-    """The tools that are referred to or called in the messages: a deferred one is shown from there on."""
+    """Returns the names of tools that the messages refer to or call: a deferred tool is shown to the model from there
+    on."""
     named: set[str] = set()
     waiting = [each.content for each in messages if isinstance(each.content, list)]
     while waiting:
@@ -146,5 +147,5 @@ def _tools_named(messages: Iterable[InputMessage]) -> set[str]:
 
 
 def _shown(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool without what only the server reads."""
+    """Returns a tool without the fields that only the server reads."""
     return {name: value for name, value in tool.items() if name not in _NOT_OFFERED}

@@ -1,7 +1,7 @@
-"""How hard the model is to think: from a request's `thinking` and `output_config`, in the words of the chosen model.
+"""Determines the reasoning effort from a request's `thinking` and `output_config`, in terms of the chosen model.
 
-In: the request, the effort that the model's name brings, the model's own efforts. Out: an effort of the agent's, or
-None for its default. Nothing is refused: an effort that the model does not have becomes the nearest one below it, else
+In: the request, the effort that the model's name contains, the model's own efforts. Out: an effort of the agent's, or
+None for its default. Nothing is refused: an effort that the model does not have becomes the nearest lower one, else
 the lowest. Source: docs/messages.md#thinking.
 """
 
@@ -18,7 +18,7 @@ _BUDGETS: Final = ((2048, "low"), (8192, "medium"), (24576, "high"))
 _LARGEST: Final = "xhigh"
 _NO_THINKING: Final = "none"
 _UNKNOWN_MODELS: Final = ("low", "medium", "high")
-"""What a model takes that nobody lists, and about every provider knows."""
+"""The assumed efforts of a model that is not listed; nearly every provider knows them."""
 
 
 def wants_thinking(thinking: Thinking | None) -> bool:
@@ -35,7 +35,8 @@ def effort_asked(request: MessagesRequest) -> str | None:
 
 
 def effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
-    """The effort of a turn. `by_name`: what the model's name brings; `efforts`: those of the model, none if unknown."""
+    """Returns the effort of a turn; None for the default. `by_name`: the one in the model's name; `efforts`: those of
+    the model, empty if unknown."""
     thinking = request.thinking
     if thinking is not None and thinking.type == "disabled":
         return nearest(_NO_THINKING, efforts)
@@ -55,7 +56,7 @@ def efforts_of(model: str, catalog: ModelCatalog) -> tuple[str, ...]:
 
 
 def nearest(effort: str, efforts: Sequence[str]) -> str:
-    """The effort itself where the model has it, else the nearest below, else the model's lowest."""
+    """Returns the effort if the model has it, else the nearest lower one, else the model's lowest."""
     known = [each for each in EFFORTS if each in (efforts or _UNKNOWN_MODELS)]
     if not known or effort in known:
         return effort

@@ -16,7 +16,7 @@ from codex_proxy.surfaces.base import json_bytes, raw_text
 
 
 class Row(NamedTuple):
-    """Status and type of one kind of fault. `lasting`: the same request would fail again, however late it comes."""
+    """The HTTP status and error type of a kind of fault. `lasting`: the same request would always fail again."""
 
     status: int
     type: str
@@ -61,17 +61,17 @@ TABLE: Final[dict[FaultKind, Row]] = {
 }
 
 MAX_WAIT: Final = 60
-"""Seconds of `Retry-After` that Claude Code and the SDKs wait for."""
+"""The longest `Retry-After`, in seconds, that Claude Code and the SDKs wait for."""
 
 
 def status_of(failure: Failure) -> int:
-    """The HTTP status, for a fault that comes before the first byte."""
+    """Returns the HTTP status for a fault that occurs before the first byte of the answer."""
     return TABLE[failure.kind].status
 
 
 def forbids_retry(failure: Failure) -> bool:
-    """Whether `x-should-retry: false` goes with the fault: to try again would be in vain, or only so after a long
-    time."""
+    """Returns whether the answer needs `x-should-retry: false`: a retry would fail, or could only succeed after a
+    long time."""
     if not failure.repeatable or TABLE[failure.kind].lasting:
         return True
     if failure.retry_after is None:
@@ -90,7 +90,7 @@ def error_body(failure: Failure, request_id: str) -> bytes:
 
 
 def error_event(failure: Failure, request_id: str) -> bytes:
-    """The SSE event that ends a stream which has begun."""
+    """Returns the SSE event `error`, which ends a stream that has begun."""
     return b"event: error\ndata: " + error_body(failure, request_id) + b"\n\n"
 
 

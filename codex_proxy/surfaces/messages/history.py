@@ -40,7 +40,7 @@ _SEARCHED: Final = "[Results of a search:]\n"
 
 
 def instructions_of(system: wire.Content | None) -> str:
-    """The text of `system`, without what Claude Code says of itself to Anthropic's servers."""
+    """Returns the text of `system`, without the block in which Claude Code identifies itself to Anthropic's servers."""
     if system is None or isinstance(system, str):
         texts = [system or ""]
     else:
@@ -61,7 +61,7 @@ def history_of(
 
 
 def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
-    """The names of tools that the history refers to (`tool_reference`), or has calls of."""
+    """Returns the names of tools that the history refers to (`tool_reference`) or has calls of."""
     names: set[str] = set()
     for message in messages:
         for block in _blocks(message.content):
@@ -91,7 +91,7 @@ class _History:
         self._outputs: dict[str, HistoryOutput] = {}
         self._beside: list[HistoryItem] = []
         self._answering = False
-        """The last message was of the model."""
+        """Whether the last message was the model's."""
         self._seen: set[str] = set()
         """Ids of raw items that are in the history: a client may send the same answer twice."""
 
@@ -156,7 +156,7 @@ class _History:
     # --- what the model said ----------------------------------------------------------------------
 
     def _answer(self, content: wire.Content | None) -> None:
-        """One answer, with its state put back into its place."""
+        """Adds one answer of the model, with its state put back in its place."""
         said: list[HistoryMessage] = []
         calls: dict[str, HistoryCall] = {}
         state: list[Element] = []
@@ -182,7 +182,7 @@ class _History:
     def _in_place(
         self, state: Sequence[Element], said: list[HistoryMessage], calls: dict[str, HistoryCall]
     ) -> Iterator[HistoryItem]:
-        """The items of an answer in the model's order; what its state does not place comes after that."""
+        """Yields the items of an answer in the model's order, then those whose place its state does not show."""
         left = list(said)
         for element in state:
             if isinstance(element, dict):
@@ -218,7 +218,7 @@ def _past_call(block: dict[str, Any]) -> HistoryCall | None:
 
 
 def _as_error(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """A result that is an error, which models only see where its text says so."""
+    """Returns the parts of a failed result, with a text that says so, since models do not see `is_error`."""
     first = parts[0] if parts else TextPart("")
     text = first.text if isinstance(first, TextPart) else ""
     if "error" in text[:40].lower():

@@ -29,7 +29,7 @@ class PageQuery(msgspec.Struct, frozen=True):
 
 
 def page_query(limit: str | None, after_id: str | None, before_id: str | None) -> PageQuery:
-    """The parameters of a request for a page. Raises `Fault` INVALID_REQUEST."""
+    """Parses the query parameters of a request for a page. Raises `Fault` INVALID_REQUEST."""
     size = DEFAULT_PAGE
     if limit is not None:
         size = int(limit) if limit.isascii() and limit.isdecimal() and len(limit) <= len(str(MAX_PAGE)) else 0

@@ -28,24 +28,24 @@ from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, ModelCatalog, res
 from codex_proxy.surfaces.request_options import BuiltinTools, mode_of, sandbox_of
 
 SAMPLING: Final = ("temperature", "top_p", "top_k")
-"""How the model is to choose its words; Anthropic's newer versions have none of them."""
+"""The sampling fields of a request; Anthropic's newer versions have none of them."""
 _SILENT: Final = frozenset({"cache_control"})
-"""Fields that have no effect anywhere but at Anthropic, and that every request brings."""
+"""Fields that only have an effect at Anthropic and that every request contains, so they are not reported as ignored."""
 _FIELD_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MAX_NAMED: Final = 20
-"""Unknown fields that an answer names: a header is no place for more."""
+"""The maximum number of unknown fields that the response header names."""
 
 
 class MessagesSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator decided, as far as a request of this API depends on it."""
+    """The operator's settings that affect the parsing of a request."""
 
     builtin_tools: BuiltinTools = "auto"
     show_activity: bool = True
     sandbox: Sandbox = "read-only"
     workdir: str = ""
-    """The folder of agent turns that name none."""
+    """The working folder of agent turns whose request names none."""
     max_items: int = MAX_ITEMS
-    """Messages of one request."""
+    """The maximum number of messages in a request."""
     web_search: bool = True
     """Whether a request may switch on the agent's own search."""
 
@@ -55,21 +55,22 @@ class ParsedMessages(msgspec.Struct, frozen=True, kw_only=True):
 
     turn: Turn
     model_asked: str
-    """The name to answer with: as the client wrote it."""
+    """The model name as the client wrote it, to use in the answer."""
     stream: bool
     thinking: bool
-    """The client wants to see the model's thinking, and gets its state to send back."""
+    """Whether the client wants `thinking` blocks, and the model's state to send back."""
     web_search: bool
     """Whether the agent's own search was asked for."""
     client_names: dict[str, str]
-    """What the client calls its tools, where the model knows them by another name."""
+    """The client's names of tools that the model knows by another name."""
     ignored: tuple[str, ...]
     """Parameters that were accepted and change nothing, for `x-codex-ignored-params`."""
     workdir_param: WorkdirParam
     web_images: dict[str, str]
-    """Images by web address, and the field of each: what a fault of its fetching names."""
+    """Images by web address, and the request field of each, for the error if it cannot be fetched."""
     refetches: bool
-    """One of them stands in an earlier message, for which no request is refused."""
+    """Whether one of these images is in an earlier message; a failure to fetch such an image does not refuse the
+    request."""
 
 
 def parse(
@@ -121,7 +122,7 @@ def _turn(
     headers: RequestHints,
     workdir: str,
 ) -> Turn:
-    """The turn without its history."""
+    """Returns the turn without its history."""
     resolved = resolve(request.model or DEFAULT_NAME, catalog)
     schema = _schema_of(request)
     return Turn(
@@ -151,12 +152,13 @@ def _turn(
 
 
 def _stops_of(request: MessagesRequest) -> tuple[str, ...]:
-    """Stop sequences. An empty one would stop everywhere, so it means none."""
+    """Returns the stop sequences without duplicates. Empty ones are left out, since they would stop everywhere."""
     return tuple(dict.fromkeys(each for each in request.stop_sequences or () if each))
 
 
 def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
-    """The schema of the answer: `output_config.format`, or `output_format` as it was called before."""
+    """Returns the schema of the answer, from `output_config.format` or its earlier name `output_format`; None if
+    there is none."""
     config = request.output_config
     wanted, field = request.output_format, "output_format"
     if config is not None and config.format is not None:
@@ -178,7 +180,7 @@ def _metadata(request: MessagesRequest) -> dict[str, str | None]:
 
 
 def _sampling(request: MessagesRequest) -> dict[str, float]:
-    """The fields of `SAMPLING` that were given as numbers."""
+    """Returns the fields of `SAMPLING` that are numbers."""
     given = request.model_extra or {}
     return {
         name: value

@@ -51,7 +51,7 @@ INTERRUPTED: Final = Failure(
 
 
 class _Call:
-    """A call of the client's, and the pieces of its arguments."""
+    """A call of a client's tool, and the pieces of its arguments."""
 
     def __init__(self, item: ToolCall) -> None:
         self.item = item
@@ -60,7 +60,7 @@ class _Call:
 
 
 class MessagesRenderer:
-    """One answer. `feed` it every event of the turn, in order, in batches of any size."""
+    """Renders one answer. Call `feed` with every event of the turn, in order, in batches of any size."""
 
     def __init__(
         self,
@@ -91,13 +91,13 @@ class MessagesRenderer:
         self._max_tokens = max_tokens
         self._blocks: list[GrowingBlock | WholeBlock] = []
         self._speeches: dict[str, Speech] = {}
-        """By item, those that are not over."""
+        """Open items that have a content block, by item id."""
         self._speaker: Speech | None = None
         self._waiting: list[Speech] = []
         self._calls: dict[str, _Call] = {}
         self._raw: list[bytes] = []
         self._ran_tools = False
-        """The agent or this server has run calls of the model in this turn, which the client does not know of."""
+        """Whether the agent or this server has run calls in this turn that the client does not see."""
         self._searches = 0
         self._stop_sequence: str | None = None
         self.finish_reason = ""
@@ -109,7 +109,7 @@ class MessagesRenderer:
     # --- what an exchange asks ------------------------------------------------------------------
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """The SSE bytes of a batch; nothing where the answer is given whole. After the end: nothing."""
+        """Returns the SSE bytes of a batch of events; empty if the answer is not streamed or has ended."""
         out: list[bytes] = []
         handlers = HANDLERS
         for event in pieces_together(events):
@@ -125,14 +125,14 @@ class MessagesRenderer:
         self._prompt_tokens()
 
     def open(self) -> bytes:
-        """`message_start`, if it was not sent yet: goes out with the first ping."""
+        """Returns `message_start` if it was not sent yet, to go out with the first ping; else nothing."""
         out: list[bytes] = []
         if self._stream and not self.visible:
             self._begin(out)
         return b"".join(out)
 
     def result(self) -> bytes:
-        """The whole answer as JSON: the fold of what `feed` rendered. Raises `Fault` for a failed turn."""
+        """Returns the whole answer as JSON, made of the same blocks as the stream. Raises `Fault` for a failed turn."""
         if self.failure is not None:
             raise Fault(self.failure)
         message = self._message([block.whole() for block in self._blocks], self._usage())
@@ -207,7 +207,7 @@ class MessagesRenderer:
         self._say(event.id, [event.text], out)
 
     def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
-        """Summaries only: raw reasoning is not meant for clients."""
+        """Adds a delta of a reasoning summary; raw reasoning is not meant for clients."""
         speech = self._speeches.get(event.id)
         if event.kind == "summary" and speech is not None:
             self._say(event.id, [speech.with_break(event.part, event.text)], out)
@@ -279,7 +279,7 @@ class MessagesRenderer:
             self._close(speech, out)
 
     def _line_of(self, item: Item) -> str | None:
-        """One line on what the agent or this server did; None where nobody asked for it."""
+        """Returns one line that describes what the agent or this server did; None if activity is not shown."""
         if not self._show_activity:
             return None
         if isinstance(item, McpCall):
@@ -354,7 +354,7 @@ class MessagesRenderer:
         }
 
     def _answer_tokens(self) -> int:
-        """An estimate of the answer's tokens, by the same count that `max_tokens` is kept by."""
+        """Returns an estimate of the answer's tokens, by the same count that `max_tokens` is enforced with."""
         tokens = json_tokens(block.text for block in self._blocks)
         return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
 
@@ -373,4 +373,4 @@ HANDLERS: Final[dict[type, Callable[[MessagesRenderer, Any, list[bytes]], None]]
     StepCompleted: lambda renderer, event, out: renderer.spent.step(event),
     TurnEnded: MessagesRenderer._turn_ended,
 }
-"""What is rendered of each event; the others show nothing."""
+"""The method that renders each type of event; other events are not rendered."""

@@ -1,7 +1,7 @@
-"""How long a request is: an estimate of the tokens that its model reads.
+"""Estimates the number of tokens that a model reads for a request.
 
-It goes out with the first event of an answer, which it must not hold up, nor anybody else's: of a long request a sample
-is counted, within a millisecond.
+The estimate is sent with the first event of an answer, and must not delay it: only a sample of a long request is
+counted, within a millisecond.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.core.turn import Turn
 
 IMAGE_TOKENS: Final = 800
-"""Of an image, about: providers scale it down to some hundreds of tiles."""
+"""The approximate tokens of an image: providers scale it down to some hundreds of tiles."""
 TOOL_TOKENS: Final = 12
-"""Of what stands around a tool's name, description and schema."""
+"""The tokens around a tool's name, description and schema."""
 
 _SLICES: Final = 12
 _SLICE: Final = 160
-"""Characters of each slice of a long request; they are as far from one another as they can be."""
+"""The length in characters of each slice of a long request that is counted; the slices are spread evenly."""
 
 
 def prompt_tokens(turn: Turn) -> int:

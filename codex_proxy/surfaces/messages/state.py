@@ -23,7 +23,7 @@ import msgspec
 
 VERSION: Final = 1
 MAX_BYTES: Final = 16 << 20
-"""Of the items that one block may hold: a turn's encrypted reasoning has some KiB a step."""
+"""The maximum unpacked size of one block, in bytes: a turn's encrypted reasoning has some KiB per step."""
 MAX_GROWTH: Final = 16
 """Times that a block may grow when it is unpacked, beyond the first kilobytes: clients can send many of them, and
 encrypted reasoning hardly packs at all."""
@@ -50,7 +50,7 @@ Element: TypeAlias = dict[str, Any] | int | str
 
 
 def packed(raw: Iterable[bytes], identity: str) -> str | None:
-    """The items as a block's `data`; None where the client has all of them already."""
+    """Returns the items as a block's `data`; None if the client has all of them already."""
     try:
         elements = _elements(raw)
         plain = msgspec.json.encode(elements)
@@ -65,7 +65,7 @@ def packed(raw: Iterable[bytes], identity: str) -> str | None:
 
 
 def unpacked(data: str, identity: str) -> list[Element]:
-    """The elements of a block's `data`; none for a block that is not of this identity and version."""
+    """Returns the elements of a block's `data`; empty if the block has another identity or version."""
     try:
         raw = binascii.a2b_base64(data, strict_mode=True)
     except (binascii.Error, ValueError):
@@ -83,7 +83,7 @@ def unpacked(data: str, identity: str) -> list[Element]:
 
 
 def _most(size: int) -> int:
-    """How many bytes so many packed ones may become."""
+    """Returns the maximum unpacked size for this packed size, both in bytes."""
     return min(MAX_BYTES, _FREE_BYTES + MAX_GROWTH * size)
 
 

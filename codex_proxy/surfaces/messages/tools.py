@@ -99,7 +99,7 @@ def offered_by(
 
 
 _SEARCH_OPTIONS: Final = ("max_uses", "allowed_domains", "blocked_domains", "user_location")
-"""Of the web search, which the agent has no setting for."""
+"""Options of the web search tool for which the agent has no setting."""
 
 
 def _type_of(tool: dict[str, Any]) -> str:

@@ -80,5 +80,5 @@ class MessagesRequest(Wire):
 
 
 def parse_body(body: bytes) -> MessagesRequest:
-    """The body as a `MessagesRequest`, or a `Fault` that names the field."""
+    """Parses a request body. Raises a `Fault` that names the invalid field."""
     return parse_as(MessagesRequest, body)
