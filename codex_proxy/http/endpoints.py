@@ -155,9 +155,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         description="With a header `anthropic-version`, or a key in `x-api-key` alone, it is Anthropic's list.",
         parameters=(
             _ANTHROPIC_VERSION,
-            _query(
-                "limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}, "Of Anthropic's: entries."
-            ),
+            _query("limit", TEXT, f"Of Anthropic's: entries on a page, from 1 to {MAX_PAGE}."),
             _query("after_id", TEXT, "Of Anthropic's: the entry before the page."),
             _query("before_id", TEXT, "Of Anthropic's: the entry behind the page."),
             _query(

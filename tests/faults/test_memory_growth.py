@@ -140,10 +140,10 @@ async def victim(folder: Path, dialect: str) -> AsyncIterator[Victim]:
 @pytest.mark.parametrize("dialect", ["proto", "app-server"])
 async def test_a_few_hundred_faulted_requests_cost_no_memory_each(tmp_path: Path, dialect: str) -> None:
     async with victim(tmp_path, dialect) as server:
-        await server.faults(150)  # what is loaded and kept once
+        await server.faults(300)  # what is loaded and kept once
         before = server.mib
         await server.faults(300)
-        assert server.mib - before < ALLOWED_MIB / 3  # it was 50 to 140 while turns held themselves
+        assert server.mib - before < ALLOWED_MIB / 2  # it was 50 to 140 while turns held themselves
 
 
 @pytest.mark.exhaustive

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import psutil
 import pytest
 from openai import AsyncOpenAI
 
@@ -328,11 +329,14 @@ async def test_a_process_that_is_killed_fails_its_turn_and_the_next_one_works(
             )
         )
         await eventually(lambda: model.requests)
+        started = psutil.Process().children()
         for process in claude_processes():
             process.kill()
         with pytest.raises(openai.InternalServerError) as raised:
             await asking
         assert raised.value.code == "agent_crashed"
+        # Those that waited for a turn were killed too: the server has to hear of each.
+        await eventually(lambda: not any(child.is_running() for child in started))
         answer = await client.chat.completions.create(model="codex-5", messages=[PLAIN, user("Again.")])
         assert answer.choices[0].message.content == "ok"
 

@@ -28,7 +28,7 @@ def test_a_quick_run_gives_a_figure_for_everything(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(file.read_text())["figures"]
-    assert {figure["row"] for figure in figures} == set("12345678")
+    assert {figure["row"] for figure in figures} == set("123456789")
     assert all(figure["value"] or figure["ratio"] > 0 for figure in figures)
     assert len(done.stdout.splitlines()) == len(figures) + 1
 
