@@ -329,14 +329,16 @@ async def test_a_process_that_is_killed_fails_its_turn_and_the_next_one_works(
             )
         )
         await eventually(lambda: model.requests)
-        started = psutil.Process().children()
-        for process in claude_processes():
+        killed = set(claude_processes())
+        children = psutil.Process().children()
+        wardens = [child for child in children if killed & {child, *child.children(recursive=True)}]
+        for process in killed:
             process.kill()
         with pytest.raises(openai.InternalServerError) as raised:
             await asking
         assert raised.value.code == "agent_crashed"
         # Those that waited for a turn were killed too: the server has to hear of each.
-        await eventually(lambda: not any(child.is_running() for child in started))
+        await eventually(lambda: not any(warden.is_running() for warden in wardens))
         answer = await client.chat.completions.create(model="codex-5", messages=[PLAIN, user("Again.")])
         assert answer.choices[0].message.content == "ok"
 
