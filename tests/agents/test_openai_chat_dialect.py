@@ -231,7 +231,7 @@ def test_silence_behind_the_finish_reason_spoils_nothing() -> None:
 
 
 def test_a_line_without_an_end_is_refused_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("codex_proxy.agents.openai_chat.dialect.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("codex_proxy.agents.openai_chat.upstream_turn.MAX_LINE_BYTES", 1000)
     for start in (b"data: ", b'{"a":"'):
         end = played(asking(), [OK, start, b"x" * 600, b"x" * 600, b"x" * 600, End()])[-1]
         assert isinstance(end, TurnEnded)

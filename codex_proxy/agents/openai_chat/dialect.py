@@ -12,21 +12,19 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from codex_proxy.agents.base import NOTHING, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.base import NOTHING, Reply, Step, ToolReply
 from codex_proxy.agents.openai_chat.answer import Answer
 from codex_proxy.agents.openai_chat.body import custom_input, encoded, refused_field, request_body
-from codex_proxy.agents.openai_chat.calls import Call, is_json
-from codex_proxy.agents.openai_chat.exchange import End, Head, Message
+from codex_proxy.agents.openai_chat.calls import Call
 from codex_proxy.agents.openai_chat.failures import (
-    BROKEN_OFF,
-    MAX_ERROR_BYTES,
     NO_ANSWER,
     NO_JSON,
     TOO_LONG,
     ErrorReader,
 )
 from codex_proxy.agents.openai_chat.messages import Conversation
-from codex_proxy.agents.openai_chat.stream import MAX_LINE_BYTES, AnswerReader, StreamEvent, is_error
+from codex_proxy.agents.openai_chat.stream import StreamEvent, is_error
+from codex_proxy.agents.openai_chat.upstream_turn import UpstreamTurn
 from codex_proxy.core.events import (
     Event,
     Notice,
@@ -36,11 +34,9 @@ from codex_proxy.core.events import (
     ToolCallRequested,
     TurnEnded,
     TurnStarted,
-    Usage,
-    UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Part, TextPart
+from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, Part, TextPart
 from codex_proxy.core.turn import Turn, without_content
 
 UNEXPLAINED: Final = Failure(
@@ -53,8 +49,8 @@ _CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 """Finish reasons of answers that were cut off, whose calls are not made. All others mean an ordinary end, or calls."""
 
 
-class OpenAIChat:
-    """A `Dialect` whose transport carries HTTP exchanges. Each of its writes is the body of a request."""
+class OpenAIChat(UpstreamTurn[Answer]):
+    """A `Dialect` of one turn; see `UpstreamTurn`."""
 
     def __init__(
         self,
@@ -65,39 +61,12 @@ class OpenAIChat:
         new_id: Callable[[str], str],
         now: Callable[[], float],
     ) -> None:
-        """`model`: the upstream's name of the model. `refused`: the optional fields that this upstream does not take,
-        shared by all turns. `new_id`: a prefix in, a new name out. `now`: seconds since 1970."""
-        self._model = model
-        self._errors = errors
-        self._refused = refused
-        self._new_id = new_id
-        self._now = now
-        self._turn = Turn(model=model, history=())
-        self._custom: frozenset[str] = frozenset()
+        """See `UpstreamTurn`."""
+        super().__init__(model, errors=errors, refused=refused, new_id=new_id, now=now)
         self._streams_calls = False
         self._conversation = Conversation()
-        self._answer: Answer | None = None
-        """The answer that is being read or waited for; None while tools are run, and after the end."""
-        self._reader: AnswerReader | None = None
-        """The reader of the answer's body; None before its head."""
-        self._error: Head | None = None
-        self._error_body: list[bytes] = []
-        self._spent: Usage | None = None
         self._asked: set[str] = set()
         """Ids of the calls of the last step that wait for outputs."""
-        self._writes = b""
-        """The body of the next request, if one is due."""
-        self._ended = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether the turn has ended."""
-        return self._ended
-
-    @property
-    def can_resume(self) -> bool:
-        """Always False: a server of Chat Completions keeps no state of a turn."""
-        return False
 
     def begin(self, turn: Turn) -> Step:
         """Returns the step that sends the first request."""
@@ -112,28 +81,6 @@ class OpenAIChat:
         )
         return Step([TurnStarted(model=self._model)], self._ask())
 
-    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Never called: `can_resume` is False."""
-        return NOTHING
-
-    def receive(self, messages: Sequence[Message]) -> Step:
-        """Reads messages of the current exchange. Those after the end of an answer are ignored."""
-        out: list[Event] = []
-        self._writes = b""
-        for message in messages:
-            if self._answer is None:
-                break
-            if isinstance(message, Head):
-                self._head(message)
-            elif isinstance(message, End):
-                self._end(message, out)
-            elif self._error is not None:
-                if sum(map(len, self._error_body)) < MAX_ERROR_BYTES:
-                    self._error_body.append(message)
-            elif self._reader is not None:
-                self._read(self._reader.feed(message), out)
-        return Step(out, self._writes, close_stdin=self._ended)
-
     def answer(self, ask_id: str, reply: Reply) -> Step:
         """Adds the output of a call. The last output of a step sends the next request."""
         if ask_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
@@ -142,14 +89,6 @@ class OpenAIChat:
         output = self._put_output(ask_id, reply.parts)
         return Step([output], b"" if self._asked else self._ask())
 
-    def interrupt(self) -> Step:
-        """Does nothing: closing the connection is how the upstream learns that the client has left."""
-        return NOTHING
-
-    def eof(self, ended: Ended) -> Step:
-        """Fails the turn if it has not ended. `ended` is not used: an upstream has no process."""
-        return Step([] if self._ended else self._failed(BROKEN_OFF))
-
     # --- one exchange -----------------------------------------------------------------------------
 
     def _put_output(self, call_id: str, parts: tuple[Part, ...]) -> Event:
@@ -157,19 +96,12 @@ class OpenAIChat:
         item = {"type": "function_call_output", "call_id": call_id, "output": _wire_output(parts)}
         return RawItem("function_call_output", encoded(item))
 
-    def _ask(self) -> bytes:
-        """Starts the next answer. Returns the body of its request."""
+    def _new_answer(self) -> Answer:
         taken = self._conversation.call_ids
-        self._answer = Answer(self._new_id, streams_calls=self._streams_calls, taken_ids=taken)
-        self._reader = self._error = None
-        self._error_body = []
-        return request_body(self._turn, self._model, self._conversation.messages(), self._refused)
+        return Answer(self._new_id, streams_calls=self._streams_calls, taken_ids=taken)
 
-    def _head(self, head: Head) -> None:
-        if 200 <= head.status < 300:
-            self._reader = AnswerReader(MAX_LINE_BYTES)
-        else:
-            self._error = head
+    def _request(self) -> bytes:
+        return request_body(self._turn, self._model, self._conversation.messages(), self._refused)
 
     def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
         for event in events:
@@ -189,29 +121,15 @@ class OpenAIChat:
             else:
                 out += self._failed(FAULTS[event.kind])
 
-    def _end(self, end: End, out: list[Event]) -> None:
-        """Handles the end of the exchange: the answer is complete, refused by the upstream, or broken off."""
-        if self._error is not None:
-            self._refused_by_upstream(self._error, b"".join(self._error_body), out)
-            return
-        if self._reader is not None:
-            self._read(self._reader.close(), out)
-        answer = self._answer
-        if answer is not None:
-            if answer.finish is not None:
-                self._complete(answer, out)
-            else:
-                out += self._failed(end.failure or BROKEN_OFF)
+    def _ends_without_last_event(self, answer: Answer, out: list[Event]) -> bool:
+        if answer.finish is None:
+            return False
+        self._complete(answer, out)
+        return True
 
-    def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> None:
-        """Handles an answer with an error status: fails the turn or, if the error names an optional field, repeats
-        the request without it. That field is left out from then on."""
-        field = refused_field(self._turn, head.status, body)
-        if field is not None and field not in self._refused:
-            self._refused.add(field)
-            self._writes = self._ask()
-        else:
-            out += self._failed(self._errors.of_response(head.status, head.headers, body, self._now()))
+    def _refused_field(self, status: int, body: bytes) -> str | None:
+        field = refused_field(self._turn, status, body)
+        return None if field in self._refused else field
 
     # --- the end of an answer -----------------------------------------------------------------------
 
@@ -230,9 +148,7 @@ class OpenAIChat:
             self._conversation.add(HistoryMessage("assistant", (TextPart(text),)))
         stop = _CUT.get(answer.finish or "", Stop.STOP)
         calls = answer.calls.named() if stop is Stop.STOP else []
-        if answer.usage is not None:
-            self._spent = answer.usage if self._spent is None else self._spent + answer.usage
-            out.append(UsageReported(self._spent, "provider"))
+        self._add_usage(answer.usage, out)
         if calls and not self._streams_calls:
             self._hold(calls, out)
         out.append(StepCompleted(answer.usage))
@@ -254,7 +170,7 @@ class OpenAIChat:
             self._conversation.add(HistoryCall(call.id, call.name, text, kind))
             asks.append(ToolCallRequested(call.id, call.id, call.name, text, call.id, kind))
         for ask in [ask for ask in asks if isinstance(ask, ToolCallRequested)]:
-            wrong = self._wrong_with(ask)
+            wrong = self._wrong_with(ask.name, ask.kind, ask.arguments)
             if wrong is None:
                 self._asked.add(ask.ask_id)
                 continue
@@ -264,23 +180,6 @@ class OpenAIChat:
         out += asks
         if not asks:
             self._writes = self._ask()
-
-    def _wrong_with(self, ask: ToolCallRequested) -> tuple[str, str] | None:
-        """Returns why a call cannot be made: the code of a notice, and the error text for the model. None if it can
-        be made."""
-        if all(tool.name != ask.name for tool in self._turn.tools):
-            return (
-                "unoffered_call",
-                f"Error: {ask.name} is not a registered MCP tool, and no other tool that is offered.",
-            )
-        if ask.kind == "function" and not is_json(ask.arguments):
-            return "unreadable_arguments", "Error: the arguments are not JSON. Make the call again."
-        return None
-
-    def _failed(self, failure: Failure) -> list[Event]:
-        self._ended = True
-        self._answer = None
-        return [TurnEnded(Stop.FAILED, "provider", failure)]
 
 
 def _wire_output(parts: Sequence[Part]) -> Any:

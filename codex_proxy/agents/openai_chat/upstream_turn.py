@@ -1,0 +1,174 @@
+"""What the dialects of all upstreams share: a turn of one exchange after another, until an answer or a fault ends it.
+
+In: `Head`, bytes and `End` of each exchange. Out: events of the common vocabulary, and the bodies of requests. What a
+request holds and what an answer says is up to the dialect of an API, which fills the abstract methods.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from codex_proxy.agents.base import NOTHING, Ended, Step
+from codex_proxy.agents.openai_chat.calls import is_json
+from codex_proxy.agents.openai_chat.exchange import End, Head, Message
+from codex_proxy.agents.openai_chat.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
+from codex_proxy.agents.openai_chat.stream import MAX_LINE_BYTES, AnswerReader, StreamEvent
+from codex_proxy.core.events import Event, Stop, TurnEnded, Usage, UsageReported
+from codex_proxy.core.faults import Failure
+from codex_proxy.core.items import HistoryItem
+from codex_proxy.core.turn import Turn
+
+A = TypeVar("A")
+
+
+class UpstreamTurn(ABC, Generic[A]):
+    """The base of a `Dialect` whose transport carries HTTP exchanges. Each of its writes is the body of a request. `A`
+    is the answer that it reads."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        errors: ErrorReader,
+        refused: set[str],
+        new_id: Callable[[str], str],
+        now: Callable[[], float],
+    ) -> None:
+        """`model`: the upstream's name of the model. `refused`: the optional fields that this upstream does not take,
+        shared by all turns. `new_id`: a prefix in, a new name out. `now`: seconds since 1970."""
+        self._model = model
+        self._errors = errors
+        self._refused = refused
+        self._new_id = new_id
+        self._now = now
+        self._turn = Turn(model=model, history=())
+        self._custom: frozenset[str] = frozenset()
+        self._answer: A | None = None
+        """The answer that is being read or waited for; None while tools are run, and after the end."""
+        self._reader: AnswerReader | None = None
+        """The reader of the answer's body; None before its head."""
+        self._error: Head | None = None
+        self._error_body: list[bytes] = []
+        self._spent: Usage | None = None
+        self._writes = b""
+        """The body of the next request, if one is due."""
+        self._ended = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether the turn has ended."""
+        return self._ended
+
+    @property
+    def can_resume(self) -> bool:
+        """Always False: the upstream keeps no state of a turn."""
+        return False
+
+    def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
+        """Never called: `can_resume` is False."""
+        return NOTHING
+
+    def receive(self, messages: Sequence[Message]) -> Step:
+        """Reads messages of the current exchange. Those after the end of an answer are ignored."""
+        out: list[Event] = []
+        self._writes = b""
+        for message in messages:
+            if self._answer is None:
+                break
+            if isinstance(message, Head):
+                if 200 <= message.status < 300:
+                    self._reader = AnswerReader(MAX_LINE_BYTES)
+                else:
+                    self._error = message
+            elif isinstance(message, End):
+                self._end(message, out)
+            elif self._error is not None:
+                if sum(map(len, self._error_body)) < MAX_ERROR_BYTES:
+                    self._error_body.append(message)
+            elif self._reader is not None:
+                self._read(self._reader.feed(message), out)
+        return Step(out, self._writes, close_stdin=self._ended)
+
+    def interrupt(self) -> Step:
+        """Does nothing: closing the connection is how the upstream learns that the client has left."""
+        return NOTHING
+
+    def eof(self, ended: Ended) -> Step:
+        """Fails the turn if it has not ended. `ended` is not used: an upstream has no process."""
+        return Step([] if self._ended else self._failed(BROKEN_OFF))
+
+    # --- what an API fills in ---------------------------------------------------------------------
+
+    @abstractmethod
+    def _new_answer(self) -> A:
+        """Returns the reader of the next answer."""
+
+    @abstractmethod
+    def _request(self) -> bytes:
+        """Returns the body of the next request."""
+
+    @abstractmethod
+    def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
+        """Adds to `out` what events of the answer's body mean."""
+
+    @abstractmethod
+    def _ends_without_last_event(self, answer: A, out: list[Event]) -> bool:
+        """Completes an answer whose body has ended, if the API allows that without a last event. Returns whether."""
+
+    @abstractmethod
+    def _refused_field(self, status: int, body: bytes) -> str | None:
+        """Returns the optional field that an error names, unless it is left out already; None if there is none."""
+
+    # --- one exchange -----------------------------------------------------------------------------
+
+    def _ask(self) -> bytes:
+        """Starts the next answer. Returns the body of its request."""
+        self._answer = self._new_answer()
+        self._reader = self._error = None
+        self._error_body = []
+        return self._request()
+
+    def _end(self, end: End, out: list[Event]) -> None:
+        """Handles the end of the exchange: the answer is complete, refused by the upstream, or broken off."""
+        if self._error is not None:
+            self._refused_by_upstream(self._error, b"".join(self._error_body), out)
+            return
+        if self._reader is not None:
+            self._read(self._reader.close(), out)
+        if self._answer is not None and not self._ends_without_last_event(self._answer, out):
+            out += self._failed(end.failure or BROKEN_OFF)
+
+    def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> None:
+        """Handles an answer with an error status: fails the turn or, if the error names an optional field, repeats
+        the request without it. That field is left out from then on."""
+        field = self._refused_field(head.status, body)
+        if field is not None:
+            self._refused.add(field)
+            self._writes = self._ask()
+        else:
+            out += self._failed(self._errors.of_response(head.status, head.headers, body, self._now()))
+
+    def _add_usage(self, usage: Usage | None, out: list[Event]) -> None:
+        """Adds the tokens of one answer to those of the turn, and reports the sum."""
+        if usage is not None:
+            self._spent = usage if self._spent is None else self._spent + usage
+            out.append(UsageReported(self._spent, "provider"))
+
+    def _wrong_with(self, name: str, kind: str, arguments: str) -> tuple[str, str] | None:
+        """Returns why a call cannot be made: the code of a notice, and the error text for the model. None if it can
+        be made."""
+        if all(tool.name != name for tool in self._turn.tools):
+            return (
+                "unoffered_call",
+                f"Error: {name} is not a registered MCP tool, and no other tool that is offered.",
+            )
+        if kind == "function" and not is_json(arguments):
+            return "unreadable_arguments", "Error: the arguments are not JSON. Make the call again."
+        return None
+
+    def _failed(self, failure: Failure) -> list[Event]:
+        self._ended = True
+        self._answer = None
+        return [TurnEnded(Stop.FAILED, "provider", failure)]
