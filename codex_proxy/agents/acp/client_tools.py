@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.acp.messages import UNREADABLE, Update
+from codex_proxy.agents.custom_tools import function_parameters
 from codex_proxy.core.items import ImagePart, Part, TextPart, Tool
 
 SERVER: Final = "client"
@@ -44,16 +45,9 @@ def agent_name(name: str) -> str:
 def listed_tool(tool: Tool) -> dict[str, Any]:
     """Returns the tool's entry in the result of `tools/list`. A custom tool becomes a function with one string
     `input`."""
-    schema: Any = {"type": "object", "properties": {}}
-    if tool.kind == "custom":
-        schema = {
-            "type": "object",
-            "properties": {"input": {"type": "string"}},
-            "required": ["input"],
-            "additionalProperties": False,
-        }
-    elif tool.parameters is not None:
-        schema = _object_schema(tool.parameters)
+    schema = function_parameters(tool)
+    if isinstance(schema, msgspec.Raw):
+        schema = _object_schema(schema)
     return {
         "name": agent_name(tool.name),
         "description": tool.description,

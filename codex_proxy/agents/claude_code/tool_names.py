@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.claude_code.messages import CLIENT_SERVER, UNREADABLE
+from codex_proxy.agents.custom_tools import function_parameters
 from codex_proxy.core.items import ImagePart, Part, TextPart, Tool
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
@@ -61,19 +62,10 @@ class OfferedTools:
 
 
 def _definition(tool: Tool) -> dict[str, Any]:
-    if tool.kind == "custom":
-        schema: Any = {
-            "type": "object",
-            "properties": {"input": {"type": "string"}},
-            "required": ["input"],
-            "additionalProperties": False,
-        }
-    else:
-        schema = tool.parameters if tool.parameters is not None else {"type": "object", "properties": {}}
     return {
         "name": agent_name(tool.name),
         "description": tool.description,
-        "inputSchema": schema,
+        "inputSchema": function_parameters(tool),
         "annotations": READ_ONLY,
         "_meta": {"anthropic/alwaysLoad": True},
     }
@@ -88,16 +80,6 @@ def call_input(arguments: str, kind: str) -> dict[str, Any]:
     except UNREADABLE:
         return {"arguments": arguments}
     return value if isinstance(value, dict) else {"arguments": value}
-
-
-def custom_input(arguments: str) -> str:
-    """Returns the input of a custom tool, from the JSON arguments of the function that stands for it."""
-    try:
-        value = msgspec.json.decode(arguments, type=dict[str, Any])
-    except UNREADABLE:
-        return arguments
-    given = value.get("input")
-    return given if isinstance(given, str) else arguments
 
 
 def output_content(parts: tuple[Part, ...]) -> list[dict[str, Any]]:

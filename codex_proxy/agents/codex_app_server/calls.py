@@ -18,6 +18,7 @@ import msgspec
 
 from codex_proxy.agents.codex_app_server.messages import UNREADABLE, Params
 from codex_proxy.agents.codex_app_server.payloads import RawItemCall, RawItemHead, check_readable
+from codex_proxy.agents.custom_tools import custom_input, function_parameters
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
 
@@ -83,32 +84,18 @@ class ToolNames:
 
 def dynamic_tool(tool: Tool) -> dict[str, Any]:
     """Returns a tool's definition for `thread/start`. A custom tool becomes a function with one string `input`."""
-    if tool.kind == "custom":
-        schema: Any = {
-            "type": "object",
-            "properties": {"input": {"type": "string"}},
-            "required": ["input"],
-            "additionalProperties": False,
-        }
-    else:
-        schema = tool.parameters if tool.parameters is not None else {"type": "object", "properties": {}}
     name = agent_name(tool.name)
-    return {"type": "function", "name": name, "description": tool.description, "inputSchema": schema}
+    return {
+        "type": "function",
+        "name": name,
+        "description": tool.description,
+        "inputSchema": function_parameters(tool),
+    }
 
 
 def custom_arguments(text: str) -> str:
     """Returns the arguments of the function that stands for a custom tool, from the tool's input."""
     return msgspec.json.encode({"input": text}).decode()
-
-
-def custom_input(arguments: str) -> str:
-    """Returns the input of a custom tool, from the arguments of the function that stands for it."""
-    try:
-        value = msgspec.json.decode(arguments, type=dict[str, Any])
-    except UNREADABLE:
-        return arguments
-    given = value.get("input")
-    return given if isinstance(given, str) else arguments
 
 
 KEPT_TYPES = frozenset(

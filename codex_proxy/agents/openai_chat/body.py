@@ -12,20 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.agents.custom_tools import function_parameters
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import NamedTools, Turn
 
-INPUT_SCHEMA: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
-"""The parameters of a function that stands for a custom tool."""
-NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 
-
-class _Named(msgspec.Struct, frozen=True):
+class NamedSchema(msgspec.Struct, frozen=True):
     """Reads the `title` of a schema, which holds the name that the client gave it."""
 
     title: str = "answer"
@@ -68,7 +60,7 @@ def _answer_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
         name = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
         fields[name] = turn.max_tokens
     if turn.output_schema is not None:
-        name = msgspec.json.decode(turn.output_schema, type=_Named).title
+        name = msgspec.json.decode(turn.output_schema, type=NamedSchema).title
         schema = {"name": name, "strict": True, "schema": turn.output_schema}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     elif turn.json_object and "json_object" not in refused:
@@ -94,12 +86,11 @@ def _tool_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
 
 
 def _function(tool: Tool) -> dict[str, Any]:
-    parameters: Any = tool.parameters
-    if tool.kind == "custom":
-        parameters = INPUT_SCHEMA
-    elif parameters is None:
-        parameters = NO_PARAMETERS
-    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": function_parameters(tool),
+    }
     if not tool.description:
         del function["description"]
     if tool.strict and tool.kind == "function":

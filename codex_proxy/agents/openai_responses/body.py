@@ -8,12 +8,13 @@ as it came. Source: OpenAI's reference of the Responses API.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.openai_chat.body import NO_PARAMETERS, custom_arguments, encoded
+from codex_proxy.agents.custom_tools import INPUT_SCHEMA, NO_PARAMETERS
+from codex_proxy.agents.openai_chat.body import NamedSchema, custom_arguments, encoded
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -31,19 +32,7 @@ CUSTOM: Final = "custom"
 string."""
 OPTIONAL: Final = ("include", "store", "parallel_tool_calls", CUSTOM)
 """Fields that are left out, or said otherwise, for an upstream whose error names them, beside those of sampling."""
-INPUT_SCHEMA: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
 _REFUSING: Final = frozenset({400, 422, 500})
-
-
-class _Named(msgspec.Struct, frozen=True):
-    """Reads the `title` of a schema, which holds the name that the client gave it."""
-
-    title: str = "answer"
 
 
 def request_body(turn: Turn, model: str, items: Sequence[Any], refused: Collection[str] = ()) -> bytes:
@@ -75,7 +64,7 @@ def _reasoning(turn: Turn) -> dict[str, str] | None:
 def _text(turn: Turn) -> dict[str, Any] | None:
     text: dict[str, Any] = {} if turn.verbosity is None else {"verbosity": turn.verbosity}
     if turn.output_schema is not None:
-        name = msgspec.json.decode(turn.output_schema, type=_Named).title
+        name = msgspec.json.decode(turn.output_schema, type=NamedSchema).title
         text["format"] = {"type": "json_schema", "name": name, "strict": True, "schema": turn.output_schema}
     elif turn.json_object:
         text["format"] = {"type": "json_object"}
