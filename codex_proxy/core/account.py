@@ -66,7 +66,8 @@ class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 _OPENAIS_WORDS: Final = "This model's maximum context length is"
 _TOO_LONG: Final = "The input exceeds the context window of this model (context_length_exceeded)."
-"""LangChain looks for the code in the text, which has only the message."""
+"""The message of a failure by a context that is too long. It contains OpenAI's error code, because LangChain looks
+for the code in the text."""
 
 
 def with_context_length(failure: Failure, model: str, models: Sequence[AgentModel]) -> Failure:
@@ -82,8 +83,10 @@ def with_context_length(failure: Failure, model: str, models: Sequence[AgentMode
 
 
 def with_reset(failure: Failure, limits: Sequence[AccountLimits], *, told_at: float, now: float) -> Failure:
-    """Returns a failure of a usage limit with the seconds until that limit is reset; any other failure as it is.
-    `told_at` is when the limits were reported; it and `now` are in seconds since 1970."""
+    """Adds to a failure of a usage limit the seconds until that limit is reset (`retry_after`). Returns any other
+    failure unchanged. `told_at` is the time at which the agent reported the limits; it and `now` are in seconds
+    since 1970.
+    """
     if failure.kind is not FaultKind.USAGE_LIMIT_REACHED or failure.retry_after is not None:
         return failure
     resets = {

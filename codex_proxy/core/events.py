@@ -72,9 +72,11 @@ class TurnStarted(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnEnded(msgspec.Struct, frozen=True):
-    """The turn has ended. `stop` is a `Stop` or a value of the provider's; `failed` comes with a `failure`.
+    """The turn has ended. `stop` is a `Stop` or a reason of the provider's that has no `Stop`. Where it is
+    `failed`, `failure` is set.
 
-    `trigger` names the agent's message that ended it; `choice_stops` holds the choices with another reason.
+    `trigger` is the name of the agent's message that ended the turn. `choice_stops` has the reasons of those
+    choices that ended for another reason than `stop`, by the index of the choice.
     """
 
     stop: str
@@ -208,7 +210,7 @@ class RawItem(msgspec.Struct, frozen=True, gc=False):
 
 
 class AccountLimitsReported(msgspec.Struct, frozen=True, gc=False):
-    """The limits of the agent's account, as JSON in the agent's own format."""
+    """The agent has reported the limits of its account. `json` is in the agent's own format."""
 
     json: bytes
 

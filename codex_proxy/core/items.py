@@ -38,7 +38,7 @@ class HistoryMessage(msgspec.Struct, frozen=True):
     id: str | None = None
     chat_message: bytes | None = None
     """The whole message as JSON of Chat Completions, where it has parts that are neither text nor images (audio,
-    files). Only an agent that can do `forwarding` is given one, and takes it in the place of `parts`."""
+    files). Only an agent with the capability `forwarding` is given one, and sends it instead of `parts`."""
 
 
 class HistoryCall(msgspec.Struct, frozen=True):
@@ -175,8 +175,9 @@ class McpTools(msgspec.Struct, frozen=True, gc=False):
 
 
 class Activity(msgspec.Struct, frozen=True, gc=False):
-    """Something that the agent did by itself, such as a command or a search. `text` describes it in one line for a
-    person: the command, the file, the query."""
+    """Something that the agent did with its own tools, such as a command or a search. `text` describes it in one
+    line for a person: the command, the file, the query.
+    """
 
     id: str
     kind: Literal["command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"]

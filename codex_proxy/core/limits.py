@@ -116,7 +116,9 @@ class StopSequences:
 
 
 class MaxTokens:
-    """Cuts what the assistant says (answer or refusal) after `tokens` tokens by an estimate, each choice by itself."""
+    """Ends a turn after `tokens` tokens of text that the assistant writes (answer or refusal), by an estimate. Each
+    choice is counted separately.
+    """
 
     def __init__(self, tokens: int) -> None:
         self._tokens = tokens
@@ -205,7 +207,9 @@ class TurnLimits:
     """
 
     def __init__(self, *, chars: int, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:
-        """`chars` is the largest size of the turn, in characters. It holds whatever the client asked for."""
+        """`chars` is the most characters that the turn may have; this limit applies whether or not the client asked
+        for one. `stop` and `max_tokens` are the client's.
+        """
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         self.stop_sequence: str | None = None
         """The stop sequence that ended the turn; None where none did."""

@@ -41,7 +41,9 @@ _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 class NoImageError(ValueError):
-    """The bytes are no image that models can see. The message is the reason, beginning with a verb: `is torn`."""
+    """The bytes are not an image that models can see. The message is a predicate that gives the reason, such as `is
+    torn`.
+    """
 
 
 class Picture(NamedTuple):
@@ -111,7 +113,9 @@ def picture_of(payload: str) -> Picture | None:
 
 
 def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
-    """Returns an unsigned number of `size` bytes. Raises `IndexError` after the end of the data."""
+    """Returns the unsigned number in `size` bytes at the offset `at`. Raises `IndexError` if the data ends before
+    it.
+    """
     if at + size > len(data):
         raise IndexError
     return int.from_bytes(data[at : at + size], "little" if little else "big")
@@ -255,8 +259,9 @@ class Pdf(msgspec.Struct, frozen=True):
 
 
 class PdfTexts:
-    """The texts of a request's PDFs. `known` has those that were read, by digest; `unread` collects the PDFs that
-    `text_of` was asked for and that are not in `known`, by digest."""
+    """The texts of a request's PDFs, by digest. `known` has the texts that were already read; `unread` collects the
+    PDFs that `text_of` was asked for and that have yet to be read.
+    """
 
     def __init__(self, known: Mapping[bytes, str] | None = None) -> None:
         self._known = known or {}

@@ -274,8 +274,9 @@ class TurnRepair:
         held.whole |= {TEXT}
 
     def _missing(self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]) -> None:
-        """Sends as a delta what the full text has beyond the deltas so far. A text that was revised stays as it was
-        sent."""
+        """Appends a delta with the part of the full text that the deltas before it did not have. If the full text
+        does not begin with the text that was sent, it was revised, and what was sent stays.
+        """
         held.whole |= {key}
         sent = held.text(key)
         if whole.startswith(sent):
@@ -286,7 +287,7 @@ class TurnRepair:
             self._out.append(Notice("revised_text", key[0]))
 
     def _is_new(self, held: SentItem, key: TextKey) -> bool:
-        """Whether a delta is new. It is not if the full text came before it."""
+        """Whether a delta adds text. It does not if the full text came before it."""
         if key in held.whole:
             self._out.append(Notice("late_delta", key[0]))
             return False

@@ -77,8 +77,8 @@ class Step:
         self._to_repeat: list[SentItem] = []
         """After a retry: messages that the agent has not begun to repeat, oldest first."""
         self.mutes_reasoning = False
-        """Whether the reasoning of a retry is dropped, because reasoning was sent before it and need not be the
-        same."""
+        """Whether the reasoning of a retry is dropped. It is if reasoning was sent before the retry, since the
+        model may reason differently each time."""
 
     def add(self, item: SentItem) -> None:
         self._items.append(item)

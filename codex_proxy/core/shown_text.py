@@ -63,7 +63,7 @@ MAX_EXCERPT: Final = 80
 
 
 def excerpt(words: str) -> str:
-    """Returns the beginning of a text; dots stand for the rest."""
+    """Returns the first `MAX_EXCERPT` characters of a text, with three dots at the end if it is longer."""
     return words if len(words) <= MAX_EXCERPT else f"{words[:MAX_EXCERPT]}..."
 
 

@@ -28,9 +28,9 @@ _ENGLISH: Final = re.compile(
     r"\b(?:the|of|to|and|in|is|a|for|on|with|this|that|be|it|not|if)\b", re.IGNORECASE
 )
 _MIN_ENGLISH: Final = 0.05
-"""The smallest share of the words above among the words of a text in English."""
+"""A text with a smaller share of the frequent words in `_ENGLISH` is taken for another language than English."""
 _MAX_SIGNS: Final = 0.35
-"""The most runs of punctuation per word in a text that is prose, and neither code nor data."""
+"""A text with more runs of punctuation per word than this is taken for code or data, not prose."""
 
 _BLOB: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{48,}+")
 """Matches what may be base64 or a key: a long run of letters and digits without a space."""
@@ -80,14 +80,14 @@ def most_tokens(text: str, known: dict[str, Piece] | None = None) -> int:
 
 
 class Piece(NamedTuple):
-    """How much a piece of a text adds to the token counts of the chunk that it is in."""
+    """The share of one piece in the token count of its chunk of text."""
 
     words: int = 0
     signs: int = 0
     plain: float = 0
-    """The tokens that count if the chunk is English or code."""
+    """Tokens that are multiplied by a factor for the language of the chunk."""
     other: float = 0
-    """The tokens that count whatever the chunk is."""
+    """Tokens that are added as they are, whatever the language."""
 
 
 def _chunk(text: str, known: dict[str, Piece]) -> float:
@@ -111,7 +111,9 @@ def _chunk(text: str, known: dict[str, Piece]) -> float:
 
 
 def _is_blob(text: str) -> bool:
-    """Whether the text has small letters, capitals and digits. Paths and ruled lines have not."""
+    """Whether a long run looks like base64 or a key: it has small letters, capitals and digits. Paths and rules
+    (`-----`) do not.
+    """
     return not text.islower() and not text.isupper() and any(map(str.isdigit, text))
 
 

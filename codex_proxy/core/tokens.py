@@ -32,10 +32,11 @@ WORD, DIGITS, DENSE_RUN, SPACE, SIGNS = range(1, 6)
 """The kinds of pieces."""
 
 _EXACT: Final = 16 * 1024
-"""Characters of a text that are counted. Of a longer text its beginning and its end are, which takes at most 10 ms."""
+"""The most characters of which every one is counted. Of a longer text only its beginning and its end are counted,
+which takes at most 10 ms, and the rest is extrapolated."""
 _MAX_PIECE: Final = 256
-"""The most characters of a piece that are kept because it may still grow. A longer piece is no word, so it may be
-counted in parts."""
+"""The longest piece, in characters, that `TokenLimit` keeps to count it again when it has grown. A longer piece is
+no word, so its parts may be counted one by one."""
 
 
 def estimate_tokens(text: str) -> int:

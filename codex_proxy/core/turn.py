@@ -98,8 +98,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Whether developer messages directly after tool outputs may be put into the last of these outputs, so that a
     kept thread that waits for the outputs can go on."""
     sampling: Mapping[str, Any] = {}
-    """The sampling parameters of the request (`temperature`, `seed`, ...) by name, unchanged. Only agents that can
-    set them read them."""
+    """The sampling parameters of the request (`temperature`, `seed`, ...) by name, with the client's values. Agents
+    that cannot set them ignore them."""
     passed_fields: Mapping[str, msgspec.Raw] = {}
     """Fields of the request that no other attribute of the turn represents, unchanged. Only for agents that can do
     `forwarding`."""

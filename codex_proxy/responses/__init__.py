@@ -1,1 +1,3 @@
-"""Makes responses of requests, also without their clients; streams, cancels and saves them. Knows no HTTP."""
+"""Makes the responses of the Responses API, with or without a client that waits; streams, cancels and saves them.
+Knows no HTTP.
+"""

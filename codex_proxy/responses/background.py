@@ -54,11 +54,11 @@ from codex_proxy.workers.slots import Slot
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 2.0
-"""Between two tries to start the turn, or to save the end."""
+"""Seconds between two attempts to start a turn or to save a response."""
 
 
 class BackgroundResponse(RunningResponse):
-    """Runs a response that is in the store as `queued`."""
+    """Runs a response that is stored with the status `queued`."""
 
     def __init__(self, service: ResponsesService, prepared: PreparedResponse, store: Store) -> None:
         super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)
@@ -70,7 +70,7 @@ class BackgroundResponse(RunningResponse):
     # --- its start ------------------------------------------------------------------------------
 
     async def _start(self) -> Run:
-        """Waits for a slot and for its conversation, without a bound, then starts the turn."""
+        """Waits for a slot and for other turns of the conversation, for any time, then starts the turn."""
         self._slot = await self._service.background.slots.take(self.owner)
         try:
             if self._prepared.parsed.conversation is not None:
@@ -84,14 +84,14 @@ class BackgroundResponse(RunningResponse):
             raise
 
     async def _enter_conversation(self) -> None:
-        """Prepares the response anew: its context is the conversation as it is now."""
+        """Prepares the response again, with the conversation as it is now for its context."""
         old = self._prepared
         self._prepared = await prepare(
             self._service, old.parsed, old.owner, id=old.id, created=old.created, wait=None
         )
 
     async def _try_to_start(self) -> Run | None:
-        """Starts the turn. Returns None, after some time, where there is no room for it. Raises `Fault`."""
+        """Starts the turn. If there is no room for it, waits for `RETRY_SECONDS` and returns None. Raises `Fault`."""
         try:
             return await start_run(self._service, self._prepared)
         except Fault as fault:
@@ -125,7 +125,9 @@ class BackgroundResponse(RunningResponse):
             await self._store_frames(frames)
 
     async def _store_frames(self, frames: Frames) -> None:
-        """Stores and releases frames, with those that could not be stored before. Raises `StoreError`."""
+        """Stores frames, together with those that could not be stored before, and then releases them. Raises
+        `StoreError`.
+        """
         self._unstored += frames
         if self._unstored:
             await self._store.append_frames(self.owner, self.id, [Frame(*each) for each in self._unstored])
@@ -144,7 +146,9 @@ class BackgroundResponse(RunningResponse):
             await super()._finish(ended)
 
     def _runs_again(self, failure: Failure | None) -> bool:
-        """Whether the server stops in the middle of a turn that its next start will run again."""
+        """Whether the turn failed because the server is stopping, and the next start of the server will run it
+        again.
+        """
         stops = failure is not None and failure.kind is FaultKind.STOPPING
         return stops and can_run_again(self._service, self._prepared)
 
@@ -158,7 +162,7 @@ class BackgroundResponse(RunningResponse):
         self._saved = True
 
     async def _complete(self, frames: Frames) -> None:
-        """Repeats the attempt to save the end until it succeeds, then releases the last frames."""
+        """Tries to save the final object until that succeeds, then stores and releases the last frames."""
         assert self.final is not None
         while not self._saved:
             try:
@@ -180,8 +184,9 @@ class BackgroundResponse(RunningResponse):
 
 
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
-    """Whether the next start of the server may run this turn again: it changes nothing, and no client reads it before
-    its end. A turn with tools of the server may have changed something."""
+    """Whether the next start of the server may run this turn again. It may if the operator wants that, the agent
+    and this server run no tools in the turn, which may have changed something, and no client reads a stream of it.
+    """
     parsed = prepared.parsed
     return (
         service.background_recovery == "rerun"
@@ -198,7 +203,7 @@ CUT_OFF = Failure(
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """The request of a turn that can be run again, as the store keeps it."""
+    """The request of a turn that can be run again, in the form in which it is stored."""
 
     body: str
     mode: str | None
@@ -219,8 +224,7 @@ async def unfinished_responses(service: ResponsesService) -> list[StoredResponse
 
 
 async def recover_responses(service: ResponsesService, left: Sequence[StoredResponse]) -> None:
-    """Runs each of these responses again, or fails it. Where the store is not available now, a task repeats the
-    attempt."""
+    """Runs each of these responses again, or fails it. If the store is not available, a task tries again later."""
     store = service.store
     if store is None:
         return
@@ -238,7 +242,7 @@ async def _recover_until_stored(
 
 
 async def _recovered(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
-    """Runs it again or fails it. Returns False where the store does not take its end."""
+    """Runs the response again, or saves it as failed. Returns False if the store could not do that."""
     try:
         if not await _run_again(service, store, found):
             await _fail(service, store, found)
@@ -292,7 +296,7 @@ class HeldBody(Protocol):
     """The bytes of a request's body, which count against a budget until they are released."""
 
     def handed_over(self) -> HeldBody:
-        """Returns an object that holds the same bytes; this one holds none any more."""
+        """Returns another object that counts the same bytes. This object counts none from then on."""
         ...
 
     def release(self) -> None: ...
@@ -306,8 +310,9 @@ async def create_in_background(
     client: Client,
     held: HeldBody,
 ) -> PreparedResponse:
-    """Stores the response, and starts it. `held`: what its request holds of its body; the response holds it from then
-    on. Raises `Fault` for what is wrong with the request, before anything is stored."""
+    """Stores the response as `queued` and starts it. `held` counts the bytes of the request's body; they count as
+    long as the response needs them. Raises `Fault` for a bad request before anything is stored.
+    """
     refuse_without_store(service)
     store = required_store(service.store)
     owner, background, now = client.name, service.background, service.clock.epoch()
@@ -369,7 +374,7 @@ async def _store(
 
 
 async def _take_back(store: Store, queued: StoredResponse) -> None:
-    """Deletes a response whose id no client has, as soon as the store can."""
+    """Deletes a response whose id was not sent to a client. Tries until the store can do it."""
     while True:
         try:
             await store.delete_response(queued.owner, queued.id)
@@ -382,7 +387,7 @@ async def _take_back(store: Store, queued: StoredResponse) -> None:
 def _queued(
     service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints
 ) -> StoredResponse:
-    """The response before its turn starts, as it is stored."""
+    """Returns the response as it is stored before its turn starts."""
     return StoredResponse(
         owner=prepared.owner,
         id=prepared.id,
@@ -397,12 +402,12 @@ def _queued(
 
 
 def queued_json(service: ResponsesService, prepared: PreparedResponse) -> bytes:
-    """The response object before its turn starts."""
+    """Returns the response object, as JSON, before its turn starts."""
     return json_bytes({**renderer_of(service, prepared).snapshot(), "status": "queued"})
 
 
 async def cancel_in_background(service: ResponsesService, store: Store, found: StoredResponse) -> None:
-    """Stops a response that the store has as unfinished. Returns when it has ended, whichever way."""
+    """Stops a response that is stored as unfinished. Returns when it has ended, for whatever reason."""
     live = service.background.find(found.owner, found.id)
     if live is not None:
         await live.cancel_and_wait()

@@ -13,15 +13,18 @@ from codex_proxy.responses.frame_buffer import FrameBuffer
 from codex_proxy.workers.slots import Slots, share_of
 
 MAX_LIVE = 1000
-"""The most background responses that run or wait, each of which keeps its request in RAM."""
+"""The most background responses that run or wait to run. Each keeps its request in RAM."""
 CLOSE_SECONDS = 5.0
-"""Seconds that tasks may take to end when the server stops. Turns have ended by then; their results are being saved."""
+"""Seconds that tasks have to end when the server stops. Their turns are over by then, and they are saving the
+results."""
 
 T = TypeVar("T")
 
 
 class ServerTasks:
-    """Tasks that belong to the server, not to the request that starts them: a client that leaves does not end them."""
+    """Tasks that belong to the server and not to the request that started them, so they go on when the client
+    leaves.
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -38,7 +41,7 @@ class ServerTasks:
         return task
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits `work`, which goes on to its end when the caller is cancelled; the caller waits for it even then."""
+        """Awaits `work`. If the caller is cancelled, `work` still runs to its end, and the caller waits for that."""
         task = self.spawn(work)
         try:
             return await asyncio.shield(task)
@@ -48,7 +51,7 @@ class ServerTasks:
             raise
 
     async def close(self) -> None:
-        """Waits for the tasks, and cancels those that take too long."""
+        """Waits for all tasks. Cancels those that have not ended after `CLOSE_SECONDS`."""
         if not self._tasks:
             return
         await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
@@ -59,7 +62,7 @@ class ServerTasks:
 
 
 class Live(Protocol):
-    """A background response that has not ended."""
+    """A background response that has not ended yet."""
 
     id: str
     owner: str
@@ -72,27 +75,29 @@ class Live(Protocol):
         ...
 
     async def cancel_and_wait(self) -> None:
-        """Stops its turn. Returns when it has ended."""
+        """Stops the response's turn. Returns when the response has ended."""
         ...
 
 
 class BackgroundResponses:
-    """The background responses that have not ended. `limit`: how many run at once; `owners` gives how many owners there
-    may be, each of which gets a share of the room."""
+    """The background responses that have not ended. `limit` is how many run at once; `owners` returns how many
+    owners there may be, each of which gets a share.
+    """
 
     def __init__(self, limit: int, owners: Callable[[], int] = lambda: 1) -> None:
         self.slots = Slots(limit, owners)
         self.tasks = ServerTasks()
-        """The tasks of all responses, also of those in the foreground."""
+        """The tasks of all responses, foreground responses included."""
         self._owners = owners
         self._live: dict[tuple[str, str], Live] = {}
         self._being_created: Counter[str] = Counter()
-        """How many of each owner's are being prepared and stored."""
+        """The number of responses of each owner that are being prepared and stored."""
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:
-        """Counts one more background response of this owner, which the body of the `with` gives to `start`. Raises
-        `Fault` where there are too many: in all, or of this owner's (`limit`, 0 for any number)."""
+        """Reserves room for one more background response of `owner`, which is passed to `start` inside of the
+        `with`. Raises `Fault` if there are too many responses, in all or of this owner (`limit`; 0 for no limit).
+        """
         if len(self._live) + self._being_created.total() >= MAX_LIVE:
             raise _too_many(f"{MAX_LIVE} responses run or wait in the background.")
         theirs = self._being_created[owner] + sum(name == owner for name, _ in self._live)
@@ -111,7 +116,7 @@ class BackgroundResponses:
                 del self._being_created[owner]
 
     def start(self, response: Live, on_end: Callable[[], None] = lambda: None) -> None:
-        """Starts a response, which `find` gives until its end; then calls `on_end`."""
+        """Starts a response. `find` returns it until it ends; then `on_end` is called."""
         key = (response.owner, response.id)
         self._live[key] = response
 
@@ -125,8 +130,9 @@ class BackgroundResponses:
         return self._live.get((owner, id))
 
     async def close(self) -> None:
-        """Waits until the responses are saved, after their runs have ended. What is not saved is recovered at the
-        next start."""
+        """Waits until the responses are saved. Call it when their runs have ended. A response that is not saved is
+        recovered at the next start of the server.
+        """
         await self.tasks.close()
 
 

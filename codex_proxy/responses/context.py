@@ -35,23 +35,24 @@ _model_item = msgspec.json.Decoder(ModelItem)
 
 
 class ContextItem(msgspec.Struct, frozen=True):
-    """One item in two forms: as its client sees it (`shown`; None for what only the model sees), and as the model
-    gave it (`model`; None where that is not kept)."""
+    """One item in two forms: as the client sees it (`shown`; None for an item that only the model sees), and as the
+    model put it out (`model`; None where that is not kept).
+    """
 
     shown: ItemDict | None
     model: ModelItem | None = None
 
 
 class Context(msgspec.Struct, frozen=True):
-    """All items that a turn continues."""
+    """All items that a turn continues, those of its own request included."""
 
     earlier: tuple[ContextItem, ...] = ()
     fresh: tuple[ContextItem, ...] = ()
-    """The request's own items."""
+    """The items of the request itself, with references resolved."""
     input: tuple[StoredItem, ...] = ()
-    """The request's own items as they are stored."""
+    """The items of the request itself, as they will be stored."""
     shortened: bool = False
-    """Whether the oldest turns were left out."""
+    """Whether the oldest turns were left out because the context was too long."""
 
 
 class ContextFields(Protocol):
@@ -68,7 +69,7 @@ class ContextFields(Protocol):
 async def read_context(
     request: ContextFields, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
-    """Returns the items before the request's own, and its own with their references resolved."""
+    """Reads the items that the request continues, and resolves the references among its own items."""
     earlier: list[ContextItem] = []
     await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
     known = {item.shown["id"] for item in earlier if item.shown is not None and "id" in item.shown}
@@ -84,8 +85,9 @@ async def read_context(
 async def measure_context(
     request: ContextFields, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[Measure, list[ItemDict]]:
-    """Measures the items before the request's own while they are read, without keeping them. Returns the measure, and
-    the request's own items."""
+    """Measures the items that the request continues without keeping them in memory. Returns the measure, and the
+    items of the request itself.
+    """
     measure = Measure()
     known: set[str] = set()
 
@@ -212,8 +214,9 @@ def turn_in_context(
 def history_with_model_items(
     items: Sequence[ContextItem], entries: Sequence[HistoryEntry], identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history with the model's own item wherever it is kept. `entries` is the history of the visible
-    items."""
+    """Returns the history with the model's own form of each item, where that is kept. `entries` is the history in
+    the form that the client sees.
+    """
     parts: dict[int, list[HistoryItem]] = {}
     for place, part in entries:
         parts.setdefault(place, []).append(part)
@@ -238,12 +241,12 @@ class _ModelCalls:
         self._calls = Counter(
             head.call_id or "" for head, shown in heads if head.kind == "call" and shown is None
         )
-        """Those without a visible side; each of the others is found with its item."""
+        """The number of calls by call id that the client does not see."""
         self._outputs = Counter(head.call_id or "" for head, _ in heads if head.kind == "output")
         self._renamed: dict[str, str] = {}
 
     def without(self, parts: Iterable[HistoryItem], model: ModelItem | None) -> Iterator[HistoryItem]:
-        """Yields those entries of a visible item that none of the model's own items represents."""
+        """Yields those history entries of one item that are not in the history already in the model's own form."""
         for part in parts:
             if isinstance(part, HistoryCall):
                 if not self._has_call(part, model):
@@ -263,7 +266,7 @@ class _ModelCalls:
 
 
 def _taken(kept: Counter[str], call_id: str) -> bool:
-    """Subtracts one from the count of `call_id`; returns False where none is left."""
+    """Subtracts one from the count of `call_id`. Returns False if the count is 0."""
     there = kept[call_id] > 0
     kept[call_id] -= there
     return there

@@ -1,7 +1,7 @@
-"""Follows the stream of a background response, from any event on.
+"""Follows the stream of a background response, beginning after any event.
 
-A follower reads first the frames in the store, then those that the running response releases. A follower that falls
-behind the response's buffer reads from the store again, so nobody waits for a slow one.
+A follower first reads frames from the store, then those that the running response releases. A follower that is too
+slow for the buffer of the response reads from the store again, so a slow follower delays nobody.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from codex_proxy.surfaces.responses.profile import end_of_stream, new_events
 from codex_proxy.surfaces.responses.response_object import not_resumable
 
 HEARTBEAT = b": heartbeat\n\n"
-"""The comment that a silent stream gets."""
+"""The SSE comment that is sent when a stream has been silent for some time."""
 AT_ONCE = 500
-"""Frames that are read from the store in one go."""
+"""The most frames that are read from the store in one call."""
 MAX_UNREAD = 1 << 20
-"""Bytes of frames that wait in memory for one follower; beyond it goes back to the store."""
+"""The most bytes of frames that wait in memory for one follower. A follower with more reads from the store instead."""
 LAST_FRAMES = (
     b"event: response.completed",
     b"event: response.incomplete",
@@ -34,7 +34,9 @@ _MAX_DIGITS = 18  # digits of a number that the store takes
 
 
 def starting_after(query: Mapping[str, str]) -> int:
-    """The number of the last event that the reader has; -1 for none. Raises `Fault`."""
+    """Returns the query parameter `starting_after`: the number of the last event that the client has; -1 if it is
+    missing. Raises `Fault`.
+    """
     given = query.get("starting_after")
     if not given:
         return -1
@@ -48,7 +50,7 @@ def starting_after(query: Mapping[str, str]) -> int:
 
 
 async def check_followable(store: Store, found: StoredResponse, live: Live | None) -> None:
-    """Raises `Fault` for a response whose events are not kept."""
+    """Raises `Fault` for a response whose events are not stored. `live` is the response while it runs."""
     if not found.background:
         raise not_resumable(found.id)
     if live is not None and live.streams:
@@ -59,7 +61,7 @@ async def check_followable(store: Store, found: StoredResponse, live: Live | Non
 
 
 class Follower:
-    """Reads the events with a number above `after`, to the end of the stream."""
+    """Reads the events of a background response with a number above `after`, until its stream ends."""
 
     refusal = None
 
@@ -73,14 +75,14 @@ class Follower:
         self._after = after
         live = service.background.find(owner, id)
         self._live = None if live is None else live.buffer.reader(MAX_UNREAD)
-        """The frames that are released from now on; None where the response has ended."""
+        """The reader of frames that the running response releases; None if the response has ended."""
         self._behind = live is None or live.buffer.next > after + 1
-        """Whether the next frame, if there is one, has to be read from the store."""
+        """Whether the next frame has to be read from the store."""
         self._fetched: list[tuple[int, bytes]] | None = None
         self._deleted = False
 
     async def wait(self) -> None:
-        """Returns when there is something to take. May be cancelled and called again. Raises `Fault`."""
+        """Returns when `take` has frames to return. May be cancelled and called again. Raises `Fault`."""
         if self._live is not None and not self._behind:
             await self._live.wait()
         else:
@@ -91,7 +93,7 @@ class Follower:
                 self._fetched, self._deleted = [], True
 
     def take(self) -> bytes:
-        """Returns the new frames; after the last event, the end of the stream."""
+        """Returns the bytes of the new frames; with the last event, those of the end of the stream."""
         if self._fetched is not None:
             frames, self._fetched = self._fetched, None
         else:
@@ -112,7 +114,7 @@ class Follower:
         return b""  # the response goes on: its client can follow it again
 
     def close(self) -> None:
-        """Ends the reading, not the response."""
+        """Stops following. The response goes on."""
         if self._live is not None:
             self._live.close()
 
@@ -136,7 +138,9 @@ class Follower:
         self._fetched = frames
 
     async def _made_end(self, after: int) -> list[tuple[int, bytes]]:
-        """The last frames of a stream that was cut off, made of the object; none where the reader has them."""
+        """Returns the last frames of a stream whose end is not stored, made from the stored object; none if the
+        client has them already.
+        """
         found = await self._store.response(self._owner, self._id)
         last = await self._last_frame()
         if found is None or found.status in UNFINISHED or (last is not None and is_last(last.data)):
@@ -160,5 +164,5 @@ class Follower:
 
 
 def is_last(frame: bytes) -> bool:
-    """Whether nothing follows it but the end of the stream."""
+    """Whether a frame is the last event of its stream."""
     return frame.startswith(LAST_FRAMES)

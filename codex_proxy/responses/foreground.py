@@ -1,6 +1,6 @@
 """A response whose client waits for it: over HTTP, whole or streamed, or on a WebSocket.
 
-Its turn ends when its client leaves. Then it is saved as cancelled, with what had been said.
+Its turn ends when its client leaves. The response is then saved as cancelled, with the output up to that moment.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class ForegroundResponse(RunningResponse):
     ) -> None:
         super().__init__(service, prepared, delivery, paced=True, observe=observe)
         self.output: Sequence[StoredItem] = ()
-        """The items of its answer, as they are stored."""
+        """The items of the output, as they are stored."""
         self._again = False
         """Whether the turn that has just ended is to be repeated with less context."""
 
     @property
     def continued(self) -> bool:
-        """Whether its turn continues a session of the agent that has seen the conversation so far."""
+        """Whether the turn continues a session of the agent that has seen the conversation so far."""
         return self._run is not None and self._run.continued
 
     async def _run_turns(self) -> None:
@@ -94,7 +94,9 @@ class ForegroundResponse(RunningResponse):
 
 
 class ResponseReader:
-    """Reads a foreground response for its client, as bytes of a stream or whole. Closing it ends the turn."""
+    """Reads a foreground response for its client, as bytes of a stream or as a whole. Closing the reader ends the
+    turn.
+    """
 
     def __init__(self, service: ResponsesService, response: ForegroundResponse) -> None:
         self._response = response
@@ -141,7 +143,9 @@ class ResponseReader:
 async def start_foreground(
     service: ResponsesService, prepared: PreparedResponse, delivery: Delivery, observe: Observe | None = None
 ) -> tuple[ForegroundResponse, ResponseReader]:
-    """Starts a response. Returns when its turn has begun or will never begin; `refusal` is set then."""
+    """Starts a response. Returns when its turn has begun or has failed to begin; the reader's `refusal` is set in
+    the latter case.
+    """
     response = ForegroundResponse(service, prepared, delivery, observe)
     reader = ResponseReader(service, response)
     response.start_in(service.background.tasks)

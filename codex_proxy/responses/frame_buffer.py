@@ -19,11 +19,11 @@ def _nothing() -> None:
 
 
 class FrameBuffer:
-    """Gives each batch of frames to every reader. `on_drained` is called whenever no reader has anything left."""
+    """Gives each batch of frames to every reader. `on_drained` is called when the readers have taken everything."""
 
     def __init__(self, on_drained: Callable[[], None] = _nothing) -> None:
         self.next = 0
-        """The sequence number after that of the last frame."""
+        """The sequence number that the next frame will have."""
         self.ended = False
         """Whether no frame will follow."""
         self._on_drained = on_drained
@@ -46,8 +46,9 @@ class FrameBuffer:
             reader.wake()
 
     def reader(self, max_bytes: int | None = None) -> FrameReader:
-        """Returns a reader of what is appended from now on. A reader with more than `max_bytes` untaken loses all of
-        it, and is `overrun`."""
+        """Returns a reader of the frames that are appended from now on. If more than `max_bytes` of them are not
+        taken, the reader loses them all and its `overrun` is set.
+        """
         reader = FrameReader(self, max_bytes)
         if not self.ended:
             self._readers.append(reader)
@@ -68,7 +69,7 @@ class FrameReader:
 
     def __init__(self, buffer: FrameBuffer, max_bytes: int | None) -> None:
         self.finished = False
-        """Whether everything was taken and nothing will follow."""
+        """Whether all frames were taken and no frame will follow."""
         self.overrun = False
         """Whether frames were lost since the last `take`, which resets this."""
         self._buffer = buffer
@@ -82,7 +83,7 @@ class FrameReader:
         return bool(self._batches)
 
     async def wait(self) -> None:
-        """Returns when there is something to take, or nothing will follow. May be cancelled and called again."""
+        """Returns when there is a frame to take, or when no frame will follow. May be cancelled and called again."""
         if self._batches or self.overrun or self._buffer.ended:
             return
         self._waiter = asyncio.get_running_loop().create_future()
@@ -92,7 +93,7 @@ class FrameReader:
             self._waiter = None
 
     def take(self) -> Frames:
-        """Returns the new frames, without waiting."""
+        """Returns the frames since the last call, without waiting."""
         batches, self._batches, self._size = self._batches, [], 0
         self.overrun, self.finished = False, self._buffer.ended
         if batches:
@@ -105,7 +106,7 @@ class FrameReader:
         self._buffer.remove(self)
 
     def put(self, frames: Frames) -> None:
-        """Adds a batch; for the buffer."""
+        """Adds a batch. Called by the buffer."""
         if self._max_bytes is not None:
             self._size += sum([len(frame) for _, frame in frames])
             if self._size > self._max_bytes:
@@ -115,6 +116,6 @@ class FrameReader:
         self.wake()
 
     def wake(self) -> None:
-        """Ends the wait; for the buffer."""
+        """Ends the wait of `wait`. Called by the buffer."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -33,8 +33,8 @@ FIELDS = FieldNames(
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A response before its turn starts.
 
-    `replay` is the history of the turn with the model's own items in it, where they are kept. `held` is the right to
-    continue its conversation; whoever has this object releases it.
+    `replay` is the history of the turn with the model's own items in it, where they are stored. `held` is the right
+    to continue its conversation, given back by `release`.
     """
 
     id: str
@@ -60,9 +60,10 @@ async def prepare(
     created: float,
     wait: float | None,
 ) -> PreparedResponse:
-    """Reads what the request continues, and makes its turn. `wait`: the seconds to wait for another turn of its
-    conversation; None without a bound. Raises `Fault` for a turn that is not admitted, and for references to what
-    does not exist."""
+    """Reads the items that the request continues, and makes its turn. `wait` is how many seconds to wait for
+    another turn of the same conversation; None for any time. Raises `Fault` for a turn that is not admitted, and
+    for references to objects that do not exist.
+    """
     held = None
     if parsed.conversation is not None and service.store is not None:
         held = await service.turns.enter(owner, parsed.conversation, wait)
@@ -85,7 +86,7 @@ async def prepare_in_context(
     created: float,
     held: ConversationTurn | None = None,
 ) -> PreparedResponse:
-    """Prepares a response whose context was read before. The present limits of its owner apply."""
+    """Prepares a response whose context was already read. The limits that its owner has now are applied."""
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
         turn,
@@ -111,8 +112,9 @@ async def prepare_in_context(
 def _with_images(
     replay: tuple[HistoryItem, ...] | None, turn: Turn, admitted: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns the history as the model saw it, with the images that admission has fetched for the turn's own
-    history."""
+    """Returns `replay` with the images that were fetched when the turn was admitted. `admitted` is `turn` with
+    these images.
+    """
     if replay is None or admitted.history is turn.history:
         return replay
     inlined = {old: new for old, new in zip(turn.history, admitted.history, strict=True) if old is not new}
@@ -122,7 +124,7 @@ def _with_images(
 def renderer_of(
     service: ResponsesService, prepared: PreparedResponse, *, stream: bool = False, keep_frames: bool = False
 ) -> ResponsesRenderer:
-    """The renderer of this response, in the profile that the operator chose."""
+    """Returns a renderer for this response, in the profile that the operator chose."""
     parsed = prepared.parsed
     return renderer_class(service.profile)(
         id=prepared.id,
@@ -142,12 +144,12 @@ def renderer_of(
 
 
 def stores(service: ResponsesService, parsed: ParsedResponse) -> bool:
-    """Whether the response is stored at its end."""
+    """Whether the response is stored when it ends."""
     return parsed.store and service.store is not None
 
 
 def keeps_anything(service: ResponsesService, parsed: ParsedResponse) -> bool:
-    """Whether anything is stored at its end: the response, or its items in a conversation."""
+    """Whether anything is stored when the response ends: the response, or its items in a conversation."""
     return stores(service, parsed) or parsed.conversation is not None
 
 
@@ -167,7 +169,9 @@ async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Ru
 async def _with_server_tools(
     service: ResponsesService, prepared: PreparedResponse
 ) -> tuple[Turn, ServerTools]:
-    """The turn with the tools that this server runs for it. Raises `Fault`."""
+    """Returns the turn with the tools that this server runs for it added, and the runner of these tools. Raises
+    `Fault`.
+    """
     if not service.admission.has_server_tools:
         return prepared.turn, ServerTools()
     parsed, context = prepared.parsed, prepared.context
@@ -200,7 +204,7 @@ async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse)
 
 
 def may_shorten(parsed: ParsedResponse, context: Context, failure: Failure | None) -> bool:
-    """Whether a turn that failed like this is to be tried again with a shorter context."""
+    """Whether a turn that ended with this failure is to be tried again with a shorter context."""
     return (
         failure is not None
         and failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
@@ -210,8 +214,10 @@ def may_shorten(parsed: ParsedResponse, context: Context, failure: Failure | Non
 
 
 def shortened(context: Context) -> Context | None:
-    """Returns the context without its older half, cut before a user message, so that no call loses its output. The
-    newest user message stays. None where nothing can be left out, or something was left out already."""
+    """Returns the context without its older half. It is cut before a user message, so that no call loses its
+    output, and the newest user message stays. None if nothing can be left out, or if the context was shortened
+    before.
+    """
     items = (*context.earlier, *context.fresh)
     cuts = [place for place, item in enumerate(items) if place and _is_users(item)]
     if not cuts or context.shortened:

@@ -1,9 +1,9 @@
-"""A response that is being made: one task of the server, from the start of its turn until its end is saved.
+"""A response that is being made: one task of the server, from the start of its turn until the response is saved.
 
-The task reads the log of its run, renders frames into a buffer, saves the response when the turn has ended, and then
-releases the last frames: a client that has read the end finds the response in the store. Clients read the buffer,
-over HTTP or a WebSocket, from the beginning or from a later frame. A response that is returned as a whole has no
-frames; its reader waits for the end.
+The task reads the log of the run and renders frames into a buffer. When the turn has ended it saves the response,
+and then releases the last frames, so that a client that has read the end finds the response in the store. Clients
+read the buffer, over HTTP or a WebSocket, from the beginning or from a later frame. A response that is returned as
+a whole has no frames; its reader waits for the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from codex_proxy.surfaces.responses.render import ResponsesRenderer
 log = structlog.get_logger(__name__)
 
 SAVE_SECONDS = 30.0
-"""Seconds that saving an end may take; the store gives up on a locked database earlier."""
+"""The most seconds that saving a response may take. The store gives up on a locked database earlier."""
 
 Delivery: TypeAlias = Literal["whole", "sse", "websocket"]
 """How the client reads the response."""
@@ -63,20 +63,21 @@ class RunningResponse(ABC):
         paced: bool,
         observe: Observe | None = None,
     ) -> None:
-        """`paced`: frames that its reader has not taken slow the agent down. `observe` is called with each batch of
-        events before it is rendered."""
+        """`paced`: the agent is slowed down when the reader does not take frames. `observe` is called with each
+        batch of events before it is rendered.
+        """
         self.id = prepared.id
         self.owner = prepared.owner
         self.streams = delivery != "whole"
         """Whether its readers want frames."""
         self.started = asyncio.Event()
-        """Set when its turn has begun, or will never begin."""
+        """Set when the turn has begun, or has failed to begin."""
         self.ended = False
-        """Whether nothing more is saved or released."""
+        """Whether the response is over: nothing more will be saved or released."""
         self.final: dict[str, Any] | None = None
-        """The response object, once it has ended."""
+        """The final response object; None until the response has ended."""
         self.failure: Failure | None = None
-        """Why it has failed, once it has ended."""
+        """The failure that the response has ended with; None before, and where it has not failed."""
         self.buffer = FrameBuffer(self._pass_on)
         self._service = service
         self._prepared = prepared
@@ -98,17 +99,19 @@ class RunningResponse(ABC):
 
     @property
     def refusal(self) -> Failure | None:
-        """The failure that it ended with, where nothing was shown before it: then no stream is needed to say so."""
+        """The failure of a response that has sent nothing before it; else None. The client can then get an HTTP
+        error instead of a stream.
+        """
         return None if self._shown else self.failure
 
     def open(self) -> None:
-        """Releases the frames that begin a stream, if the agent has said nothing yet."""
+        """Releases the events that begin every stream, before the first output of the agent."""
         if not self._renderer.ended:
             self._renderer.open()
             self.buffer.append(self._renderer.take_frames())
 
     def cancel(self) -> None:
-        """Stops the turn, if it has not ended by itself."""
+        """Stops the turn, if it has not ended."""
         if self._cancelled:
             return
         self._cancelled = True
@@ -120,7 +123,7 @@ class RunningResponse(ABC):
             self._task.cancel()
 
     async def cancel_and_wait(self) -> None:
-        """Stops the turn, if it has not ended by itself. Returns when the response has ended."""
+        """Stops the turn, if it has not ended. Returns when the response has ended."""
         self.cancel()
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -133,7 +136,9 @@ class RunningResponse(ABC):
         return self._task
 
     async def _work(self) -> None:
-        """Takes the response from the start of its turn to its end, whatever happens."""
+        """Runs the response from the start of its turn to its end. This is the body of its task, and raises
+        nothing.
+        """
         self._begun = True
         try:
             await self._run_turns()
@@ -147,12 +152,12 @@ class RunningResponse(ABC):
         await self._run_turn()
 
     async def _run_turn(self) -> None:
-        """Runs the turn, and finishes the response with its end."""
+        """Runs the turn, then finishes the response."""
         with self._service.usage.turn(self.owner, billed_model(self._prepared.turn), self):
             await self._finish(await self._end_of_turn())
 
     async def _end_of_turn(self) -> TurnEnded:
-        """Starts the turn and renders its log. Returns the last event, which is not rendered."""
+        """Starts the turn and renders its log except the last event, which it returns."""
         try:
             self._run = await self._start_unless_cancelled()
         except Fault as fault:
@@ -168,7 +173,7 @@ class RunningResponse(ABC):
             self._cursor.detach()
 
     async def _start_unless_cancelled(self) -> Run | None:
-        """Starts the turn. Returns None where the response is cancelled before there is a run. Raises `Fault`."""
+        """Starts the turn. Returns None if the response is cancelled before the run has started. Raises `Fault`."""
         if self._cancelled:
             return None
         try:
@@ -193,7 +198,7 @@ class RunningResponse(ABC):
                 return ended
 
     def _pass_on(self) -> None:
-        """Reports to the log that the readers have taken everything."""
+        """Tells the log that the readers have taken all frames, so that the agent is not slowed down."""
         if self._cursor is not None:
             self._cursor.pass_on()
 
@@ -216,7 +221,9 @@ class RunningResponse(ABC):
         await self._complete(frames)
 
     async def _try_to_save(self, final: dict[str, Any], ended: TurnEnded) -> Failure | None:
-        """Saves the response. Returns the failure that it ends with instead where it cannot be saved."""
+        """Saves the response. Returns None, or the failure that the response ends with because it could not be
+        saved.
+        """
         try:
             async with asyncio.timeout(SAVE_SECONDS):
                 await self._save(final, ended)
@@ -228,7 +235,7 @@ class RunningResponse(ABC):
         return None
 
     async def _break_off(self) -> None:
-        """Finishes the response as failed, after a fault of this server."""
+        """Ends the response as failed, after an exception in this server."""
         if self.final is not None:
             return
         try:
@@ -265,8 +272,10 @@ class RunningResponse(ABC):
 
     @abstractmethod
     async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
-        """Saves the final object, where it is to be saved. Raises `StoreError`: then the response fails."""
+        """Saves the final object, unless it is not to be stored. Raises `StoreError`, which makes the response
+        fail.
+        """
 
     @abstractmethod
     async def _complete(self, frames: Frames) -> None:
-        """Gives the last frames to the readers. `final` is set."""
+        """Gives the last frames to the readers. `final` has been set."""

@@ -25,8 +25,9 @@ async def save_response(
     final: dict[str, Any],
     output: Sequence[StoredItem],
 ) -> None:
-    """Saves a foreground response with its items, and puts both sides of the turn into its conversation; one with
-    `store: false` is in the conversation only. Raises `StoreError`."""
+    """Saves a foreground response with its items, and adds the input and the output to its conversation. One with
+    `store: false` is only added to the conversation. Raises `StoreError`.
+    """
     store, parsed, context = service.store, prepared.parsed, prepared.context
     append = conversation_append(parsed, final["status"])
     if store is None:
@@ -56,8 +57,9 @@ async def end_stored_response(
     output: Sequence[StoredItem] | None = None,
     append: Append | None = None,
 ) -> None:
-    """Stores the last object of a background response and, in the same transaction, the webhooks that tell of it.
-    Changes nothing where it has ended already. Raises `StoreError`."""
+    """Stores the final object of a background response and, in the same transaction, the webhooks about it. Changes
+    nothing if the response has ended already. Raises `StoreError`.
+    """
     webhooks = service.webhooks
     try:
         await store.update_response(
@@ -76,7 +78,9 @@ async def end_stored_response(
 
 
 def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> Sequence[StoredItem]:
-    """The output as it is stored. Of a turn that was cut off only what its client saw counts."""
+    """Returns the items of the output as they are stored. Those that only the model sees are included if the
+    response is complete.
+    """
     said: list[ModelItem] = []
     if final["status"] == "completed":
         said = model_items(run, service.runs.identity(run.turn))
@@ -84,8 +88,9 @@ def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> 
 
 
 def conversation_append(parsed: ParsedResponse, status: object) -> Append | None:
-    """Returns what is appended to the request's conversation: input and output, if the turn has ended by itself; else
-    None."""
+    """Returns what to append to the request's conversation: input and output if the turn is complete; None
+    otherwise.
+    """
     if parsed.conversation is None or status not in ("completed", "incomplete"):
         return None
     return Append(parsed.conversation)
@@ -108,7 +113,7 @@ def stored_output(
 
 
 class _OutputItems:
-    """Merges the output with the model's own items, in one order."""
+    """Merges the items that the client sees with the model's own items (`said`), in one order."""
 
     def __init__(
         self, said: Sequence[ModelItem], heads: Sequence[ItemHead], ids: IdSource, now: float
@@ -121,7 +126,7 @@ class _OutputItems:
         self._next = 0
 
     def put(self, item: ItemDict) -> None:
-        """Adds an item of the output, behind what the model had put out before it."""
+        """Adds an item that the client sees, after the model's items that came before it."""
         raw = b""
         place = next(
             (place for place in range(self._next, len(self._said)) if _same(item, self._heads[place])), None
@@ -135,7 +140,9 @@ class _OutputItems:
         self.out.append(StoredItem(item["id"], msgspec.json.encode(item), raw, self._now))
 
     def rest(self, end: int) -> None:
-        """Adds what the client did not see, up to this place. It has seen every message."""
+        """Adds the model's items before the index `end` that the client does not see. Messages are left out,
+        because the client has seen them all.
+        """
         for place in range(self._next, end):
             if self._heads[place].kind != "message":
                 raw = msgspec.json.encode(self._said[place])
@@ -144,7 +151,9 @@ class _OutputItems:
 
 
 def _same(item: ItemDict, head: ItemHead) -> bool:
-    """Whether the model's item is the same as this item that the client saw. Messages are matched by their order."""
+    """Whether the item `head` of the model is the same as this item of the client. Messages are matched by their
+    order.
+    """
     kind = item["type"]
     if kind in ("function_call", "custom_tool_call", "tool_search_call"):
         return head.kind == "call" and head.call_id == item["call_id"]

@@ -1,5 +1,6 @@
-"""What all responses of a server share: its parts, what the operator decided about responses, and the order in which
-the turns of one conversation run: one after the other, each waiting for the one before it, for a bounded time.
+"""What all responses of a server share: the parts of the server that they use, the operator's settings for them,
+and the order of the turns of one conversation. These run one after the other; each waits for the one before it, for
+a bounded time.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class ConversationTurns:
         self._wanted: dict[tuple[str, str], int] = {}
 
     async def enter(self, owner: str, conversation_id: str, within: float | None) -> ConversationTurn:
-        """Waits for the turn that runs, at most `within` seconds (None: without a bound). Raises `Fault`
-        CONCURRENCY_EXCEEDED after that time."""
+        """Waits until no other turn of the conversation runs, at most `within` seconds (None: any time). After that
+        raises `Fault` CONCURRENCY_EXCEEDED.
+        """
         key = (owner, conversation_id)
         lock = self._locks.setdefault(key, asyncio.Lock())
         self._wanted[key] = self._wanted.get(key, 0) + 1
@@ -90,7 +92,7 @@ class Webhooks(Protocol):
 
 
 class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the server that responses are made with."""
+    """The parts of the server that responses use, and the operator's settings for responses."""
 
     runs: RunScheduler
     admission: Admission
@@ -100,7 +102,7 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     ids: IdSource
     usage: UsageRecorder
     store: Store | None
-    """The store; None where nothing is kept."""
+    """The store; None if the server has none."""
     profile: Profile = "openai"
     heartbeat: float = 15.0
     """Seconds of silence after which a stream gets a comment; 0 for never."""
@@ -109,7 +111,7 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     turns: ConversationTurns
     background: BackgroundResponses
     background_recovery: Literal["fail", "rerun"] = "fail"
-    """Whether background responses that a restart has interrupted fail or are run again."""
+    """What happens to background responses that a restart has interrupted: they fail, or they are run again."""
     write_check: WriteCheck | None = None
     """The check whether the store takes writes; None without a store."""
     pdfs: PdfReader | None = None

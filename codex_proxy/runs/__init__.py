@@ -1,1 +1,1 @@
-"""Runs: drive sessions with an agent and write their events into a log, which cursors read."""
+"""Runs turns: drives sessions with the agent and appends their events to a log, which several readers follow."""

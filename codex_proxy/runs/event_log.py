@@ -19,8 +19,8 @@ HIGH_WATER = 1 << 20
 LOW_WATER = 1 << 18
 """Bytes of backlog at which a paused agent may go on."""
 CUT_WATER = 32 << 20
-"""Bytes that a reader may be behind where the agent's process cannot be paused, since it serves other turns too;
-beyond, the turn is cut off."""
+"""Bytes that a reader may be behind where the agent's process cannot be paused, because it serves other turns too.
+A turn whose reader is further behind is cut off."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -44,10 +44,12 @@ class EventLog:
         self._cursors: list[Cursor] = []
         self._on_backlog = on_backlog
         self._told = 0
-        """The backlog that was reported last."""
+        """The backlog in bytes that was last reported to `on_backlog`."""
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
-        """Adds a batch and wakes the readers. `ended`: nothing will follow."""
+        """Adds a batch and wakes the readers. `size` is the bytes that the batch came from. `ended`: it is the last
+        batch.
+        """
         self._batches.append(Batch(events, size))
         self.appended += size
         self.ended = self.ended or ended
@@ -71,7 +73,7 @@ class EventLog:
         return max((self.appended - cursor.seen for cursor in self._cursors), default=0)
 
     def after(self, position: int) -> list[Batch]:
-        """The batches from `position` on; for cursors."""
+        """Returns the batches from `position` on (a count of batches since the start). Used by cursors."""
         start = position - self._dropped
         batches = self._batches
         if start <= 0:
@@ -101,7 +103,9 @@ class EventLog:
             self.report()
 
     def report(self) -> None:
-        """Calls `on_backlog` with the backlog of the slowest reader; for cursors."""
+        """Calls `on_backlog` with the backlog of the slowest reader, where it is or was not below `LOW_WATER`. Used
+        by cursors.
+        """
         size = self.backlog
         if self._on_backlog is not None and (size >= LOW_WATER or self._told >= LOW_WATER):
             self._told = size
@@ -122,8 +126,9 @@ class Cursor:
         Python 3.12)."""
 
     def take(self, *, passed_on: bool = True) -> list[Event]:
-        """Returns the new events, without waiting. Where not `passed_on`, they count as the reader's backlog until
-        `pass_on`."""
+        """Returns the events since the last call, without waiting. With `passed_on=False` they still count as the
+        reader's backlog until `pass_on` is called.
+        """
         batches = self._log.after(self.position)
         if not batches:
             return []
@@ -137,7 +142,7 @@ class Cursor:
         return [event for batch in batches for event in batch.events]
 
     def pass_on(self) -> None:
-        """Notes that the taken events were passed on, so that they are no backlog any more."""
+        """Reports that the events taken so far were passed on to the client, so they no longer count as backlog."""
         if self.seen != self._taken:
             self.seen = self._taken
             self._log.report()
@@ -160,7 +165,7 @@ class Cursor:
 
     @property
     def finished(self) -> bool:
-        """Whether everything was taken and nothing will follow."""
+        """Whether all events were taken and the log has ended."""
         return self._log.ended and self.position == self._log.end
 
     def detach(self) -> None:

@@ -1,8 +1,9 @@
-"""Threads that are kept between two requests of one client: idle after an answer, or pending on their calls.
+"""Keeps a session with the agent between two requests of one client: idle after an answer, or waiting for the
+outputs of calls.
 
-The fast path on top of replay, and never more than that: a session is used again only by the same owner with the
-same model, tools and settings, and only where the new history begins with exactly what the thread has seen.
-Anything else is a miss. Bounded in number and time; what does not come back is interrupted and forgotten.
+This only saves time: without a kept session the whole history is sent to a new one. A session is used again only by
+the same owner with the same model, tools and settings, and only if the new history begins with exactly what the
+session's thread has seen. Number and time are bounded; a session that is not used again is closed.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ Prints = tuple[bytes, ...]
 
 
 def prints_of(history: Sequence[HistoryItem]) -> tuple[Prints, tuple[int, ...]]:
-    """Returns the digests of a history, and for each the index after its last item. Assistant messages in a row count
-    as one."""
+    """Returns a digest for each item of a history that is compared, and for each digest the index after its item.
+    Adjacent assistant messages have one digest. Raw items, and calls that this server ran, have none.
+    """
     prints: list[bytes] = []
     ends: list[int] = []
     index = 0
@@ -107,9 +109,10 @@ def _digest(*parts: str) -> bytes:
 def fresh_after(
     seen: Prints, history: Sequence[HistoryItem], printed: tuple[Prints, tuple[int, ...]]
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns the part of `history` that is new to a thread with the digests `seen`; None where the history does not
-    begin with those, or contains nothing more. Items that do not count and follow right after them are not new.
-    `printed` is `prints_of` the history, which is computed once for many threads."""
+    """Returns the part of `history` that is new to a thread with the digests `seen`; None if the history does not
+    begin with these digests or has nothing more. Items without a digest that follow directly are not new. `printed`
+    is `prints_of(history)`, computed once for all threads.
+    """
     prints, ends = printed
     if not seen or len(prints) <= len(seen) or prints[: len(seen)] != seen:
         return None
@@ -117,9 +120,9 @@ def fresh_after(
 
 
 class IdleLimits(msgspec.Struct, frozen=True):
-    """How many threads are kept (1.4 MiB each), and for how many seconds.
+    """How many sessions are kept (1.4 MiB each), and for how many seconds.
 
-    The time is about that of the provider's prompt cache, whose key a kept thread keeps; later nothing is won.
+    The time is about that for which the provider caches a prompt; a longer one would save nothing.
     """
 
     count: int = 32
@@ -131,7 +134,9 @@ INSTRUCTION_WORDS = "<system-reminder>\n{}\n</system-reminder>"
 
 
 class PendingOutputs(msgspec.Struct, frozen=True):
-    """The outputs that a pending thread waits for: those of the client, and those of this server to give with them."""
+    """The outputs that a kept thread waits for. `visible`: the ids of the client's calls; the others are outputs
+    that this server gives together with the client's.
+    """
 
     visible: frozenset[str] = frozenset()
     hidden: tuple[HiddenOutput, ...] = ()
@@ -151,7 +156,7 @@ class _IdleSession:
 
 
 class ReusedSession(msgspec.Struct, frozen=True):
-    """A kept session to continue, and the items that are new to its thread."""
+    """A kept session to be continued, and the items that its thread has not seen."""
 
     session: AgentSession
     new_items: tuple[HistoryItem, ...]
@@ -159,10 +164,11 @@ class ReusedSession(msgspec.Struct, frozen=True):
 
 
 def thread_key(owner: str, turn: Turn) -> bytes:
-    """Returns a digest of everything that must be equal for a session to serve another turn.
+    """Returns a digest of all settings of a turn that must be equal for its session to serve another turn.
 
-    That is what cannot be changed after its start, and what the agent keeps for later turns that do not set it
-    (effort, summary, tier). The output schema of a turn that waits for outputs cannot be changed either.
+    These are the settings that cannot be changed after the thread's start, those that the agent keeps for later
+    turns that do not set them (effort, summary, tier), and the output schema, which cannot be changed while the
+    thread waits for outputs.
     """
     fixed = (
         owner,
@@ -183,7 +189,7 @@ def thread_key(owner: str, turn: Turn) -> bytes:
 
 
 class IdleSessions:
-    """Keeps idle sessions and listens to them. `put` keeps one, `take` returns one."""
+    """Keeps idle sessions and listens to them: a session that ends is no longer kept."""
 
     def __init__(self, limits: IdleLimits, scheduler: Callable[[], Scheduler]) -> None:
         self._limits = limits
@@ -195,7 +201,9 @@ class IdleSessions:
         return len(self._kept)
 
     def put(self, key: bytes, session: AgentSession, prints: Prints, pending: PendingOutputs) -> None:
-        """Keeps a session that can resume. One too many ends the one that was kept longest."""
+        """Keeps a session, or closes it if it cannot resume. When there are too many, the session that was kept
+        longest is closed.
+        """
         if not session.can_resume or self._limits.count == 0:
             session.close()
             return
@@ -209,8 +217,9 @@ class IdleSessions:
             self._drop(next(iter(self._kept.values())).session)
 
     def take(self, key: bytes, turn: Turn) -> ReusedSession | None:
-        """Returns the session whose thread has seen the beginning of the turn's history, or None. It is no longer
-        kept."""
+        """Removes and returns a session with this key whose thread has seen the beginning of the turn's history;
+        None if there is none.
+        """
         history = turn.history
         printed: tuple[Prints, tuple[int, ...]] | None = None
         for kept in reversed(self._kept.values()):
@@ -227,7 +236,7 @@ class IdleSessions:
         return None
 
     def close(self) -> None:
-        """Ends all of them."""
+        """Closes all kept sessions."""
         for kept in list(self._kept.values()):
             self._drop(kept.session)
 
@@ -260,8 +269,10 @@ class IdleSessions:
 def _taken(
     pending: PendingOutputs, fresh: Sequence[HistoryItem], turn: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """The new items as the thread takes them; None where it does not. An idle thread takes anything but outputs; a
-    pending one exactly the outputs that it waits for, and instructions behind them where the turn allows that."""
+    """Returns the new items in the form in which the thread accepts them; None if it does not accept them. An idle
+    thread accepts any items but outputs. A thread that waits for outputs accepts exactly those, followed by
+    instructions if the turn allows that.
+    """
     outputs = [item for item in fresh if isinstance(item, HistoryOutput)]
     if not pending.visible:
         return None if outputs else tuple(fresh)
@@ -285,7 +296,9 @@ def _is_instruction(item: HistoryItem) -> bool:
 
 
 def _with_instructions(output: HistoryOutput, instructions: Sequence[HistoryItem]) -> HistoryOutput:
-    """The output with the instructions at its end: a thread that waits for outputs takes nothing beside them."""
+    """Returns the output with the instructions added at its end, because a thread that waits for outputs accepts
+    nothing else.
+    """
     words = [
         INSTRUCTION_WORDS.format("".join(part.text for part in item.parts if isinstance(part, TextPart)))
         for item in instructions

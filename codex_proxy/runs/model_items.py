@@ -44,7 +44,7 @@ class _TextPart(msgspec.Struct, frozen=True):
 
 
 class ItemHead(msgspec.Struct, frozen=True):
-    """The fields by which items are told apart: type, id, call id, role."""
+    """The fields of an item that identify it: type, id, call id, and the text of a message."""
 
     type: str
     id: str | None = None
@@ -61,8 +61,9 @@ class ItemHead(msgspec.Struct, frozen=True):
 
 
 def model_items(run: Run, identity: str) -> list[ModelItem]:
-    """Returns everything of this turn that the model must see again, in order; outputs that the client never saw come
-    last."""
+    """Returns all items of this turn that the model must see again, in order. At the end are the outputs that the
+    client never saw. `identity` names the model and provider.
+    """
     remembered = remembered_turn(run.raw, run.attempt.policy, identity)
     answers = [
         {"type": "function_call_output", "call_id": call_id, "output": remembered.hidden[call_id]}
@@ -74,15 +75,18 @@ def model_items(run: Run, identity: str) -> list[ModelItem]:
 
 
 def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:
-    """Returns the item for this model; None for reasoning that it cannot read."""
+    """Returns the item for the history of the model `identity`; None for reasoning of another model, which it
+    cannot read.
+    """
     if item.model != identity and item.head.kind == "reasoning":
         return None
     return RawHistoryItem(bytes(item.item))
 
 
 def settled(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
-    """The history with every group of outputs in the order of their calls, and without raw calls that nobody
-    answered or raw outputs that answer nothing: their other half was deleted, or the turn was cut off."""
+    """Returns the history with each group of outputs in the order of its calls. Raw calls without an output and raw
+    outputs without a call are left out: their other half was deleted, or the turn was cut off.
+    """
     heads = {id(item): _half_of(item) for item in history}
     called = [call_id for kind, call_id in heads.values() if kind == "call"]
     answered = {call_id for kind, call_id in heads.values() if kind == "output"}
@@ -111,7 +115,7 @@ def _in_order(
 
 
 def _half_of(item: HistoryItem) -> tuple[str, str]:
-    """Returns whether an item is a call, an output, or neither; and the id of the call."""
+    """Returns `call`, `output`, or another word for an item that is neither; and the id of the call."""
     if isinstance(item, RawHistoryItem):
         head = msgspec.json.decode(item.json, type=ItemHead)
         return (head.kind, head.call_id or "")

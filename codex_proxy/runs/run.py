@@ -75,7 +75,7 @@ class DeadlineWatch:
         self._began = self._last = scheduler.time()
         self._visible = False
         self.held = False
-        """Whether the agent is being made to wait."""
+        """Whether the idle deadline is stopped, because the agent waits for this server."""
         self._timer: TimerHandle | None = None
         self._arm()
 
@@ -89,7 +89,7 @@ class DeadlineWatch:
         self.held = True
 
     def go_on(self) -> None:
-        """Starts the idle deadline anew."""
+        """Starts the idle deadline again, with its full time."""
         self.held = False
         self._last = self._scheduler.time()
         if self._timer is not None:
@@ -143,11 +143,11 @@ class RunOwner(Protocol):
     """The operations that a run needs of its scheduler: everything that takes time."""
 
     def reopen(self, run: Run, attempt: Attempt) -> None:
-        """Opens another session for another try, and hands it to `run.begin_session`."""
+        """Opens another session for `attempt`, and passes it to `run.begin_session`."""
         ...
 
     def keep(self, run: Run, session: AgentSession) -> bool:
-        """Keeps a session that can resume for the client's next request; False: it is not wanted."""
+        """Keeps a session that can resume for the client's next request. Returns False if it was not kept."""
         ...
 
     def check(self, run: Run, attempt: Attempt, checks: Sequence[Check]) -> Coroutine[Any, Any, None]:
@@ -155,12 +155,13 @@ class RunOwner(Protocol):
         ...
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
-        """Writes the calls of the client's that the turn has ended with to the step memory, for the request that brings
-        their outputs. Returns when that is done; None where the turn has none."""
+        """Writes the client's calls that the turn has ended with to the step memory, for the request that brings
+        their outputs. Returns a future of that write; None if the turn has no such calls.
+        """
         ...
 
     def limits_reported(self, run: Run, json: bytes) -> None:
-        """Takes the limits of the account that the agent reported (JSON)."""
+        """Takes the limits of the account that the agent reported, as JSON in the agent's format."""
         ...
 
     def with_details(self, run: Run, failure: Failure) -> Failure:
@@ -168,13 +169,14 @@ class RunOwner(Protocol):
         ...
 
     def run_ended(self, run: Run) -> None:
-        """Called once, when the log has ended."""
+        """Called once, when the log of the run has ended."""
         ...
 
 
 class Run:
-    """One turn that is being run. `most`: the most characters it may put out. `keeps_max_tokens`: the agent applies
-    the turn's `max_tokens` itself, by its model's own count."""
+    """One turn of a client while it runs. `most`: the most characters that it may put out. `keeps_max_tokens`: the
+    agent applies the turn's `max_tokens`, so the run does not.
+    """
 
     def __init__(
         self,
@@ -193,7 +195,7 @@ class Run:
         self.turn = turn
         """The turn as the client asked for it."""
         self.client = client
-        """The name of the owner of the turn."""
+        """The owner of the turn: the name of the client's key."""
         self.attempt = attempt
         self._forwards = turn.forwarded is not None
         self.raw: list[bytes] = []
@@ -204,14 +206,14 @@ class Run:
         self._checking = False
         """Whether texts are being checked by a worker. Events of the agent wait in the policy meanwhile."""
         self._acted = False
-        """Whether calls were run by this server, which may have had effects."""
+        """Whether this server ran calls for the turn, which may have changed something."""
         self._session: AgentSession | None = None
         self.continued = False
         """Whether the run continues a kept session, which has seen the conversation so far."""
         self._replayable: Literal["", "unheard", "unseen"] = ""
-        """Whether another session may take over when the process ends. `unseen`: on a reused session, while the
-        client has seen nothing. `unheard`: on a new session of a shared process, while it has printed nothing, so
-        that the process had ended before."""
+        """When another session may take over the turn because the agent's process ended. `unseen`: as long as the
+        client has seen nothing (on a reused session). `unheard`: as long as the process has printed nothing for the
+        turn, so that it had probably ended before (on a new session of a shared process). Empty: never."""
         self._replayed = False
         self._repair = TurnRepair()
         most_tokens = None if keeps_max_tokens else turn.max_tokens
@@ -226,23 +228,26 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes. The log may not show the end yet."""
+        """Whether the turn is over. The last events may not be in the log yet."""
         return self._repair.ended
 
     def add_first_events(self, events: Sequence[Event]) -> None:
-        """Adds events that the client sees before the agent's. They do not count as an answer, so the agent's
-        deadlines stay."""
+        """Adds events that the client sees before those of the agent. They do not count as the first visible event
+        of the agent, so its deadline goes on.
+        """
         self._append(self._repair.feed(events), 0)
 
     def add_events(self, events: Sequence[Event]) -> None:
-        """Adds events of this server's own, such as those of tool calls that it runs."""
+        """Adds events of this server to the log, such as those of tool calls that it runs."""
         if not self._repair.ended:
             self._log_events(list(events), 0)
             if self._repair.ended:  # it was all that the turn may say
                 self._leave()
 
     def begin_after(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work that must be over before the turn gets a session. The agent's deadline is stopped meanwhile."""
+        """Runs `work`, which has to begin the turn's session when it is done. The idle deadline is stopped
+        meanwhile.
+        """
         self._acted = True
         self._watch.hold()
         self._calls.begin_work(work)
@@ -276,7 +281,7 @@ class Run:
             self._watch.go_on()
 
     def interrupt(self) -> None:
-        """Stops the agent and ends the log: the client wants no more."""
+        """Stops the agent and ends the log as interrupted. Called when the client has left or cancelled."""
         self._end(TurnEnded(Stop.INTERRUPTED))
 
     def fail(self, failure: Failure) -> None:
@@ -307,7 +312,7 @@ class Run:
             self._take(self.attempt.tool_finished(ask_id, output), self._session, 0)
 
     def verdicts_received(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
-        """Takes the verdicts on the checks of an attempt, which may be over by now."""
+        """Takes the results of the checks of an attempt. Does nothing if the attempt is over."""
         session = self._session
         if attempt is not self.attempt or self._repair.ended or session is None:
             return
@@ -316,7 +321,9 @@ class Run:
         self._take(attempt.with_verdicts(verdicts), session, 0)
 
     def _take(self, result: PolicyResult, session: AgentSession, size: int) -> None:
-        """Logs what the attempt let through, and does what it asks for."""
+        """Logs the events that the attempt let through; gives the agent its outputs, and starts the calls and
+        checks.
+        """
         self._log_events(result.events, size)
         if result.checks and not self._repair.ended:
             self._checking = True
@@ -360,7 +367,9 @@ class Run:
         self._append(events, size)
 
     def _take_ours(self, events: list[Event]) -> None:
-        """Keeps raw items, adds up usage, declines what the agent asks, passes account limits on."""
+        """Handles the events of `HANDLED_EVENTS`: keeps raw items, adds up usage, declines requests of the agent,
+        and reports account limits.
+        """
         for index, event in enumerate(events):
             kind = type(event)
             if kind is RawItem:
@@ -373,7 +382,7 @@ class Run:
                 self._owner.limits_reported(self, event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
-        """Logs what the limits let through. One that is hit has closed the open items; the turn ends there."""
+        """Logs the events that the limits let through. If a limit is reached, ends the turn."""
         events, stop = self._limits.feed(events)
         if stop is not None:
             self._repair.feed([TurnEnded(stop)])
@@ -393,7 +402,7 @@ class Run:
             self.log.append(events, size)
 
     def _log_end(self, events: list[Event], size: int) -> None:
-        """Logs the last events. The end waits for the step memory: the client's next request asks for what is in it."""
+        """Logs the last events, once the step memory has been written: the client's next request reads it."""
         remembering = self._owner.remember(self)
         if remembering is None:
             self._close_log(events, size)
@@ -408,7 +417,7 @@ class Run:
         self._owner.run_ended(self)
 
     def _summed(self, seen: UsageReported) -> UsageReported:
-        """Adds the usage of a first try that was thrown away: the request has cost that too."""
+        """Returns the usage with that of a discarded first attempt added, because the request has cost both."""
         self._spent = seen.usage
         return UsageReported(self._spent_before + seen.usage, seen.trigger)
 
@@ -418,12 +427,14 @@ class Run:
             self._session.answer(ask.ask_id, NO)
 
     def _replay(self) -> None:
-        """Moves the turn to another process, once: its own is gone, and the client has seen nothing of it."""
+        """Begins the turn anew in another process, once, after its own process has ended. The client has seen
+        nothing of it.
+        """
         self._replayed = True
         self._begin_again(self.attempt.anew(self.turn))
 
     def _begin_again(self, attempt: Attempt) -> None:
-        """Throws away what came, but for its usage, and has the agent asked again on a new session."""
+        """Discards what the agent has put out, except its usage, and begins `attempt` on a new session."""
         self._spent_before += self._spent
         self._spent = Usage()
         self._replayable = ""
@@ -437,8 +448,9 @@ class Run:
         self._owner.reopen(self, attempt)
 
     def _so_far(self) -> Turn:
-        """Returns the turn for a second attempt. Its history has the calls that were run, so that they are not
-        repeated."""
+        """Returns the turn for a second attempt. The calls that this server ran are in its history, so that the
+        model does not repeat them.
+        """
         ran = self.attempt.policy.ran_calls
         last = max((index for index, raw in enumerate(self.raw) if output_id(raw) in ran), default=-1)
         said = tuple(RawHistoryItem(clean_item(raw)) for raw in self.raw[: last + 1])
@@ -447,14 +459,14 @@ class Run:
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded) -> None:
-        """Ends the turn from outside: closes the log first, then tells the agent."""
+        """Ends the turn for a reason other than the agent's end: closes the log first, then the session."""
         if self._repair.ended:
             return
         self._append(self._repair.feed([ended]), 0)
         self._leave()
 
     def _leave(self) -> None:
-        """Keeps the session for the next request if it can resume; else closes it, which stops the agent."""
+        """Keeps the session for the next request if it can resume; else closes it, which stops the agent's turn."""
         self._watch.stop()
         self._calls.cancel()
         session, self._session = self._session, None
@@ -486,6 +498,6 @@ class Run:
         session.resume_reading()
 
     def _wait_for_agent(self) -> None:
-        """Starts the agent's deadline anew, unless it waits for this server."""
+        """Starts the idle deadline again, unless the agent waits for this server."""
         if not (self._calls_running or self._checking or self._paused):
             self._watch.go_on()

@@ -49,8 +49,9 @@ REMEMBER_SECONDS = 30.0
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """How many turns run at once, how many of each owner may wait and for how many seconds, and how many characters
-    each turn may put out."""
+    """How many turns run at once, how many turns of each owner may wait and for how many seconds, and the most
+    characters that each turn may put out.
+    """
 
     running: int = 16
     waiting: int = 64
@@ -59,14 +60,15 @@ class RunLimits(msgspec.Struct, frozen=True):
 
 
 class _Started(msgspec.Struct, frozen=True):
-    """What the scheduler keeps for a run."""
+    """What the scheduler knows of a run that it has started."""
 
     slot: Slot
     durable: bool
     remembers: bool
     replay: tuple[HistoryItem, ...] | None
     context: Context
-    """That of its request, under which the log tells what is done for it: most is heard in the agent's."""
+    """The context variables of the request. What is logged for the run is logged under them, because the agent's
+    events come in a context of their own."""
 
 
 class _StartPlan(msgspec.Struct, frozen=True):
@@ -78,7 +80,7 @@ class _StartPlan(msgspec.Struct, frozen=True):
 
 
 class RunScheduler:
-    """Starts runs on one agent and sees them to their end."""
+    """Starts runs on one agent, and controls them until they end."""
 
     def __init__(
         self,
@@ -92,8 +94,9 @@ class RunScheduler:
         epoch: Callable[[], float] = time.time,
         deadlines_of: Callable[[Turn], Deadlines] | None = None,
     ) -> None:
-        """`owners` tells how many owners of turns there may be: with several, none of them gets every slot. `epoch`:
-        seconds since 1970."""
+        """`owners` returns how many owners of turns there may be; if several, none of them gets all slots. `epoch`
+        returns the seconds since 1970.
+        """
         self.agent = agent
         self._epoch = epoch
         self.memory: StepMemory = memory or RamStepMemory(StepMemorySettings(), epoch)
@@ -107,7 +110,7 @@ class RunScheduler:
         self._clean_ups: set[asyncio.Task[None]] = set()
         self._drain_begun = asyncio.Event()
         self._stopped = False
-        """Whether the grace period of a stop is over, so that a turn that begins now ends at once."""
+        """Whether the time that running turns had to finish is over. A turn that begins later is ended at once."""
 
     @property
     def running(self) -> int:
@@ -120,7 +123,7 @@ class RunScheduler:
 
     @property
     def draining(self) -> bool:
-        """Whether the server stops, so that no new turn is taken."""
+        """Whether the server is stopping and takes no new turns."""
         return self._drain_begun.is_set()
 
     async def until_draining(self) -> None:
@@ -138,12 +141,12 @@ class RunScheduler:
         runner: ToolRunner | None = None,
         first: Sequence[Event] = (),
     ) -> Run:
-        """Starts a run and returns it. Raises a `Fault` where there is no room, or the agent cannot take the turn.
+        """Starts a run and returns it. Raises `Fault` if there is no room, or if the agent cannot take the turn.
 
-        `owner` names whose turn it is: no other owner gets what is remembered or kept of it. `durable`: what is
-        remembered of it may be written to disk; `remembers`: something is remembered at all. `replay` is the same
-        history with the model's own items in it, for a thread that has not seen them. `runner` runs this server's
-        tools; `first` are events that the client sees before the agent's.
+        `owner` is the owner of the turn: what is remembered or kept of it is for this owner only. `remembers`: the
+        turn is written to the step memory; `durable`: on disk, too. `replay` is the same history with the model's
+        own items in it, for a session that has not seen them. `runner` runs this server's tools; `first` are events
+        that the client sees before those of the agent.
         """
         slot = await self._slot(owner)
         to_run = bool(approved_calls(turn))
@@ -184,7 +187,7 @@ class RunScheduler:
             self._begin_session(run, plan.opened)
 
     async def _begun_with_approved(self, run: Run, calls: ServerCalls) -> None:
-        """Runs the calls that the client approved, then begins the turn."""
+        """Runs the calls that the client has approved, then begins the turn with their outputs."""
         run.turn = await calls.approved(run, run.turn)
         if run.ended:
             return
@@ -197,7 +200,7 @@ class RunScheduler:
         self._begin(run, plan)
 
     async def _or_failed(self, run: Run, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs work that a run waits for, and fails the run where it raises."""
+        """Awaits `work` for a run. If it raises, ends the run with that failure."""
         try:
             await work()
         except Fault as fault:
@@ -207,8 +210,9 @@ class RunScheduler:
             run.fail(UNFORESEEN)
 
     async def _plan_start(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _StartPlan:
-        """Returns a plan with a kept session that fits the turn, or with a new one and everything that is
-        remembered."""
+        """Returns a plan with a kept session that fits the turn; otherwise with a new session, and with the turn's
+        history completed from `replay` and the step memory.
+        """
         attempt = await self._first_attempt(turn)
         if attempt.as_asked:
             reused = self.kept.take(thread_key(owner, attempt.turn), turn)
@@ -225,12 +229,14 @@ class RunScheduler:
         return first_attempt(turn, form, keeps_choice="tool_choice" in self.agent_of(turn).capabilities)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
-        """Returns the turn with what is remembered of its earlier steps."""
+        """Returns the turn with the items of earlier steps put back into its history from the step memory."""
         history = await recalled_history(turn, owner, self.memory, self.identity(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def identity(self, turn: Turn) -> str:
-        """Returns a name of agent and model. Encrypted reasoning can only be read by the same agent and model."""
+        """Returns a name for the agent and model of the turn. Encrypted reasoning can only be read by the same
+        agent and model.
+        """
         return f"{self.agent_of(turn).name}/{turn.model}"
 
     def agent_of(self, turn: Turn) -> Agent:
@@ -341,10 +347,10 @@ class RunScheduler:
         return task
 
     async def drain(self, within: float) -> None:
-        """Takes no new turn, lets those that have a slot finish for `within` seconds, then fails them.
+        """Takes no new turns, lets those that have a slot finish for `within` seconds, then fails the rest.
 
-        Not an interruption, which is whose client has left: a client that is there has to see that its answer
-        is not whole.
+        They fail, and are not interrupted: their clients are still there and must see that the answer is
+        incomplete.
         """
         self.begin_drain()
         await self.checks.close()  # the end waits for turns, and for no check
@@ -354,7 +360,7 @@ class RunScheduler:
         self._end_runs()
 
     def begin_drain(self) -> None:
-        """Takes no new turn; those that wait for a slot fail."""
+        """Takes no new turns from now on. Turns that wait for a slot fail."""
         self._drain_begun.set()
         self._slots.stop(Fault(STOPPING))
 
@@ -365,7 +371,7 @@ class RunScheduler:
             run.fail(STOPPING)
 
     async def close(self) -> None:
-        """Ends the agent's children and waits for every clean-up."""
+        """Ends the agent's processes and waits until all sessions are released."""
         self._end_runs()
         self.kept.close()
         await self.checks.close()
@@ -375,8 +381,9 @@ class RunScheduler:
 
 
 def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
-    """Returns the turn with `replay` as its history. The turn may be the one asked for with more words at the end of
-    its history."""
+    """Returns the turn with `replay` as its history. Items that `turn` has in addition to those of `asked` are kept
+    at the end.
+    """
     if replay is None:
         return turn
     return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))

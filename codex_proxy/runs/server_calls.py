@@ -1,6 +1,6 @@
-"""The calls of a run that this server executes: one task for each, cancelled with the run.
+"""Executes the calls of a run that this server answers: one task for each, cancelled when the run ends.
 
-A `ToolRunner`, which `app` provides, executes them. A call that fails has an output that says so.
+The tools are run by a `ToolRunner`. A call that fails gets an output that says so.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class ToolRunner(Protocol):
     """Runs tools for one request."""
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
-        """Runs the tool and returns its output, within a time limit. `arguments` is the model's text. Cancelling
-        gives up the call."""
+        """Runs the tool and returns its output, within a time limit. `arguments` is the model's text. May be
+        cancelled.
+        """
         ...
 
 
@@ -65,13 +66,13 @@ class ServerCalls:
         self._keep(self._spawn(work))
 
     def cancel(self) -> None:
-        """Cancels calls and work under way."""
+        """Cancels all calls and work that are running."""
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
 
     async def approved(self, caller: Caller, turn: Turn) -> Turn:
-        """Runs what the client has approved, and gives the turn with the outputs in its history."""
+        """Runs the calls that the client has approved. Returns the turn with their outputs in its history."""
         outputs = await asyncio.gather(
             *(self._approved_one(caller, call, request, turn) for call, request in approved_calls(turn))
         )
@@ -121,7 +122,9 @@ def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
 
 
 def filled(history: Sequence[HistoryItem], outputs: Iterable[HistoryOutput]) -> tuple[HistoryItem, ...]:
-    """Returns the history with these outputs put where they are missing."""
+    """Returns the history in which the outputs that are still to come (`approved_by`) are replaced by `outputs`, by
+    call id.
+    """
     by_id = {output.call_id: output for output in outputs}
     return tuple(
         by_id.get(item.call_id, item)

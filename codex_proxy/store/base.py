@@ -25,7 +25,7 @@ from codex_proxy.store.usage import UsageLedger
 Order = Literal["asc", "desc"]
 
 UNFINISHED: Final = frozenset({"queued", "in_progress"})
-"""Statuses of a response that is still being made; one in the background is taken up after a restart."""
+"""The statuses of a response that has not ended."""
 
 MAX_METADATA_KEYS: Final = 16
 """OpenAI's limit of metadata keys. It is checked in the store because it holds for the metadata after a merge."""
@@ -39,7 +39,9 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
-    """The store cannot do this now, but may later: locked by another process, disk full, closed, or overloaded."""
+    """The store cannot do this now, but may be able to later: locked by another process, disk full, closed, or
+    overloaded.
+    """
 
 
 class StoreDamaged(StoreUnavailable):
@@ -51,7 +53,7 @@ class StoreRefused(StoreError):  # noqa: N818
 
 
 class NotStored(StoreError):  # noqa: N818
-    """The object does not exist, or belongs to another owner. `kind` says which object of the call is meant."""
+    """The object does not exist, or belongs to another owner. `kind` says which of the objects in the call it is."""
 
     def __init__(self, kind: Literal["response", "conversation", "item"], id: str) -> None:
         super().__init__(f"there is no {kind} {id!r}")
@@ -60,7 +62,9 @@ class NotStored(StoreError):  # noqa: N818
 
 
 class StoreConflict(StoreError):  # noqa: N818
-    """The write contradicts what is there: an id is taken, a version has moved on, metadata has too many keys."""
+    """The write contradicts what is stored: an id is taken, the conversation has another version, or metadata has
+    too many keys.
+    """
 
     def __init__(self, reason: Literal["id_taken", "version", "too_many_keys"], message: str) -> None:
         super().__init__(message)
@@ -68,8 +72,9 @@ class StoreConflict(StoreError):  # noqa: N818
 
 
 class ContextTooLarge(StoreError):  # noqa: N818
-    """A conversation, or a chain of responses, has more content than may be read into one turn, or would have with
-    this write."""
+    """A conversation, or a chain of responses, has more content than one turn may read, or would have with this
+    write.
+    """
 
     def __init__(self, items: int, size: int, limits: ContextLimits) -> None:
         super().__init__(
@@ -82,7 +87,7 @@ class ContextTooLarge(StoreError):  # noqa: N818
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of what is kept; None is no limit. The object that was not used for the longest time is removed first.
+    """Limits of what is kept; None is no limit. The least recently used object is removed first.
 
     A response is removed only when no other response continues it, so a chain that is in use keeps its beginning.
     """
@@ -96,7 +101,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     frames_age: float = 86400.0
     """Seconds for which the stream of a finished background response can be read again."""
     max_responses: int | None = 100_000
-    """The most responses. So many of ordinary turns take some hundred MB."""
+    """The most responses. This many responses of usual size take some hundred MB."""
     max_bytes: int | None = 4 << 30
     """The most bytes of all content, most of which are images."""
     spared: float = 3600.0
@@ -110,8 +115,8 @@ class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_items: int | None = 20_000
     """The most items: twice what one request may have."""
     max_bytes: int | None = 64 << 20
-    """The most bytes: twice the largest request body. A turn has so much in memory at most, and no model reads nearly
-    as much."""
+    """The most bytes: twice the largest request body, and far more than any model reads. A turn holds this much in
+    memory."""
 
     def check(self, items: int, size: int) -> None:
         """Raises `ContextTooLarge` for more items or bytes (`size`) than the limits."""
@@ -195,8 +200,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     metadata: dict[str, str] = {}
     version: int = 0
-    """Increases with every change of the items. A turn can ask that its items are appended only if the version is
-    still that of its beginning."""
+    """Increases with every change of the items. The items of a turn can be appended on condition that the version
+    is still the one at which the turn began."""
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -204,11 +209,12 @@ class Append(msgspec.Struct, frozen=True):
 
     conversation_id: str
     version: int | None = None
-    """The version at which the turn was begun: any other raises `StoreConflict`. None accepts any."""
+    """The version of the conversation at which the turn began; another one raises `StoreConflict`. None accepts any
+    version."""
 
 
 class ConversationContext(msgspec.Struct, frozen=True):
-    """All items of a conversation, hidden ones too, oldest first, and the version that has these items."""
+    """All items of a conversation, hidden ones included, oldest first, and the version of the conversation."""
 
     version: int
     items: tuple[StoredItem, ...]
@@ -240,7 +246,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     frames: int
     steps: int
     oldest: float | None
-    """When the oldest response was made, in seconds since 1970; None where there is none."""
+    """When the oldest response was created, in seconds since 1970; None if there are no responses."""
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -277,10 +283,11 @@ class Responses(Protocol):
         output: Sequence[StoredItem] = (),
         append: Append | None = None,
     ) -> None:
-        """Saves a response with its items, and appends both sides to a conversation where asked.
+        """Saves a response with its items and, where `append` is given, appends the input and output to a
+        conversation.
 
-        Items whose id the conversation has already are not appended again. Raises `NotStored` where
-        `previous_id` or the conversation does not exist, `StoreConflict` where an id is taken.
+        Items whose id is already in the conversation are not appended again. Raises `NotStored` where `previous_id`
+        or the conversation does not exist, `StoreConflict` where an id is taken.
         """
         ...
 
@@ -297,32 +304,36 @@ class Responses(Protocol):
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
     ) -> bool:
-        """Replaces status and object and, where given, the output items. The stored input and the output are appended
-        to the conversation where `append` is given, `webhooks` are put into the outbox: all of it or nothing.
+        """Replaces the status and the object and, where given, the output items. `append`: the stored input and the
+        output are appended to a conversation. `webhooks` are put into the outbox. All of this happens, or nothing.
 
-        Returns False, and changes nothing, when the response does not exist any more or its status is not in
-        `only_from`: so a cancelled response is never completed later.
+        Returns False, and changes nothing, if the response was deleted or its status is not in `only_from`. So a
+        response that was cancelled is not completed afterwards.
         """
         ...
 
     async def response(self, owner: str, id: str) -> StoredResponse | None: ...
 
     async def delete_response(self, owner: str, id: str) -> bool:
-        """Deletes a response; returns False when there is none. Responses that continue it keep their context;
-        nothing else shows it."""
+        """Deletes a response. Returns False if it does not exist. Responses that continue it keep it in their
+        context; no other call returns it.
+        """
         ...
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
-        """Returns a page of the visible input items. Raises `NotStored` for the response, or for the item `after`."""
+        """Returns a page of the visible input items. Raises `NotStored` if the response, or the item `after` in
+        `page`, does not exist.
+        """
         ...
 
     async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
-        """Returns the chain that ends with this response, the first response of it first. Raises `NotStored`."""
+        """Returns the chain of responses that ends with this one, oldest first. Raises `NotStored`."""
         ...
 
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
-        """Calls `visit` with each item of the chain that ends with this response, oldest first; as
-        `scan_conversation`."""
+        """Calls `visit` with each item of the chain of responses that ends with this one, oldest first. Otherwise
+        like `scan_conversation`.
+        """
         ...
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
@@ -331,8 +342,9 @@ class Responses(Protocol):
         ...
 
     async def unfinished_responses(self) -> list[StoredResponse]:
-        """Returns every background response of all owners whose status is in `UNFINISHED`, oldest first. Damaged ones
-        are left out, so that the others can go on; reading a damaged one reports the damage."""
+        """Returns the background responses of all owners whose status is in `UNFINISHED`, oldest first. Responses
+        whose row is damaged are left out; reading one by its id raises `StoreDamaged`.
+        """
         ...
 
     async def append_frames(self, owner: str, response_id: str, frames: Sequence[Frame]) -> None:
@@ -366,7 +378,9 @@ class Conversations(Protocol):
         ...
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
-        """Deletes a conversation; returns False when there is none. Items that others hold as well stay with those."""
+        """Deletes a conversation. Returns False if it does not exist. Items that are also in other conversations or
+        responses stay there.
+        """
         ...
 
     async def append_items(
@@ -381,13 +395,15 @@ class Conversations(Protocol):
         """Appends all items or none, and returns them with references resolved.
 
         Raises `NotStored` (the conversation, or a referenced item), `StoreConflict` (an id that the conversation
-        already has; another version than the given one) and, where `limited`, `ContextTooLarge`. The items of a turn
-        are not limited, because it was answered already; the next turn is refused.
+        already has, or another version than `version`) and, where `limited`, `ContextTooLarge`. The items of a
+        finished turn are appended without limit; the next turn is refused instead.
         """
         ...
 
     async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
-        """Returns a page of the visible items. Raises `NotStored` for the conversation, or for the item `after`."""
+        """Returns a page of the visible items. Raises `NotStored` if the conversation, or the item `after` in
+        `page`, does not exist.
+        """
         ...
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
@@ -395,8 +411,9 @@ class Conversations(Protocol):
         ...
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Conversation:
-        """Removes the item from this conversation only, and returns the conversation. Raises `NotStored` for either
-        of them."""
+        """Removes the item from this conversation only, and returns the conversation. Raises `NotStored` if the
+        conversation or the item does not exist.
+        """
         ...
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
@@ -423,7 +440,7 @@ class Outbox(Protocol):
         ...
 
     async def webhooks(self, limit: int) -> list[PendingWebhook]:
-        """Pending webhooks, the oldest first, at most `limit`."""
+        """Returns at most `limit` pending webhooks, oldest first."""
         ...
 
 
@@ -442,8 +459,9 @@ class Maintenance(Protocol):
         ...
 
     async def sweep(self) -> None:
-        """Removes the rows of deleted objects, in small writes. A deletion starts this by itself; call it for what a
-        process that ended has left."""
+        """Removes the rows of deleted objects, in small writes. Every deletion starts this; a call is needed only
+        for objects that an earlier process deleted.
+        """
         ...
 
     async def export(self, write: Callable[[bytes], object]) -> int:
@@ -456,11 +474,11 @@ class Maintenance(Protocol):
         ...
 
     async def vacuum(self) -> int:
-        """Gives empty pages back to the file system, in small steps. Returns how many bytes."""
+        """Gives unused pages back to the file system, in small steps. Returns the number of bytes."""
         ...
 
     async def close(self) -> None:
-        """Finishes the jobs that were begun, then closes the file. A second call does nothing."""
+        """Finishes the operations that were begun, then closes the file. A second call does nothing."""
         ...
 
 

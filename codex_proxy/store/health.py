@@ -30,8 +30,7 @@ log = structlog.get_logger(__name__)
 FRESH_SECONDS: Final = 5.0
 """Seconds for which a successful check is reused, so that frequent callers do not keep the disk busy."""
 FRESH_TROUBLE_SECONDS: Final = 1.0
-"""Seconds for which a failed check is reused. It is shorter, because the store works again as soon as the disk has
-room."""
+"""Seconds for which a failed check is reused. Shorter, because the store may work again at any moment."""
 ANSWER_SECONDS: Final = 2.0
 """Seconds that a check may take; a store that takes longer counts as not writable."""
 
@@ -94,8 +93,9 @@ OFF = Failure(
 
 @contextmanager
 def store_errors_as_faults() -> Iterator[None]:
-    """Raises a `Fault` in place of the error of a store that is unavailable or damaged. Other errors of the store
-    pass through."""
+    """In the body of the `with`, an error of a store that is unavailable or damaged becomes a `Fault`. Other errors
+    of the store pass through.
+    """
     try:
         yield
     except StoreDamaged as error:
@@ -114,8 +114,7 @@ def required_store(store: Store | None) -> Store:
 
 
 def failure_of(error: StoreError) -> Failure:
-    """Logs an error of the store that was raised while a response was saved. Returns the failure that the response
-    ends with."""
+    """Logs an error that saving a response has raised. Returns the failure that the response ends with."""
     log.error("not_saved", reason=str(error))
     if isinstance(error, NotStored):
         message = f"The {error.kind} that this response continues was deleted while it was made."

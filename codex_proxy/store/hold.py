@@ -48,7 +48,7 @@ class StoreHold:
 
 
 class _HeldError(Exception):
-    """Another server holds the lock."""
+    """Another server holds the lock. `refusal` is the error for the operator."""
 
     def __init__(self, refusal: StoreRefused) -> None:
         super().__init__(str(refusal))
@@ -56,7 +56,9 @@ class _HeldError(Exception):
 
 
 def _locked(store: Path) -> int:
-    """Locks the store and returns the descriptor that holds the lock. Raises `StoreRefused` and `_HeldError`."""
+    """Locks the store and returns the file descriptor that holds the lock. Raises `_HeldError` if another server
+    holds it, and `StoreRefused` if the lock cannot be made.
+    """
     # Beside the file itself, whatever links lead to it. A hard link is refused when the store is opened.
     real = Path(os.path.realpath(store))
     path = real.with_name(real.name + ".lock")

@@ -52,7 +52,7 @@ class UsageEntry(msgspec.Struct, frozen=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for the hours from `start` up to but without `end`, of one owner, summed in buckets of `width` seconds."""
+    """Asks for the sums of the hours from `start` up to, not including, `end`, in buckets of `width` seconds."""
 
     owner: str | None
     """The owner; None for all owners, with separate sums."""

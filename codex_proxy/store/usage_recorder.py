@@ -36,7 +36,9 @@ class Spender(Protocol):
 
 
 class UsageRecorder:
-    """The one recorder of a server. `durable`: whether `ledger` outlives the server. `close` it at the end."""
+    """Records the cost of all turns of a server in `ledger`. `durable`: whether `ledger` outlives the server. Call
+    `close` when the server stops.
+    """
 
     def __init__(self, ledger: UsageLedger, clock: Clock, *, durable: bool) -> None:
         self.ledger = ledger
@@ -50,8 +52,9 @@ class UsageRecorder:
 
     @contextlib.contextmanager
     def turn(self, owner: str, model: str, spender: Spender) -> Iterator[None]:
-        """Records what the turn inside of the `with` has cost, however it ends. The turn counts as failed if a
-        `Fault` is raised or `spender` reports it as failed."""
+        """Records what a turn has cost when the body of the `with` ends, also by an exception. The turn counts as
+        failed if a `Fault` is raised or `spender` reports a failure.
+        """
         failed = False
         try:
             yield
@@ -96,7 +99,7 @@ class UsageRecorder:
                 raise
 
     async def close(self) -> None:
-        """Writes what is left; the ledger is closed by its owner."""
+        """Writes the remaining sums. Does not close the ledger."""
         if self._flushing is not None:
             self._flushing.cancel()
             await asyncio.gather(self._flushing, return_exceptions=True)

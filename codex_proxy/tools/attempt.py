@@ -39,9 +39,10 @@ class Attempt:
         self.policy = policy
         self.check = check
         self.form = form
-        """The form of the turn's output schema that the agent gets."""
+        """The strict form of the turn's output schema, which the agent is given; None where it is given no schema."""
         self.as_asked = as_asked
-        """Nothing was added to what the client sent."""
+        """Whether no message of this server was added to the client's history. Only then may the session be kept
+        for the next request."""
         self._keeps_choice = keeps_choice
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
@@ -60,11 +61,11 @@ class Attempt:
         return self._checked(self.policy.with_verdicts(verdicts))
 
     def anew(self, turn: Turn) -> Attempt:
-        """Returns another first attempt, at `turn`, under the same conditions."""
+        """Returns a first attempt at `turn` with the same schema and settings as this one."""
         return first_attempt(turn, self.form, keeps_choice=self._keeps_choice)
 
     def next(self, turn: Turn) -> Attempt:
-        """Returns the second attempt, at `turn`, with a reminder of what was wrong in this one."""
+        """Returns the second attempt at `turn`, with a message to the model about what was wrong in this one."""
         return _attempt(turn, self.form, again=True, wrong=None if self.check is None else self.check.wrong)
 
     def _checked(self, result: PolicyResult) -> PolicyResult:
@@ -82,8 +83,10 @@ class Attempt:
 
 
 def first_attempt(turn: Turn, form: StrictForm | None, *, keeps_choice: bool = False) -> Attempt:
-    """Returns the first attempt at a turn. `form` is the form of its output schema that the agent gets, None where it
-    can get none. `keeps_choice`: the agent enforces `tool_choice` itself, so that the model is not told in words."""
+    """Returns the first attempt at a turn. `form` is the strict form of its output schema; without one the schema
+    is put into a message to the model. `keeps_choice`: the agent enforces `tool_choice` itself, so the model gets
+    no message about it.
+    """
     return _attempt(turn, form, again=False, wrong=None, keeps_choice=keeps_choice)
 
 

@@ -14,7 +14,7 @@ class Check(msgspec.Struct, frozen=True):
     schema: bytes
     text: str
     fitted: bool = False
-    """The text follows the schema's strict form, which is undone before the check."""
+    """Whether the text follows the schema's strict form. If so, it is converted back before the check."""
 
 
 class StrictForm(msgspec.Struct, frozen=True):
@@ -22,11 +22,13 @@ class StrictForm(msgspec.Struct, frozen=True):
 
     schema: bytes
     to_undo: bool = False
-    """The answer contains placeholders for absent properties, which must be removed."""
+    """Whether answers contain placeholders for absent properties, which must be removed."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The result of a check. `wrong` is a sentence, or None; `unchecked` says why the check could not be made."""
+    """The result of a check. `wrong` is a sentence about what is invalid, None for a valid text; `unchecked` is the
+    reason for which the check could not be made.
+    """
 
     wrong: str | None = None
     unchecked: str | None = None

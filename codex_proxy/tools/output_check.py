@@ -1,9 +1,11 @@
-"""Checks answers that must match a schema. The model is told the schema in words where the agent cannot be given it.
+"""Checks answers that must match a schema. A schema that the agent cannot be given is put into a message to the
+model.
 
-The agent's structured output takes only OpenAI's strict schemas. For other schemas and for `json_object` the model is
-told in words, and its answer is held until it is complete; one that does not match is thrown away and asked for once
-more. Answers under strict schemas are checked too, because not every provider enforces them. Where a schema was made
-strict by allowing null for absent properties, that is undone in the answer before the check.
+The agent's structured output takes only OpenAI's strict schemas. For other schemas and for `json_object` the model
+gets an instruction instead, and its answer is held until it is complete; one that does not match is thrown away and
+asked for once more. Answers under strict schemas are checked too, because not every provider enforces them. Where a
+schema was made strict by allowing null for absent properties, the nulls are removed from the answer before the
+check.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ ANY_OBJECT: Final = b'{"type":"object"}'
 
 
 def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) -> Turn:
-    """Returns the turn with its schema told in words. `wrong` says what was wrong with the first answer."""
+    """Returns the turn with an instruction to the model that contains the schema. `wrong` says what was wrong with
+    the first answer.
+    """
     words = "Answer with exactly one JSON value and nothing else: no text around it, no code fence."
     if schema != ANY_OBJECT:
         words += f" It must be valid under this JSON schema: {schema.decode()}"
@@ -54,12 +58,14 @@ class _Text(msgspec.Struct, frozen=True):
 
 
 class OutputCheck:
-    """Holds the answer of one turn until its end and checks it. `second_try`: this is the second attempt.
+    """Checks the answer of one turn when it ends, and holds its events until then. `second_try`: this is the second
+    attempt.
 
     `as_it_comes`: the provider has the schema, which is that of an object, and nearly always enforces it. An answer
-    that begins as an object is then not held; only its end waits for the check, and there is no second attempt at
-    what the client has seen. An answer that begins otherwise is held. Events after the end are dropped. `fitted`: the
-    provider has a form of the schema in which null stands for absent properties.
+    that begins with `{` then passes while it is written; only the end of the turn waits for the check, and an
+    answer that fails it is not asked for again, because the client has seen it. An answer that begins otherwise is
+    held. `fitted`: the provider has a form of the schema in which null stands for absent properties. Events after
+    the end are dropped.
     """
 
     def __init__(
@@ -69,12 +75,12 @@ class OutputCheck:
         self._second_try = second_try
         self._fitted = fitted
         self._as_it_comes = as_it_comes
-        """The answer is not held, unless it begins otherwise than as an object."""
+        """Whether the answer passes while it is written. Set to False when the answer does not begin with `{`."""
         self._held: list[Event] = []
         self._shown: list[Event] = []
-        """The events that have passed of an answer that is not held."""
+        """The events of the answer that have already passed, where it is not held."""
         self._ours: set[str] = set()
-        """Items of this server in the answer."""
+        """The ids of items that this server itself put into the answer, such as calls of MCP tools."""
         self._over = False
         self._end: TurnEnded | None = None
         """The end of the turn, while it waits for the check."""
@@ -85,7 +91,7 @@ class OutputCheck:
         self.checks: list[Check] = []
         """Checks to run. Nothing of the answer passes until `with_verdicts` has their results."""
         self.wrong: str | None = None
-        """What was wrong with the text, where it must be asked for again."""
+        """What was wrong with the text; set only if the model must be asked for another one."""
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
         """Returns the events that may pass. Once `wrong` is set, nothing of the answer has passed and the turn needs
@@ -128,7 +134,9 @@ class OutputCheck:
         return self._judged(end, verdicts)
 
     def as_shown(self, said: tuple[HistoryMessage, ...]) -> tuple[HistoryMessage, ...]:
-        """Returns the model's messages of this answer with the texts that the client got."""
+        """Returns the model's messages with the texts that the client got instead of the model's, where these
+        differ.
+        """
         text = self._rewritten.get(said_text(said).strip())
         return said if text is None else (HistoryMessage("assistant", (TextPart(text),)),)
 

@@ -69,8 +69,9 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
 
 def call_events(ask: ToolCallRequested, tool: Tool | None, *, approved_by: str | None = None) -> list[Event]:
-    """Returns the events with which a call begins: one for the client (no tool of this server), one to approve, or
-    one to run."""
+    """Returns the events with which a call begins: a `ToolCall` for the client where `tool` is None or the
+    client's, an `McpApproval` where the client must approve it first, else an `McpCall`.
+    """
     id = ask.item_id or ask.call_id
     return [ItemStarted(_item(id, ask, tool, approved_by)), FullArguments(id, ask.arguments)]
 
@@ -132,15 +133,15 @@ def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) 
 
 
 MAX_FAULTS = 2
-"""How often a model is told what is wrong with its calls before the turn fails."""
+"""How many times in one turn the model is told what is wrong with its calls. After that the turn fails."""
 
 ENOUGH = "The limit of tool calls is reached, and this one was not made. Answer with what you have."
-"""The output of a call that was not run because this server has run as many as it may."""
+"""The output of a call that was not run because the turn has reached its limit of calls that this server runs."""
 
 DEFERRED = "Deferred: one call at a time. Make this call again if you still need it."
 
 MODEL_FAULTS = frozenset({"unoffered_call", "unreadable_arguments"})
-"""Notices of a dialect that the agent has answered a bad call by itself."""
+"""The codes of a dialect's notices that the model made an invalid call, which the agent has answered with an error."""
 
 NEVER_HELD = frozenset(
     {
@@ -179,29 +180,31 @@ NEVER_LEARNED = Failure(
 
 
 class HiddenOutput(msgspec.Struct, frozen=True):
-    """An output that this server writes for a call, which the client never sees."""
+    """An output that this server writes for a call. The client sees neither of them."""
 
     ask_id: str
     output: HistoryOutput
 
 
 class PolicyResult(msgspec.Struct):
-    """What follows from a batch of events: events that go on, and outputs for the agent."""
+    """What the caller has to do after a batch of events: `events` to pass on, `answers` to give the agent, and
+    more.
+    """
 
     events: list[Event]
     answers: list[HiddenOutput]
     calls: list[ServerCall] = msgspec.field(default_factory=list)
     """Calls to run. `tool_finished` takes each output."""
     checks: list[Check] = msgspec.field(default_factory=list)
-    """Checks to run. All events wait, in order, until `with_verdicts` has their results."""
+    """Checks to run. Until `with_verdicts` has their results, the policy keeps all later events."""
     again: bool = False
     """The turn needs a second attempt with a reminder. Nothing of this attempt's answer has passed."""
 
 
 class ToolPolicy:
-    """The tool policy of one attempt. `second_try`: this is the second one.
+    """The tool policy of one attempt. `second_try`: this is the second attempt.
 
-    Events after the end that it has passed, made, or kept back (`again`) are dropped.
+    Events are dropped after a `TurnEnded` of the agent, after one that the policy made, and once `again` was set.
     """
 
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
@@ -213,27 +216,28 @@ class ToolPolicy:
         """Calls of this server's tools that have no output yet, by the agent's request id."""
         self._parallel = turn.parallel_tool_calls
         self._waits_for_call = must_call(turn)
-        """A call is required and none has come, so text is held back."""
+        """Whether `tool_choice` requires a call that has not come yet. Events of the answer are held until then."""
         self._second_try = second_try
         self._asks: list[ToolCallRequested] = []
         self._judging: list[ToolCallRequested] = []
         """Calls whose arguments are being checked."""
         self._verdicts: dict[str, Verdict] = {}
-        """The results of those checks, by the agent's request id."""
+        """The results of the checks of `_judging`, by the agent's request id."""
         self._later: list[Event] = []
-        """Events that came during those checks."""
+        """Events that came while the calls of `_judging` were being checked."""
         self._waiting: list[ToolCallRequested] = []
         """The step's calls for the client, who sees them once this server's calls have run."""
         self._own_calls: list[ServerCall] = []
         self._bad_call = False
-        """The agent has answered a bad call of this step by itself."""
+        """Whether the model made an invalid call in this step that the agent has answered with an error."""
         self._faults = 0
         self._held: list[Event] = []
         self._over = False
         self.visible: list[ToolCallRequested] = []
         """The calls that the client has to answer, once the turn has ended with them."""
         self.hidden: list[HiddenOutput] = []
-        """The outputs of the step's other calls, which the agent has not been given yet."""
+        """The outputs for the other calls of the last step, which are given to the agent together with the client's
+        outputs."""
         self.ran_calls: set[str] = set()
         """The ids of all calls that this server ran."""
 
@@ -355,7 +359,9 @@ class ToolPolicy:
             done.answers += hidden
 
     def _told(self, hidden: list[HiddenOutput], too_often: Failure, done: PolicyResult) -> None:
-        """Answers bad calls with what is wrong about them. After `MAX_FAULTS` times the turn fails."""
+        """Gives the agent the error outputs `hidden` of invalid calls. After `MAX_FAULTS` times in a turn it ends
+        the turn with the failure `too_often` instead.
+        """
         self._faults += 1
         if self._faults <= MAX_FAULTS:
             done.answers += hidden
@@ -383,7 +389,9 @@ class ToolPolicy:
         return tool is None or (tool.mcp is not None and tool.mcp.asks)
 
     def _ours_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
-        """Returns the calls that this server runs, and outputs for those beyond the limit."""
+        """Returns those of the calls that this server runs, and outputs for those of them that exceed the limit of
+        calls.
+        """
         asked = [ask for ask in good if not self._is_for_client(ask)]
         if not asked:
             return [], []

@@ -37,36 +37,38 @@ CUT_OFF = (
     "No output: the call was cut off before it was answered. "
     "It may have had its effect: look before you make it again."
 )
-"""The output of a call that the agent would have answered itself, beside a call of the client's. Nobody knows whether
-it had begun when the turn ended."""
+"""The output of a call to one of the agent's own tools that the model made beside a call to a client's tool. The
+turn ended with the client's call, and nobody knows whether the agent had begun its own."""
 
 UNSUPPORTED = "unsupported call: "
 UNREADABLE = "failed to parse function arguments: they are not JSON"
-"""The output of such a call where the agent has no tools of its own: the model made a mistake, and reads it in the
-agent's words."""
+"""The output of a call whose arguments are not JSON, where the agent has no tools of its own. It has the wording of
+the agent's own error."""
 
 MAX_EXACT = 2**53
-"""Integers below it are exact in JavaScript, which writes them without a point."""
+"""Floats whose value is an integer below this are written without a decimal point, as JavaScript does."""
 
 CODEX_OWN = "internal_chat_message_metadata_passthrough"
-"""A field that the agent adds to raw items for itself. The model never sent it."""
+"""A field that Codex adds to raw items for its own use. The model's items do not have it."""
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """The raw items of a turn that ended with calls, which the model has to see again."""
+    """The items of a turn that ended with calls. They are put back into the history when the client sends the
+    outputs.
+    """
 
     items: list[msgspec.Raw]
     """Responses items as they came, in order."""
     hidden: dict[str, str | list[dict[str, Any]]]
-    """Outputs by call id, for calls of the last step that the client never saw or that this server ran, as a
-    Responses item's `output` has them."""
+    """The outputs of those calls of the last step that the client never saw or that this server ran, by call id.
+    Each is the `output` of a Responses item."""
     calls: list[str]
     """The ids of the last step's calls, hidden ones too, in the model's order."""
     visible: list[str]
     said: str
     """The text that the client saw before the calls, as `said_text` joins it."""
     model: str = ""
-    """The model and the provider. No other can read their reasoning."""
+    """The model and its provider. Another one cannot read the encrypted reasoning in `items`."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -92,8 +94,9 @@ class _Identity(msgspec.Struct, frozen=True):
 def entries_of(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> dict[bytes, bytes]:
-    """Returns the keys and values with which a turn that ended with calls is remembered. Arguments: see
-    `remembered_turn`."""
+    """Returns the entries for the step memory of a turn that ended with calls: for each call that the client saw,
+    its key and the encoded `Remembered`. The arguments are those of `remembered_turn`.
+    """
     value = msgspec.json.encode(remembered_turn(raw, policy, identity, plain=plain))
     return {call_key(call): value for call in visible_calls(policy)}
 
@@ -121,7 +124,7 @@ def remembered_turn(
 
 
 def call_key(call: HistoryCall) -> bytes:
-    """Returns the key under which the turn of a call is remembered."""
+    """Returns the key of a call in the step memory: a digest of its kind, id, name and arguments."""
     digest = hashlib.sha256()
     for part in (call.kind, call.call_id, call.name, spelled_alike(call)):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
@@ -129,10 +132,10 @@ def call_key(call: HistoryCall) -> bytes:
 
 
 def spelled_alike(call: HistoryCall) -> str:
-    """The arguments of a call in a spelling that is the same for the same value.
+    """Returns the arguments of a call in one canonical JSON form, so that equal values have equal texts.
 
-    Clients of some APIs send them back as JSON of their own, with other blanks, escapes and numbers (`1` for `1.0`) in
-    it than the model wrote, and with the members in another order.
+    Clients of some APIs parse the arguments and send them back encoded anew, with other blanks, escapes, numbers
+    (`1` for `1.0`) or order of members than the model wrote.
     """
     if call.kind == "custom":
         return call.arguments
@@ -192,7 +195,9 @@ def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
 
 
 def _not_answered(call: _Head) -> str:
-    """Returns the output for a call that cannot be passed to the client."""
+    """Returns the output of a call that the client was not shown, where the agent has no tools of its own: an error
+    about its arguments, or about the tool.
+    """
     try:
         msgspec.json.decode(call.arguments or "{}")
     except msgspec.ValidationError:
@@ -218,12 +223,12 @@ async def recalled_history(
 
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
-    """Returns the keys under which earlier turns of a history may be remembered."""
+    """Returns the keys in the step memory of all calls of a history that the client answers."""
     return [call_key(item) for item in history if isinstance(item, HistoryCall) and not item.own]
 
 
 def said_text(items: Sequence[HistoryItem]) -> str:
-    """Returns the text of assistant messages as clients send it back: several messages joined with a blank line."""
+    """Returns the text of the assistant messages among the items, joined with blank lines, as clients send it back."""
     texts = (
         "".join(part.text for part in item.parts if isinstance(part, TextPart))
         for item in items
@@ -256,8 +261,9 @@ def restored(
 
 
 def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
-    """Returns where the next part that a client sent back begins and ends: the model's text, then its calls, with raw
-    items among them."""
+    """Returns the start and the end of the next part of the history, from `start` on, that is a copy of a model's
+    answer: its text, then its calls, with raw items among them.
+    """
     while start < len(history) and not _is_the_models(history[start]):
         start += 1
     end = start
@@ -283,8 +289,9 @@ def _is_the_models(item: HistoryItem) -> bool:
 
 
 def _memory_of(echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered]) -> Remembered | None:
-    """Returns what is remembered of the items that a client sent back: all calls must be of one turn, with the same
-    text and known raw items."""
+    """Returns the remembered turn that a part of the history is a copy of. Its calls must be those of the turn, its
+    raw items must be among the turn's, and its text, if any, must be that of the turn. Returns None otherwise.
+    """
     calls = [item for item in echo if isinstance(item, HistoryCall) and not item.own]
     if not calls:
         return None
@@ -323,8 +330,9 @@ def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
 
 
 def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[HistoryItem]:
-    """Returns the outputs of the last step in the model's order, the server's and the client's; any others at the
-    end."""
+    """Returns the outputs of the last step in the order of its calls, both those of the server and those that the
+    client has given; outputs of other calls follow.
+    """
     left = [item for item in given if isinstance(item, HistoryOutput)]
     out: list[HistoryItem] = []
     for call_id in memory.calls:

@@ -23,9 +23,10 @@ from codex_proxy.tools.checks import Check, Verdict
 from codex_proxy.tools.strict_answers import undo_strict_form
 
 HEAVY_CLASS = 160
-"""A Unicode class takes this many times the room of a character in a compiled pattern."""
+"""A Unicode class in a compiled pattern is this many times as large as a character."""
 MAX_WORK = 1 << 40
-"""Counting stops here, since references that double at each level grow without end."""
+"""The largest bound that `schema_work` returns. References that double at each level would make it grow without
+end."""
 
 _REPEATED = re.compile(r"\{(\d{1,9})?(?:,(\d{1,9})?)?\}")
 _REFERENCES = frozenset({"$dynamicRef", "$recursiveRef"})
@@ -38,8 +39,10 @@ class _NoBoundError(Exception):
 
 
 def schema_work(schema: bytes) -> int | None:
-    """Returns the bound. Each place of the schema counts one, a pattern counts its compiled size, and what a
-    reference names counts again for each reference."""
+    """Returns an upper bound of the work that one check of a text under this schema takes, in places of the schema;
+    None where there is no bound. A pattern counts its compiled size, and the target of a reference counts for each
+    reference to it.
+    """
     try:
         root = msgspec.json.decode(schema)
         return _Count(root).of(root)
@@ -51,7 +54,7 @@ class _Count:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._referred: dict[str, int | None] = {}
-        """The count of what a reference names, by the reference; None while it is being counted."""
+        """The work of the target of each reference; None while it is being counted, so that a cycle is noticed."""
 
     def of(self, value: Any) -> int:
         if isinstance(value, list):
@@ -87,7 +90,9 @@ class _Count:
         return work
 
     def _target(self, reference: str) -> Any:
-        """Returns what a JSON pointer names. Other references are rare and not resolved here."""
+        """Returns the part of the schema that a JSON pointer (`#/...`) names. Raises `_NoBoundError` for other
+        references.
+        """
         if reference[:2] != "#/" or "%" in reference:
             raise _NoBoundError
         found = self._root
@@ -123,10 +128,11 @@ MAX_VALUE = 200
 """How many characters of a wrong value a message repeats."""
 
 LARGEST_SCHEMA = 128 * 1024
-"""Bytes of a schema. OpenAI accepts 120,000 characters of names."""
+"""The most bytes of a schema. OpenAI accepts schemas with up to 120,000 characters of names."""
 
 MAX_TEXT = 1024 * 1024
-"""Characters of a text that is checked. Files that a model writes in a call have a tenth of it."""
+"""The most characters of a text that is checked. A file that a model writes in the arguments of a call has a tenth
+of this."""
 
 QUICK_SCHEMA = 16 * 1024
 """Bytes of a schema that may be compiled on the event loop. That takes up to 2 ms."""
@@ -136,7 +142,8 @@ MAX_QUICK_WORK = 400_000
 up to 3 ms."""
 
 MAX_READY_BYTES = 4 * 1024 * 1024
-"""How many bytes of schemas are kept compiled. Compiled they take up to twenty times as much."""
+"""The most bytes of schemas, as JSON, whose compiled form is cached. The compiled form is up to twenty times as
+large."""
 
 _PATTERNS = jsonschema_rs.RegexOptions()
 """A regex engine that takes linear time. It has neither lookaround nor back references."""
@@ -147,7 +154,7 @@ class NotASchemaError(ValueError):
 
 
 class _ReadyValidators:
-    """The compiled schemas that were used last, up to a total size."""
+    """A cache of compiled schemas. The least recently used ones are dropped when their total size exceeds a limit."""
 
     def __init__(self) -> None:
         self._validators: OrderedDict[bytes, Validator] = OrderedDict()
@@ -200,7 +207,9 @@ def _compiled(value: dict[str, Any] | bool) -> Validator:
 
 
 def _draft(value: dict[str, Any] | bool) -> type[Validator]:
-    """Returns the validator for the draft that `$schema` names; 2020-12 where it names another one or none."""
+    """Returns the validator class of the draft that `$schema` names; that of 2020-12 if the draft is unknown or not
+    named.
+    """
     try:
         return jsonschema_rs.validator_cls_for(value)
     except (ValueError, TypeError):

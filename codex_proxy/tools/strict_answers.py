@@ -43,7 +43,8 @@ class _Object:
         always = self.names - set(self.may_be_absent)
         words = {name: _words(properties[name]) for name in properties if name in always}
         self.words = {name: texts for name, texts in words.items() if texts}
-        """The strings that required properties may have, by property. They tell the branches of a union apart."""
+        """By required property, the strings that it may have, where its schema allows only certain strings. They
+        show which branch of a union an object belongs to."""
         self.inner: dict[str, _Shape] = {}
 
     def says(self, value: dict[str, Any]) -> bool:
@@ -64,7 +65,9 @@ class _Shape:
         """The branches of `anyOf`."""
 
     def object_of(self, value: dict[str, Any]) -> _Object | None:
-        """Returns which of the union's objects a value is; None where it is none of them."""
+        """Returns the object type of this shape that `value` has, judged by its properties; None if it has none of
+        them.
+        """
         if len(self.objects) == 1:
             return self.objects[0]
         for each in self.objects:
@@ -77,7 +80,9 @@ _PLAIN = _Shape()
 
 
 def _words(schema: Any) -> frozenset[str]:
-    """Returns the strings that a schema allows by `enum` or `const`; none where it allows other values."""
+    """Returns the strings that the `enum` or `const` of a schema allows; an empty set where other values are valid
+    too.
+    """
     if not isinstance(schema, dict):
         return frozenset()
     values = schema.get("enum", [schema.get("const")])
@@ -154,7 +159,7 @@ def _join(union: _Shape) -> None:
 
 
 def _told_apart(objects: list[_Object]) -> bool:
-    """Whether objects with the same properties differ in the allowed strings of one of them."""
+    """Whether objects with the same properties can be distinguished by the allowed strings of a required property."""
     for name in objects[0].words:
         words = [each.words.get(name, frozenset[str]()) for each in objects]
         if all(words) and len(frozenset().union(*words)) == sum(map(len, words)):

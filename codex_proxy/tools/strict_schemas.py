@@ -25,7 +25,7 @@ from codex_proxy.tools.strict_subset import (
 
 _NULL: Final = {"type": "null"}
 _TOLD: Final = {"default": "Default", "examples": "Examples"}
-"""Annotations that may guide the model. They are moved into the description."""
+"""Annotations that may guide the model, and the titles under which they are added to the schema's description."""
 
 
 def is_strict_schema(schema: bytes) -> bool:
@@ -60,7 +60,7 @@ class _Fitting:
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self.to_undo = False
-        """Answers will contain placeholders."""
+        """Whether answers under the converted schema will contain placeholders."""
 
     def of(self, schema: Any) -> Any:
         """Returns the converted schema. Raises `CannotFitError`. Anything else outside the subset is left for

@@ -1,9 +1,9 @@
-"""The subset of JSON Schema that OpenAI's structured outputs take, and a client's schema as a whole, to be fitted to
-it.
+"""The subset of JSON Schema that OpenAI's structured outputs take, and the analysis of a client's schema that has
+to be converted to it.
 
-The agent sends every output schema as strict, which the provider refuses for any other. `SchemaDocument` says where a
-schema's references lead, and what an optional property of it may be; its `root` is the schema in fewer ways of writing.
-Raises `CannotFitError` where the subset has no schema of the same meaning.
+The agent marks every output schema as strict, and the provider refuses one that is not in the subset.
+`SchemaDocument` resolves references and finds out how an optional property can be represented; its `root` is the
+schema in a simplified form. Raises `CannotFitError` where the subset has no schema of the same meaning.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ STRICT_KEYWORDS = frozenset(
         *("minItems", "maxItems"),
     }
 )
-"""The keywords that OpenAI documents for structured outputs. A list of refused keywords would have to be complete; a
-keyword that is missing here only means that this server enforces the schema."""
+"""The keywords that OpenAI documents for structured outputs. The list need not be complete: a schema with a keyword
+that is missing here is enforced by this server instead of the provider."""
 
 STRICT_FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
@@ -102,7 +102,7 @@ class CannotFitError(Exception):
 
 
 class Absence(Enum):
-    """How an answer says that an optional property is absent, since the strict subset requires every property."""
+    """How an answer represents an absent optional property, since the strict subset requires every property."""
 
     AS_NULL = "null"
     """The property is null, which is not one of its own values."""
@@ -113,7 +113,7 @@ class Absence(Enum):
 
 
 class SchemaDocument:
-    """One schema with everything that it refers to."""
+    """A client's schema, with access to the parts of it that its references name."""
 
     def __init__(self, schema: bytes) -> None:
         """Raises `msgspec.DecodeError` and `RecursionError`."""
@@ -169,8 +169,9 @@ def _only_value(schema: dict[str, Any]) -> list[str]:
 
 
 def _normalised(schema: Any) -> Any:
-    """Returns the schema with `anyOf` instead of an `allOf` of one schema, and around a reference that has
-    annotations beside it."""
+    """Returns the schema with `anyOf` in place of an `allOf` that has one schema, and in place of a `$ref` that has
+    annotations beside it.
+    """
     if not isinstance(schema, dict):
         return schema
     form = dict(schema)
