@@ -1,1 +1,3 @@
-"""Who asks, and what they may do: the checks that each turn passes before it starts, whichever API it comes from."""
+"""Identifies the client of a request, and checks what each turn may do before it starts, whichever API it comes
+from.
+"""

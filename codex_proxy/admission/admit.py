@@ -77,12 +77,12 @@ class Admission:
 
     @property
     def has_server_tools(self) -> bool:
-        """Whether this server runs any tools itself."""
+        """Whether turns may get tools that this server runs."""
         return self._tools is not None
 
     @property
     def offers_tools(self) -> bool:
-        """Whether requests that name no MCP server get tools of this server, too."""
+        """Whether turns also get tools of this server if their request names no MCP server."""
         return self._tools is not None and self._tools.has_operators
 
     @property
@@ -163,8 +163,9 @@ class Admission:
             raise mcp_not_allowed(offers[0].param)
 
     def _as_served(self, turn: Turn, client: Client) -> Turn:
-        """The turn as an agent without a plain model can serve it: one with tools of the client becomes an agent turn
-        that writes nothing. Unless agent turns are not wanted here, or not allowed for the client's key."""
+        """Returns the turn in a form that the agent can serve. If the agent has no plain model, a turn with the
+        client's tools becomes a read-only agent turn, unless the client may not have agent turns.
+        """
         able = serving(self._agent, turn.model).capabilities
         if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
             return turn
@@ -202,7 +203,7 @@ class Admission:
 
 
 def _check_sampling(turn: Turn) -> None:
-    """Raises `Fault` for several agent runs that may write: in one folder they would undo each other's work."""
+    """Raises `Fault` for a turn with several choices whose agent may write: the runs would share one folder."""
     if turn.mode == "agent" and turn.sandbox != "read-only":
         raise bad_request(
             "Several choices cannot be sampled while the agent may write: ask for one choice, or for the plain "

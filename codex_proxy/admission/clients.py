@@ -25,7 +25,7 @@ class Keys(Protocol):
     """The source of the valid keys."""
 
     trouble: str | None
-    """Why the newest keys could not be read; None where they could."""
+    """Why the newest version of the keys could not be read; None if it could."""
 
     def current(self) -> KeySet:
         """Returns the valid keys: the same object as long as they do not change."""
@@ -46,10 +46,11 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     """Requests at the same time; 0 for no limit."""
     models: frozenset[tuple[str, str | None]] | None = None
-    """The allowed models by the agent's names, each with the one effort that is allowed (None: any). None: every
-    model."""
+    """The models that the client may use, by the agent's names, each with the only effort that is allowed (None:
+    any effort). None: every model."""
     catalog: ModelCatalog
-    """The models by the names that it may call them. Of several agents it has those that it may ask."""
+    """The models by the names that the client may use for them. If the server has several agents, only those that
+    the client may use."""
     mcp: bool = True
     """Whether its turns get the tools of MCP servers."""
 
@@ -73,7 +74,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return allowed and self._may_ask(model)
 
     def _may_ask(self, model: str) -> bool:
-        """Whether it may ask the agent of this model."""
+        """Whether the client may use the agent that has this model."""
         members, only = self.catalog.members, self.catalog.only
         return only is None or model.partition(SEPARATOR)[0] in members
 
@@ -91,13 +92,13 @@ def model_not_allowed(asked: str) -> Fault:
 
 
 class Clients:
-    """All clients that the server lets in. `everybody` is what a client may do whose key has no limits."""
+    """All clients of the server. `everybody` has the rights of a client whose key has no limits."""
 
     def __init__(self, keys: Keys, everybody: Client) -> None:
         self._source = keys
         self.everybody = everybody
         self._made_of: tuple[KeySet, object] | None = None
-        """The keys and the list of models that the clients were made of."""
+        """The keys and the list of models from which `_clients` was made."""
         self._clients: dict[str, Client] = {}
 
     @property
@@ -107,12 +108,12 @@ class Clients:
 
     @property
     def count(self) -> int:
-        """How many clients there may be, each with a name of its own."""
+        """The number of keys, at least 1."""
         return max(1, len(self._source.current().keys))
 
     @property
     def trouble(self) -> str | None:
-        """Why the valid keys are not those of the file; None where they are."""
+        """Why the newest version of the keys could not be read; None if it could."""
         return self._source.trouble
 
     def knows(self, digest: str) -> bool:
@@ -135,7 +136,7 @@ class Clients:
         return self._of(keys, key)
 
     def named(self, name: str) -> Client:
-        """Returns the client of this name. Raises `Fault` INVALID_API_KEY where there is no such key any more."""
+        """Returns the client with this name. Raises `Fault` INVALID_API_KEY if its key has been removed."""
         keys = self._source.current()
         if not keys.wanted and name == NOBODY:
             return self.everybody

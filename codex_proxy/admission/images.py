@@ -55,18 +55,20 @@ class ImageLimits(msgspec.Struct, frozen=True):
     """The limits of one image, and of one request."""
 
     image_bytes: int = 20 * 1024 * 1024
-    """What model providers accept of one image."""
+    """The most bytes of one image, as model providers limit it."""
     request_bytes: int = 40 * 1024 * 1024
-    """All images of a request together. As base64 they stay below the 64 MiB that one line to the agent may have."""
+    """The most bytes of all images of a request together. As base64 they fit into one line to the agent, which may
+    have 64 MiB."""
     request_images: int = 20
-    """Different addresses in one request."""
+    """The most different addresses in one request."""
     at_once: int = 4
-    """Connections of one request, so that nobody can make this server overload another host."""
+    """The most connections at the same time for one request, so that no request makes this server overload another
+    host."""
     redirects: int = 3
-    """A link to an image takes one or two (to https, to the CDN)."""
+    """The most redirects. A link to an image usually takes one or two (to https, to the CDN)."""
     seconds: float = 10.0
-    """For one image with its redirects. The client waits for its first byte meanwhile, and gives up after 60 s; the
-    most images of one request take 50 s at worst."""
+    """The time limit for one image with its redirects. The client gets no byte meanwhile, and gives up after 60 s;
+    the most images of one request take at most 50 s."""
 
 
 class ImageFetcher:
@@ -88,8 +90,9 @@ class ImageFetcher:
         self._closed = False
 
     async def fetch(self, url: str) -> str:
-        """Returns the image as a data URL. Raises `Fault`: INVALID_REQUEST where it is not allowed or cannot be
-        fetched, UNAVAILABLE after `close`."""
+        """Returns the image as a data URL. Raises `Fault`: INVALID_REQUEST if the URL is not allowed or cannot be
+        fetched, UNAVAILABLE after `close`.
+        """
         place = self._permitted(_parsed(url))
         try:
             async with asyncio.timeout(self.limits.seconds):
@@ -175,7 +178,7 @@ class _Entry(msgspec.Struct, frozen=True):
     host: str
     port: int
     below: bool
-    """The names below `host` are allowed, and not `host` itself."""
+    """Whether the entry allows the subdomains of `host`, and not `host` itself."""
 
     def permits(self, place: URL) -> bool:
         if (place.scheme, place.port) != (self.scheme, self.port):
@@ -241,8 +244,9 @@ class _ForbiddenAddressError(Exception):
 
 
 class _PublicAddresses(AbstractResolver):
-    """A resolver that returns public addresses only. It is not asked about an IP address, which is fetched from only
-    where the allow-list has that very address."""
+    """A resolver that returns public addresses only. aiohttp does not call it for a URL with an IP address; such a
+    URL is allowed only if that address is in the allow-list.
+    """
 
     def __init__(self, inner: AbstractResolver) -> None:
         self._inner = inner
@@ -317,7 +321,7 @@ def _images(turn: Turn) -> Iterator[ImagePart]:
 
 @contextmanager
 def _naming(field: str) -> Iterator[None]:
-    """Makes faults raised within name this field."""
+    """In the body of the `with`, sets `param` of every `Fault` that is raised to this field."""
     try:
         yield
     except Fault as fault:

@@ -39,33 +39,35 @@ class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
     offers: tuple[McpOffer, ...] = ()
     """The servers that it names."""
     known: Mapping[str, tuple[ListedTool, ...]] = msgspec.field(default_factory=dict)
-    """Lists of tools that the client already has, by server label."""
+    """The lists of tools that the client has sent back, by server label."""
     choices: tuple[McpChoice, ...] = ()
     """The tools of these servers that `tool_choice` names."""
     max_calls: int | None = None
 
 
 class ToolSource(Protocol):
-    """All MCP servers of this server."""
+    """All MCP servers: the operator's, and those that requests may name."""
 
     steps: int
-    """In how many steps of the model calls are run, in one request."""
+    """The most steps of one turn in which calls are run."""
     has_operators: bool
-    """The operator has servers of their own, whose tools every request may get."""
+    """Whether the operator has configured servers, whose tools every request may get."""
 
     def check(self, asked: Sequence[McpOffer]) -> None:
-        """Raises a `Fault` for a server that a request may not name."""
+        """Raises `Fault` for a server that requests may not name."""
         ...
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """Returns the tools of the servers in the request, and with `operators` those of the operator's servers. A
-        server without tools is no fault: an item or the log says so."""
+        """Returns the tools of the servers that the request names and, with `operators`, those of the operator's
+        servers. A server that gives no tools raises nothing; an item of the answer or the log says why.
+        """
         ...
 
 
 def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
-    """Whether the turn gets the operator's tools. A turn with a `tool_choice` does not: the choice is about its own
-    tools."""
+    """Whether the turn gets the tools of the operator's servers. A turn with a `tool_choice` other than `auto` does
+    not, because the choice is among the client's tools.
+    """
     return client.mcp and turn.tool_choice == "auto" and "tool_replies" in agent.capabilities
 
 

@@ -22,18 +22,20 @@ class Workspace(msgspec.Struct, frozen=True):
     folder: str
     roots: tuple[str, ...]
     protected: tuple[Protected, ...] = ()
-    """What a folder that commands may write to must not contain."""
+    """Paths that a folder in which commands may write must not contain."""
     confine_reads: bool = False
     """Whether commands must not read what the server stores."""
 
 
 def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, ...] = ()) -> Workspace:
-    """Returns the server's workspace: its folder, and the further roots from which requests may choose."""
+    """Returns the workspace: the default folder, and the roots in which requests may choose a folder."""
     return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))), protected)
 
 
 def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
-    """Returns the workspace of a key with roots of its own. The default folder stays where it lies in one of them."""
+    """Returns the workspace for a key that has its own roots. The default folder stays the same if it lies in one
+    of them.
+    """
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     inside = _is_inside(os.path.realpath(workspace.folder), resolved)
     folder = workspace.folder if inside else resolved[0]
@@ -62,8 +64,9 @@ def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
 
 
 def _confined(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with its reading confined as the workspace says. Raises `Fault` where its commands could
-    change what runs outside the sandbox."""
+    """Returns the turn with `confine_reads` set. Raises `Fault` if the commands of the turn could write to a
+    protected path.
+    """
     turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
     if turn.mode != "agent" or turn.sandbox != "workspace-write":
         return turn

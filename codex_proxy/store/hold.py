@@ -18,7 +18,8 @@ from codex_proxy.files.private import make_folder, unfit
 from codex_proxy.store.base import StoreRefused
 
 WAIT_SECONDS, AGAIN_SECONDS = 1.0, 0.02
-"""One that was killed is gone within this time, with the children that it was just about to start."""
+"""Seconds to wait for the lock, and between two attempts. A server that was killed has released the lock by then,
+even if it was just starting children: they hold it until they run their program."""
 
 
 class StoreHold:

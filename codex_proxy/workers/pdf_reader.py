@@ -1,6 +1,6 @@
-"""Reads PDFs in processes of their own (`pdf_worker`), since a hostile one takes any amount of time and memory.
+"""Reads PDFs in processes of their own (`pdf_worker`), since a hostile file may take any amount of time and memory.
 
-Texts are kept for a while: a chat brings the same file along with each of its turns.
+The texts are cached for a while, because a chat sends the same file with each of its turns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REQUEST_SECONDS: Final = 60.0
 """The time limit for all PDFs of a request. After it no further one is begun."""
 KEPT_SECONDS: Final = 600.0
 MAX_KEPT_CHARS: Final = 8 << 20
-"""How many characters of texts are kept for the next turn."""
+"""The most characters of text in the cache."""
 
 
 def can_read_pdfs() -> bool:
@@ -34,14 +34,17 @@ def can_read_pdfs() -> bool:
 
 
 class PdfReader:
-    """The reader of one server; `owners` tells how many owners of requests there are. `close` it at the end."""
+    """Reads the PDFs of all requests. `owners` returns how many owners of requests there are. Call `close` when the
+    server stops.
+    """
 
     def __init__(self, owners: Callable[[], int] = lambda: 1) -> None:
         self._pool: WorkerPool[PdfQuestion, PdfAnswer] = WorkerPool(
             WORKER, PdfAnswer, wall_seconds=WALL_SECONDS, owners=owners
         )
         self._kept: OrderedDict[tuple[str, bytes], tuple[str, float]] = OrderedDict()
-        """Texts by owner and digest, each with the time until which it is kept; the newest stands last."""
+        """The cached texts by owner and digest, each with the time (of the event loop) at which it expires; the
+        newest last."""
         self._kept_chars = 0
         self._cleaning: asyncio.TimerHandle | None = None
 
@@ -54,7 +57,7 @@ class PdfReader:
         self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
     ) -> dict[bytes, str]:
         """Returns the texts of the PDFs, by the same digests. Raises `Fault`: INVALID_REQUEST for a PDF that cannot
-        be read, UNAVAILABLE where no worker is.
+        be read, UNAVAILABLE if no worker is free.
 
         `skips_unreadable`: the text of a PDF that cannot be read is empty instead.
         """
@@ -76,7 +79,7 @@ class PdfReader:
         return texts
 
     async def close(self) -> None:
-        """Kills every worker, and forgets what was read."""
+        """Kills every worker, and clears the cache."""
         if self._cleaning is not None:
             self._cleaning.cancel()
         self._kept.clear()
@@ -107,7 +110,7 @@ class PdfReader:
             self._cleaning = loop.call_later(KEPT_SECONDS, self._forget_old, loop)
 
     def _forget_old(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Forgets those whose time is over, and comes back for the next one."""
+        """Removes expired texts from the cache, and schedules itself for when the next one expires."""
         self._cleaning = None
         while self._kept:
             key, (_, until) = next(iter(self._kept.items()))
@@ -128,9 +131,10 @@ async def parsed_with_pdfs(
     *,
     skips_unreadable: bool = False,
 ) -> T:
-    """Returns what `parse` returns for a request, after its PDFs were read. `parse` is called twice where there are
-    any. Raises what `parse` and `PdfReader.read` raise. Without a `reader` no PDF is read. `skips_unreadable`: as
-    there."""
+    """Parses a request, reads the PDFs that `parse` asked for, and parses it again with their texts. Returns what
+    `parse` returns. Raises what `parse` and `PdfReader.read` raise. Without a `reader` no PDFs are read.
+    `skips_unreadable` is passed to `PdfReader.read`.
+    """
     if reader is None:
         return await parse(None)
     pdfs = PdfTexts()

@@ -31,7 +31,7 @@ class PdfQuestion(msgspec.Struct, frozen=True):
 
 
 class PdfAnswer(msgspec.Struct, frozen=True):
-    """The text, or what is wrong: the end of a sentence that begins with `the PDF`."""
+    """The text of a PDF, or in `wrong` what is wrong with it: the end of a sentence that begins with `the PDF`."""
 
     text: str = ""
     wrong: str | None = None
@@ -105,15 +105,18 @@ def _page_text(page: Any, number: int) -> str:
 
 
 def _said_of(error: Exception, damaged: str) -> str:
-    """Returns the end of a sentence about the PDF. `damaged` is used where the error is not about limits."""
+    """Returns what is wrong with a PDF, as the end of a sentence: `damaged`, unless the error is about a limit of
+    memory.
+    """
     from pypdf.errors import LimitReachedError
 
     return "takes too much memory to read" if isinstance(error, LimitReachedError | MemoryError) else damaged
 
 
 def _use_unicode_maps(resources: Any, depth: int) -> None:
-    """Has fonts read by what maps their codes to Unicode. The library knows no map from codes to glyphs that stands in
-    the file itself (WeasyPrint writes such), and would take the codes for letters."""
+    """Makes the library read each font by its map from codes to Unicode. The library ignores an encoding that is
+    embedded in the file (as WeasyPrint writes it), and would take the codes for letters.
+    """
     from pypdf.generic import NameObject, StreamObject
 
     resources = _plain(resources)
@@ -127,7 +130,7 @@ def _use_unicode_maps(resources: Any, depth: int) -> None:
 
 
 def _values(resources: Any, kind: str) -> Iterator[dict[str, Any]]:
-    """The dictionaries of one kind of resource."""
+    """Yields the dictionaries of one kind of resource, such as the fonts of a page."""
     entries = _plain(resources.get(kind)) if isinstance(resources, dict) else None
     for entry in entries.values() if isinstance(entries, dict) else ():
         value = _plain(entry)
@@ -141,7 +144,7 @@ def _plain(value: Any) -> Any:
 
 
 def _filled_fields(reader: PdfReader) -> Iterator[str]:
-    """Returns the values of the form's fields, which are not part of a page's text."""
+    """Yields the filled fields of the PDF's form as `name: value`. The text of a page does not contain them."""
     for name, value in reader.get_form_text_fields(full_qualified_name=True).items():
         if isinstance(value, str) and value.strip():
             yield f"{name}: {value.translate(_CONTROLS).strip()}"

@@ -36,17 +36,17 @@ class NoAnswer(enum.Enum):
     """Why a question got no answer."""
 
     GAVE_UP = "gave up"
-    """It took more time or memory than a question may."""
+    """The question took more time or memory than is allowed."""
     BUSY = "busy"
     """No worker was free in time."""
     STOPPING = "stopping"
     """The pool is closed."""
     NOT_STARTED = "not started"
-    """The system started no process."""
+    """The operating system could not start a process."""
 
 
 class WorkerPool(Generic[Q, A]):
-    """The workers of one kind. `close` it at the end: nothing waits for an answer that is under way."""
+    """The worker processes of one kind. Call `close` when the server stops; it does not wait for answers."""
 
     def __init__(
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
@@ -68,7 +68,7 @@ class WorkerPool(Generic[Q, A]):
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "") -> A | NoAnswer:
-        """Returns a worker's answer to this owner's question."""
+        """Returns a worker's answer to this owner's question, or why there is none."""
         if self._closed:
             return NoAnswer.STOPPING
         try:
@@ -123,7 +123,7 @@ class WorkerPool(Generic[Q, A]):
         return self._answers.decode(body)
 
     def _take_idle(self) -> _Worker | None:
-        """Takes an idle worker that still lives; None for none."""
+        """Takes an idle worker that is still running; None if there is none."""
         while self._idle:
             worker = self._idle.pop()
             if worker.runs:
@@ -147,7 +147,7 @@ class _Worker:
 
     @classmethod
     async def started(cls, module: str) -> _Worker:
-        """Starts a worker, without this process's environment. Raises `OSError`."""
+        """Starts a worker with an empty environment. Raises `OSError`."""
         start = f"import sys; sys.path[:] = sys.argv[1:]; from {module} import main; main()"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", "-X", "utf8", "-c", start, *_import_paths()),
@@ -165,8 +165,9 @@ class _Worker:
         return self._process.returncode is None
 
     async def ask(self, question: Any) -> bytes:
-        """The answer as it came. Raises `EOFError` or `ConnectionError` where the process ended, and
-        `asyncio.CancelledError`: then kill it."""
+        """Returns the answer, encoded as the worker sent it. Raises `EOFError` or `ConnectionError` if the process
+        has ended. If it raises anything, `asyncio.CancelledError` included, the caller must kill the worker.
+        """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -176,7 +177,7 @@ class _Worker:
         return await stdout.readexactly(length)
 
     def end_later(self, end: Callable[[_Worker], None]) -> None:
-        """Calls `end` when no question was asked for a while."""
+        """Calls `end` when the worker has been idle for `IDLE_SECONDS`."""
         self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, end, self)
 
     def cancel_idle_end(self) -> None:
@@ -200,5 +201,5 @@ class _Worker:
 
 
 def _import_paths() -> list[str]:
-    """Returns where this process finds its modules, however it was started."""
+    """Returns the folders from which this process imports modules, for `sys.path` of a worker."""
     return [os.path.abspath(path) for path in sys.path]

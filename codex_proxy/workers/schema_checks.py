@@ -24,9 +24,10 @@ WALL_SECONDS: Final = 10.0
 BATCH_SECONDS: Final = 20.0
 """The time limit for all schemas of a request or of an MCP server."""
 MAX_KNOWN: Final = 20_000
-"""Schemas of which a verdict is kept, some 200 bytes each: those of a score of the largest MCP servers."""
+"""The most schemas whose result is cached, some 200 bytes each. The largest MCP servers have about a thousand
+schemas."""
 MAX_FORM_BYTES: Final = 4 << 20
-"""How many bytes of strict forms are kept for the next turn."""
+"""The most bytes of strict forms in the cache."""
 
 TOO_LONG: Final = Verdict(unchecked="checking it would take too long; ask with a simpler one")
 BUSY: Final = Verdict(unchecked="too many other checks are under way")
@@ -42,15 +43,15 @@ _UNCHECKED: Final = {
 
 
 class SchemaChecks:
-    """Checks JSON schemas and texts under schemas, here or, where that may take long, in worker processes. Keeps
-    recent results.
+    """Checks JSON schemas and texts under schemas: in this process, or in a worker process where that may take
+    long. Caches recent results.
 
-    The server has one. Its owner calls `close` at the end, which does not wait for running checks.
+    Call `close` when the server stops; it does not wait for running checks.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
-        """The results for schemas by digest, the most recently used last."""
+        """The results for schemas, by digest of the schema, the most recently used last."""
         self._forms: OrderedDict[bytes, StrictForm | None] = OrderedDict()
         """The strict forms by the schema's digest, the most recently used last."""
         self._form_bytes = 0
@@ -64,7 +65,7 @@ class SchemaChecks:
         return self._pool.workers
 
     async def of_schemas(self, schemas: Sequence[bytes]) -> list[Verdict]:
-        """Returns for each whether it is a JSON schema that can be applied."""
+        """Returns a verdict for each schema: whether it is a valid JSON schema that this server can apply."""
         # It brings the validator, which most turns do without.
         from codex_proxy.tools.schemas import QUICK_SCHEMA, is_quick
 
@@ -90,7 +91,7 @@ class SchemaChecks:
         return [found for schema in schemas if (found := verdicts[schema]) is not None]
 
     async def of_texts(self, checks: Sequence[Check]) -> list[Verdict]:
-        """Returns for each text whether it is valid under its schema."""
+        """Returns a verdict for each text: whether it is valid under its schema."""
         from codex_proxy.tools.schemas import is_quick
 
         questions = [Question(check.schema, check.text, check.fitted) for check in checks]
@@ -100,8 +101,9 @@ class SchemaChecks:
         ]
 
     async def strict_form(self, schema: bytes) -> StrictForm | None:
-        """Returns the form of a schema that the provider accepts; None where there is none, or where it could not be
-        found in time. The model is then told the schema in words."""
+        """Returns the strict form of a schema, which the provider accepts; None if it has none, or if it could not
+        be computed in time. The schema is then put into a message to the model.
+        """
         from codex_proxy.tools.schemas import QUICK_SCHEMA
 
         digest = hashlib.sha256(schema).digest()
@@ -115,7 +117,7 @@ class SchemaChecks:
         return verdict.form
 
     async def close(self) -> None:
-        """Kills every worker; checks that are under way are given up."""
+        """Kills every worker. Running checks end with a verdict that says so."""
         await self._pool.close()
 
     def _remember(self, digest: bytes, verdict: Verdict) -> None:
@@ -135,8 +137,9 @@ class SchemaChecks:
             self._form_bytes -= _kept_size(self._forms.popitem(last=False)[1])
 
     async def _in_workers(self, schemas: Sequence[bytes]) -> dict[bytes, Verdict | None]:
-        """Checks the schemas one after the other, so that those of other requests come in between. After a while the
-        rest is given up."""
+        """Checks the schemas in a worker, one after the other, so that other requests get their turn in between.
+        Schemas that were not begun within `BATCH_SECONDS` are not checked.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + BATCH_SECONDS
         return {
@@ -155,10 +158,9 @@ def _kept_size(form: StrictForm | None) -> int:
 
 
 async def check_schemas(checks: SchemaChecks, turn: Turn, *, answer: str, tool: str) -> None:
-    """Raises `Fault`: INVALID_REQUEST, or UNAVAILABLE. `answer` and `tool` name the fields, the latter with `{}` for
-    its place.
-
-    Only what is held to a schema here is looked at: the others are the provider's to judge.
+    """Checks the schemas that this server enforces: that of the answer, and those of strict tools. Raises `Fault`:
+    INVALID_REQUEST for an invalid schema, UNAVAILABLE for one that could not be checked. `answer` and `tool` name
+    their fields, the latter with `{}` for the tool's index.
     """
     fields: list[tuple[bytes, str]] = []
     if turn.output_schema is not None:

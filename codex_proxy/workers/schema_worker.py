@@ -12,16 +12,18 @@ from codex_proxy.workers.worker_process import run
 CPU_SECONDS: Final = 1.0
 """The CPU time for one question. The largest harmless schema takes a tenth of it."""
 MEMORY_BYTES: Final = 768 << 20
-"""Address space, of which Python and the validator take some 100 MiB."""
+"""The most bytes of address space. Python and the validator take some 100 MiB of it."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What comes of the check of `text`; without a text, whether the schema is one, or what its strict form is."""
+    """A question to the worker: whether `text` is valid under `schema`. Without a text: whether the schema is valid
+    or, with `wants_form`, what its strict form is.
+    """
 
     schema: bytes
     text: str | None = None
     fitted: bool = False
-    """See `Check.fitted`."""
+    """Whether the text follows the strict form of the schema (see `Check.fitted`)."""
     wants_form: bool = False
 
 

@@ -1,6 +1,6 @@
-"""A limited number of slots, and the wait for one: owners are served in turn, each up to a share.
+"""A limited number of slots, and queues for them: owners take turns, and each gets at most a share.
 
-`FairQueue` decides without waiting, and returns the waiters that get a slot. Its caller defines what a waiter is.
+`FairQueue` decides without waiting, and returns the waiters that get a slot; a waiter is any object of the caller.
 `Slots` hands out slots on the event loop. With a single owner it is a plain queue.
 """
 
@@ -17,8 +17,9 @@ T = TypeVar("T")
 
 
 def share_of(places: int, owners: int) -> int:
-    """Returns how many of the places one owner may have: all where there is no other owner, else three quarters at
-    most (at least one place stays for the others)."""
+    """Returns how many of `places` one owner may have: all if there is no other owner, else at most three quarters,
+    so that at least one place stays for the others.
+    """
     if owners < 2:
         return places
     return max(1, places - max(1, places // 4))
@@ -49,7 +50,9 @@ class FairQueue(Generic[T]):
         return len(self._waiting.get(owner, ()))
 
     def enter(self, owner: str) -> bool:
-        """Takes a slot for the owner if it may have one now, and returns whether. Each slot taken needs one `leave`."""
+        """Takes a slot for the owner. Returns False if the owner cannot have one now. Call `leave` once for each
+        slot taken.
+        """
         if owner in self._waiting or not self._has_room(owner):
             return False
         self._running[owner] += 1
@@ -68,7 +71,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[owner]
 
     def leave(self, owner: str) -> list[tuple[str, T]]:
-        """Gives a slot back. Returns the waiters that have a slot from now on, each with its owner."""
+        """Gives a slot of this owner back. Returns the waiters that now have a slot, each with its owner."""
         self._running[owner] -= 1
         if not self._running[owner]:
             del self._running[owner]
@@ -88,7 +91,7 @@ class FairQueue(Generic[T]):
         return waiters
 
     def _next(self) -> str | None:
-        """The owner whose first waiter gets the next slot."""
+        """Returns the owner whose first waiter gets the next slot; None if nobody can have one."""
         return next((owner for owner in self._waiting if self._has_room(owner)), None)
 
     def _has_room(self, owner: str) -> bool:
@@ -139,7 +142,9 @@ class Slots:
         return Slot(self, owner)
 
     async def take(self, owner: str, within: float | None = None) -> Slot:
-        """Waits for a slot, at most so many seconds. Raises `TimeoutError`, and the `Fault` of `stop`."""
+        """Waits for a slot, at most `within` seconds. Raises `TimeoutError` after that time, and the fault passed
+        to `stop`.
+        """
         slot = self.take_now(owner)
         if slot is not None:
             return slot
@@ -161,7 +166,7 @@ class Slots:
         return Slot(self, owner)
 
     def left(self, owner: str) -> None:
-        """Frees a slot of this owner, and gives it to the next waiter."""
+        """Frees a slot of this owner, and gives it to the next waiter. Called by `Slot.give_back`."""
         free = [owner]
         while free:
             for next_owner, comes in self._queue.leave(free.pop()):

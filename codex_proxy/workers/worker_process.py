@@ -23,19 +23,21 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def frame(value: Any) -> bytes:
-    """Encodes a value for the pipe: its length, then its bytes."""
+    """Encodes a value for the pipe: the length of its MessagePack bytes, then these bytes."""
     body = msgspec.msgpack.encode(value)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
 def run(questions: type[Q], answer: Callable[[Q], Any], *, cpu_seconds: float, memory_bytes: int) -> None:
-    """Answers until the input ends. `cpu_seconds`: of one question; `memory_bytes`: of address space."""
+    """Answers questions until stdin ends. `cpu_seconds` limits each question, `memory_bytes` the address space of
+    the process.
+    """
     _limit_process(memory_bytes)
     _serve(sys.stdin.buffer, sys.stdout.buffer, questions, answer, cpu_seconds)
 
 
 def _limit_process(memory_bytes: int) -> None:
-    """Limits the memory of this process, and has it end with its parent."""
+    """Limits the memory of this process, and makes it end when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the server, which ends us

@@ -19,7 +19,7 @@ ROWS_AT_ONCE: Final = 200
 
 
 def checksum(data: object) -> int:
-    """Returns the checksum of bytes; -1 for any other value, which only damage can have stored."""
+    """Returns the checksum of bytes; -1 for a value of another type, which only damage can have put into the table."""
     return zlib.crc32(data) if isinstance(data, bytes) else -1
 
 
@@ -37,7 +37,9 @@ def add_function(connection: sqlite3.Connection) -> None:
 
 
 def checked(data: bytes, stored: int, what: str) -> bytes:
-    """Returns the data if it matches its checksum. Raises `StoreDamaged`, which names `what`."""
+    """Returns the data if it matches the checksum `stored`. Raises `StoreDamaged` otherwise, with `what` in its
+    message.
+    """
     if checksum(data) != stored:
         raise damaged(what)
     return data
@@ -50,11 +52,13 @@ def damaged(what: str) -> StoreDamaged:
 
 
 class _Table(NamedTuple):
-    """How the rows of a table are checked. The first columns of the query are the key; a name and the bodies follow."""
+    """How the rows of a table are checked. The query returns the key columns, then the id of the row for messages,
+    then the arguments of `sound`.
+    """
 
     query: str
     key: tuple[int, ...]
-    """A key that is below that of every row."""
+    """A key that sorts before every row: where to begin."""
     sound: Callable[..., bool]
     what: str
 
@@ -105,8 +109,9 @@ TABLES: Final = (
 def damaged_after(
     connection: sqlite3.Connection, table: _Table, key: tuple[int, ...]
 ) -> tuple[int, list[str], tuple[int, ...]]:
-    """Checks some rows after this key. Returns their number, the names of the damaged ones, and the key of the last
-    row."""
+    """Checks up to `ROWS_AT_ONCE` rows after this key. Returns how many it checked, the names of the damaged rows,
+    and the key of the last row.
+    """
     rows, found = 0, []
     for row in connection.execute(table.query, (*key, ROWS_AT_ONCE)):
         rows += 1

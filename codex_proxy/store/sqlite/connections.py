@@ -25,19 +25,19 @@ T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
 MAX_QUEUED: Final = 4096
-"""The most waiting writes. All turns that may run at once need far fewer; more waiting ones mean that the disk
+"""The most writes that wait. All turns that may run at once cause far fewer, so more than this means that the disk
 hangs."""
 MAX_BATCH: Final = 256
-"""The most jobs in one commit: the first of them waits for the last."""
+"""The most jobs in one commit. The first job of a commit has to wait for the last one."""
 ANSWER_WAIT: Final = 30.0
-"""Seconds that a caller waits for its commit, the wait for locks included, so that a hanging disk does not hang every
-request."""
+"""The most seconds that a caller waits for its commit, so that a disk that hangs does not hang every request. The
+wait for locks counts."""
 CLOSE_WAIT: Final = 10.0
-"""Seconds that queued jobs may take when the store is closed."""
+"""The most seconds that queued jobs may take after `close` was called."""
 
 
 class _Write:
-    """A job in the queue: its future, and its result or error."""
+    """A queued job, the future of its caller, and later the job's result or error."""
 
     __slots__ = ("error", "future", "job", "loop", "value")
 
@@ -129,7 +129,9 @@ class Writer:
                 write.error = as_store_error(error, self._location) or error
 
     def _one_by_one(self, batch: list[_Write]) -> None:
-        """Runs the jobs of a failed batch in a transaction each, so that one that does not fit fails alone."""
+        """After a batch has failed, runs each of its jobs in a transaction of its own, so that only the job at
+        fault fails.
+        """
         for write in batch:
             self._commit([write])
 
@@ -159,10 +161,10 @@ class Writer:
 
 
 THREADS: Final = 2
-"""The number of reading threads. Reads are short; the second thread lets them pass a long one (an export, a chain of
-a thousand turns). It is also the most contexts that are read at once."""
+"""The number of reading threads. With two, short reads need not wait for a long one (an export, a chain of a
+thousand turns). This also limits how many contexts are in memory at once."""
 MAX_WAITING: Final = 1024
-"""The most waiting reads: more than there may be requests at once."""
+"""The most reads that wait: more than there may be requests at once."""
 
 
 class Readers:

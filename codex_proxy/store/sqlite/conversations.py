@@ -1,7 +1,7 @@
 """Conversations and their lists of items, as statements on a connection.
 
-A conversation counts its changes (`version`) and hands out positions that are never used again, so that a page
-that was begun stays right when items come or go meanwhile.
+A conversation counts its changes (`version`). Each item in its list gets a position that is never used again, so
+that paging through the list stays correct when items are added or removed meanwhile.
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ def update(
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """Marks a conversation as deleted; returns False where there is none. From now on no read finds it, and its id is
-    free; `removal` removes its rows."""
+    """Marks a conversation as deleted. No read finds it from then on, and its id can be used again; `removal`
+    removes its rows. Returns False if it does not exist.
+    """
     row = connection.execute(
         "UPDATE conversations SET deleted = 1, id = id || '#' || seq"
         " WHERE owner = ? AND id = ? AND deleted = 0",
@@ -118,8 +119,9 @@ def append(
 def end_turn(
     connection: sqlite3.Connection, owner: str, target: Append, held: Iterable[Held], now: float
 ) -> None:
-    """Appends input and output of a turn. Items that the conversation has already were part of the turn's context,
-    and are skipped."""
+    """Appends the input and the output of a turn. Items that are already in the conversation are skipped: they were
+    in the turn's context.
+    """
     row, position = _at_version(connection, owner, target.conversation_id, target.version)
     new: dict[str, Held] = {}
     for each in held:
@@ -208,8 +210,9 @@ def _encoded(metadata: Mapping[str, str]) -> bytes:
 
 
 def _at_version(connection: sqlite3.Connection, owner: str, id: str, version: int | None) -> tuple[int, int]:
-    """Returns the conversation's row and its next free position. Raises `StoreConflict` for another version than the
-    given one."""
+    """Returns the conversation's row number and its next free position. Raises `StoreConflict` unless it has the
+    given version.
+    """
     row = connection.execute(
         "SELECT seq, version, next_position FROM conversations WHERE owner = ? AND id = ? AND deleted = 0",
         (owner, id),

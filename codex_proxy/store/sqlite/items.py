@@ -1,7 +1,8 @@
-"""Rows of items: each content is stored once, however many responses and conversations hold it.
+"""The rows of items. Each content is stored once, even if several responses and conversations have it.
 
-An item's row is found by owner, id and a digest of its content, because a client may send an item back changed under
-the same id. A function that drops references to rows calls `forget`, which removes those that nothing holds any more.
+The row of an item is found by owner, id and a digest of the content, because a client may send an item back with
+the same id and other content. A function that deletes references to items calls `forget`, which removes those that
+no list refers to any more.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from codex_proxy.store.sqlite.checksums import damaged, item_digest
 
 COLUMNS: Final = "items.id, items.json, items.raw, items.created, items.digest"
 BEYOND: Final = 1 << 62
-"""A number above every position in a list."""
+"""A number larger than every position in a list."""
 
 
 class Held(NamedTuple):
-    """An entry of a list of items: the item's row, id and size."""
+    """An entry in the item list of a response or conversation: the row number of the item, its id and size."""
 
     row: int
     id: str
@@ -49,7 +50,9 @@ def item_of(row: Sequence[Any]) -> StoredItem:
 
 
 def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> Held:
-    """Returns the item's row, which is made where there is none. An existing row keeps its `created`."""
+    """Stores the item unless the same content is stored already, and returns its list entry. An existing row keeps
+    its `created`.
+    """
     digest = item_digest(item.json, item.raw)
     cursor = connection.execute(
         "INSERT INTO items (owner, id, digest, created, json, raw) VALUES (?, ?, ?, ?, ?, ?)"
@@ -66,8 +69,9 @@ def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> Held:
 
 
 def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[Held, StoredItem] | None:
-    """Returns the newest visible item with this id that a conversation or a response holds; None where there is
-    none."""
+    """Returns the newest visible item with this id that is in a response or conversation of the owner; None if
+    there is none.
+    """
     row = connection.execute(
         f"SELECT items.seq, {COLUMNS} FROM items WHERE owner = ? AND id = ? AND length(json) > 0 AND ("
         " EXISTS (SELECT 1 FROM conversation_items JOIN conversations ON conversations.seq = conversation"
@@ -84,13 +88,13 @@ def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[Held, Sto
 
 
 def found_among(connection: sqlite3.Connection, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-    """Returns the items with these ids; those that do not exist are left out."""
+    """Returns those of the items with these ids that exist, by id."""
     found = ((id, find(connection, owner, id)) for id in dict.fromkeys(ids))
     return {id: held[1] for id, held in found if held is not None}
 
 
 def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
-    """Removes those of the items that nothing holds."""
+    """Removes those of these items that no response and no conversation refers to."""
     connection.executemany(
         "DELETE FROM items WHERE seq = ?"
         " AND NOT EXISTS (SELECT 1 FROM conversation_items WHERE item = items.seq)"
@@ -102,9 +106,10 @@ def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
 def page_of(
     connection: sqlite3.Connection, table: str, where: str, values: tuple[int, ...], page: PageRequest
 ) -> Page:
-    """Returns a page of the visible items in `table` that match `where`. Raises `NotStored` for the item `after`.
+    """Returns a page of the visible items in `table` that match `where`. Raises `NotStored` if the item `after`
+    does not exist.
 
-    Reads one row more than it returns, to know whether there are more.
+    Reads one row more than it returns, to find out whether there are more.
     """
     start = _position(connection, table, where, values, page)
     direction, comparison = _DIRECTIONS[page.order]

@@ -1,4 +1,6 @@
-"""Step memory, sums of usage, and webhooks: rows by key that nothing refers to, as statements on a connection."""
+"""Step memory, sums of usage, and webhooks: rows that are found by a key and that no other row refers to, as
+statements on a connection.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def usage_sums(connection: sqlite3.Connection, query: UsageQuery) -> list[UsageS
 
 
 def prune_usage(connection: sqlite3.Connection, before: float, most: int) -> int:
-    """Removes at most `most` hourly sums from before this time. Returns how many were removed."""
+    """Removes at most `most` hourly sums that are older than `before` (seconds since 1970). Returns how many were
+    removed.
+    """
     deleted = connection.execute(
         "DELETE FROM usage WHERE (owner, hour, model) IN"
         " (SELECT owner, hour, model FROM usage WHERE hour < ? LIMIT ?)",

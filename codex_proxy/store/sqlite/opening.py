@@ -67,19 +67,21 @@ WAL_BYTES: Final = 64 << 20
 """The size to which the write-ahead log is truncated after a burst of writes."""
 
 _TRIES_FOR_WAL: Final = 50
-"""How often changing the journal mode is tried when two processes make one file at once. SQLite does not wait for
-locks there, so each try waits for a lock of its own."""
+"""How often to try to change the journal mode when two processes create the same file at once. SQLite does not wait
+for locks in that statement, so waiting for a lock comes between two tries."""
 
 
 def connect(name: str, lock_wait: float) -> sqlite3.Connection:
-    """Opens a connection that one thread at a time uses, though not always the same one; so SQLite's check of the
-    thread is off."""
+    """Opens a connection. One thread at a time uses it, but not always the same thread, so SQLite's check of the
+    thread is off.
+    """
     return sqlite3.connect(name, timeout=lock_wait, isolation_level=None, check_same_thread=False)
 
 
 def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
-    """Returns the writing connection to a file, which is checked and migrated to this version, and made where there
-    is none."""
+    """Returns a connection for writing to a file. Creates the file if it does not exist; otherwise checks it, and
+    migrates it to the version of this program.
+    """
     path = Path(os.path.realpath(path))  # a link to a store is the store; SQLite takes it so too
     _prepare(path)
     connection = opener(str(path), lock_wait)
@@ -103,7 +105,7 @@ def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
 
 
 def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
-    """Returns a connection that cannot write, on a file that `open_writer` has opened."""
+    """Returns a read-only connection to a file that `open_writer` has opened."""
     connection = opener(str(path), lock_wait)
     try:
         connection.execute("PRAGMA query_only = ON")
@@ -143,8 +145,9 @@ def _prepare(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """Makes the file readable by its owner only, once it is known to be a store. A new write-ahead log gets the same
-    mode."""
+    """Takes all rights on the file from other users. Called when the file is known to be a store. A new write-ahead
+    log gets the same mode.
+    """
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         try:
             close_to_others(name)

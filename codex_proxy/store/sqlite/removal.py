@@ -15,7 +15,8 @@ from typing import Final
 from codex_proxy.store.sqlite.items import forget
 
 PIECE: Final = 500
-"""The most rows, and pages of bodies, that one write removes: some 20 ms. A single body may have more."""
+"""The most rows, and pages of bodies, that one write removes, which takes some 20 ms. A single body may have more
+pages."""
 PAGE_BYTES: Final = 4096
 
 _RESPONSE_ITEMS: Final = ("response_items", ("response", "side", "position"))
@@ -37,16 +38,17 @@ class Budget:
 
 
 def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> tuple[bool, bool]:
-    """Marks an object and removes a first piece of its rows, which is all of them for most objects. Returns whether
-    the object was there, and whether more is left to remove. The piece is small, since many deletions may be combined
-    into one commit."""
+    """Marks an object as deleted and removes the first rows of it, which are all rows of most objects. Returns
+    whether the object existed, and whether rows are left to remove. Few rows are removed, since many deletions may
+    be combined into one commit.
+    """
     if not mark(connection, owner, id):
         return False, False
     return True, sweep(connection, Budget(PIECE // 10))
 
 
 def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Removes rows of marked objects, as far as the budget permits. Returns False where nothing is left."""
+    """Removes rows of marked objects until the budget is spent. Returns False if no rows are left."""
     while budget.left > 0:
         if not _next(connection, budget):
             return False
@@ -54,7 +56,7 @@ def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
 
 
 def piece(connection: sqlite3.Connection) -> bool:
-    """Removes a small number of rows, with a budget of its own. Returns False where nothing is left."""
+    """Removes a small number of rows of marked objects. Returns False if no rows were left."""
     return sweep(connection, Budget(PIECE))
 
 
@@ -134,4 +136,5 @@ _MARKED: Final[tuple[tuple[str, Callable[[sqlite3.Connection, int, Budget], None
         _frames,
     ),
 )
-"""Objects that have rows to remove. Each query is answered by an index of marked rows."""
+"""The queries that find a deleted object with rows to remove, and the function that removes them. Each query uses
+an index of marked rows."""

@@ -1,8 +1,8 @@
 """Responses, their items, and the chains that they form, as statements on a connection.
 
-A response has the row of the response that it continues, and the number of those that continue it. One that is
-deleted while others continue it loses its body and is not found any more; its items stay as the context of those
-others, and are removed with the last of them.
+A response has the row number of the response that it continues, and a count of those that continue it. If it is
+deleted while others continue it, its body is removed and no read finds it, but its items stay as the context of the
+others until the last of these is deleted.
 """
 
 from __future__ import annotations
@@ -210,8 +210,9 @@ def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTu
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """Marks a response as deleted; returns False where there is none. From now on no read finds it; `removal` removes
-    its rows, but keeps the items as context where other responses continue it."""
+    """Marks a response as deleted. No read finds it from then on; `removal` removes its rows, except its items
+    while other responses continue it. Returns False if it does not exist.
+    """
     found = connection.execute(
         "SELECT seq FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()

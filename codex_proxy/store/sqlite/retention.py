@@ -1,9 +1,9 @@
 """Removes what is too old or too much from a store, in writes so small that turns do not wait for them.
 
-First everything that is too old, then what is too many, then what is too large: remembered steps, frames, and of
-responses and conversations the one that was not used for the longest time. A response is removed only when no other
-continues it, so a chain is removed from its end. Nothing younger than `Retention.spared` is removed for count or
-size.
+First removes everything that is too old, then what exceeds a number, then what exceeds the total size: remembered
+steps, frames, and the least recently used response or conversation. A response is removed only when no other
+continues it, so a chain is removed from its end. Objects that were used less than `Retention.spared` ago are not
+removed for number or size.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from codex_proxy.store.base import Pruned, Retention
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses
 
 Job: TypeAlias = Callable[[sqlite3.Connection], Pruned]
-"""One small write. It returns what it removed; nothing when there is nothing left for it to remove."""
+"""One small write. It returns how much it removed: nothing once nothing is left for it to remove."""
 
 OBJECTS_AT_ONCE: Final = 50
-"""The most responses or conversations that one write removes, where `removal.PIECE` permits as many: it takes some
-ms, for which a turn that ends has to wait."""
+"""The most responses or conversations that one write removes (fewer if they have more rows than `removal.PIECE`).
+This takes some ms, for which the end of a turn has to wait."""
 ROWS_AT_ONCE: Final = 1000
 """The most remembered steps or frames that one write removes."""
 
@@ -148,8 +148,9 @@ def _too_much(connection: sqlite3.Connection, job: Job, most: int) -> Pruned:
 
 
 def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Removes the one response or conversation that was not used for the longest time. Sizes differ much, so the
-    caller looks at the total again after each."""
+    """Removes the least recently used response or conversation. Only one, because sizes differ much and the caller
+    has to compare the total again.
+    """
     response = _oldest_response(connection, before)
     conversation = _oldest_conversation(connection, before)
     if response is not None and (conversation is None or response[1] <= conversation[1]):
@@ -162,7 +163,9 @@ def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tuple[str, str], float] | None:
-    """Returns owner and id of the oldest response that no other continues, and when it was made."""
+    """Returns owner and id of the oldest response that no other continues, and when it was created; None if there
+    is none.
+    """
     found = connection.execute(
         "SELECT owner, id, created FROM responses"
         " WHERE children = 0 AND unfinished = 0 AND created <= ? AND deleted = 0"
@@ -175,7 +178,9 @@ def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tup
 def _oldest_conversation(
     connection: sqlite3.Connection, before: float
 ) -> tuple[tuple[str, str], float] | None:
-    """Returns owner and id of the conversation that was not used for the longest time, and when it was last used."""
+    """Returns owner and id of the least recently used conversation, and when it was last used; None if there is
+    none.
+    """
     found = connection.execute(
         "SELECT owner, id, touched FROM conversations WHERE touched <= ? AND deleted = 0"
         " ORDER BY touched, seq LIMIT 1",

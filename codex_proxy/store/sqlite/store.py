@@ -50,8 +50,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LOCK_WAIT: Final = 5.0
-"""Seconds to wait for another process to finish its write. Writes of this server take milliseconds, a copy of the
-file takes longer."""
+"""Seconds to wait for another process to release its lock on the file. Writes of this server take milliseconds, a
+copy of the file takes longer."""
 CHECK_BYTES: Final = 16 << 10
 """Bytes that are written to check whether the disk has room: several pages, as a small turn needs."""
 PAGES_AT_ONCE: Final = 1000
@@ -84,7 +84,7 @@ class SqliteStore:
         self._sweeping: asyncio.Task[None] | None = None
         """The task that removes the remaining rows of a large deletion; None where there is none."""
         self._one_sweep = asyncio.Lock()
-        """Lets only one sweep run at a time: two would only put two pieces into one commit."""
+        """Lets only one sweep run at a time, because the pieces of two would be combined into one long commit."""
 
     @classmethod
     async def open(
@@ -353,8 +353,7 @@ class SqliteStore:
         return freed
 
     async def close(self) -> None:
-        """Finishes the jobs and closes the file. Raises `StoreUnavailable` where the disk does not let it end in
-        time."""
+        """Finishes the queued jobs and closes the file. Raises `StoreUnavailable` if the disk is too slow for that."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.wait([self._sweeping])
