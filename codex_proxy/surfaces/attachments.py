@@ -63,9 +63,10 @@ def file_text(
     id: str | None = None,
     url: str | None = None,
 ) -> str:
-    """Returns the file as text for the model. `place` is the part that holds the file. `pdfs` holds the texts of
-    PDFs: a PDF that is not in it is noted there, and the caller reads it and parses again; None where the server
-    reads no PDFs."""
+    """Returns the file as text for the model. `place` is the field of the part that holds the file. `pdfs` has the
+    texts of PDFs; a PDF without a text is added to its `unread`, and the caller reads it and parses the request
+    again. None if the server reads no PDFs.
+    """
     if id is not None:
         raise bad_request(
             "There is no Files API here, so no file has an id: send the file itself in 'file_data'.",

@@ -64,7 +64,7 @@ def schema_json(schema: Any) -> msgspec.Raw:
 
 
 Logprobs: TypeAlias = Literal["refuse", "ignore"]
-"""What happens to a request for log probabilities where the agent has none."""
+"""What to do with a request for log probabilities if the agent has none."""
 
 
 class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: str | None = None
     """`X-Codex-Sandbox`: a narrower sandbox for this request."""
     activity: str | None = None
-    """`X-Codex-Activity`: `items` asks for the agent's activity as items of types of our own."""
+    """`X-Codex-Activity`: `items` asks for the agent's activity as output items of this server's own type."""
     origin: Origin = Origin()
     """Where the request came from."""
 
@@ -96,14 +96,14 @@ def workdir_of(
 
 
 class TextRun(msgspec.Struct, frozen=True):
-    """One or more `TextDelta`s of one message in a row."""
+    """The texts of consecutive `TextDelta`s of one message."""
 
     id: str
     texts: list[str]
 
 
 def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
-    """Yields the same events in order, with one `TextRun` instead of each row of deltas of a message."""
+    """Yields the same events in order, with one `TextRun` in place of consecutive `TextDelta`s of one message."""
     speaker: str | None = None
     texts: list[str] = []
     for event in events:
@@ -123,9 +123,10 @@ def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
 
 
 class SerialOutput:
-    """Makes several ids send one after the other: the oldest open one sends, and the text of the others is kept.
+    """Puts the texts of several open items (calls or messages), each with an id, one after the other. The item that
+    was opened first sends its text at once; that of the others is kept until it is closed.
 
-    With `whole` an id sends nothing before it is closed, and then everything at once.
+    With `whole` an item sends nothing until it is closed, and then all of its text.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -135,7 +136,7 @@ class SerialOutput:
         self._ended: set[str] = set()
 
     def open(self, id: str) -> bool:
-        """Opens an id. Returns whether it may send at once."""
+        """Opens an id. Returns whether its text may be sent at once."""
         if self.speaker is None and not self._whole:
             self.speaker = id
             return True
@@ -148,7 +149,7 @@ class SerialOutput:
             self._waiting[id].append(text)
 
     def close(self, id: str) -> list[tuple[str, str]]:
-        """Closes `id`. Returns the ids that may send now, in order, each with its kept text.
+        """Closes `id`. Returns the ids whose text may be sent now, in order, each with its kept text.
 
         All of them but the last are closed already; the last may still be open.
         """

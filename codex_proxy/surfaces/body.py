@@ -36,15 +36,15 @@ MAX_VALUES: Final = 200_000
 this many takes half a second, during which nobody else is served."""
 
 MAX_BRACKETS: Final = 5 * MAX_VALUES
-"""Opening brackets, also those inside strings. More objects and arrays than this take too long to decode. The text of
-a million tokens has a tenth of it."""
+"""The most opening brackets, those inside strings included. A body with more objects and arrays takes too long to
+decode. The text of a million tokens has a tenth of this."""
 
 MAX_ITEMS: Final = 10_000
-"""Messages or items of one request, unless the operator sets another limit. Clients send a long conversation as some
+"""The most messages or items of one request, unless the operator sets another limit. A long conversation has some
 hundreds."""
 
 MAX_STOP_CHARS: Final = 1_000
-"""The length of one stop sequence. The end of the answer is compared with it at every delta."""
+"""The most characters of one stop sequence. The end of the answer is compared with it at every delta."""
 
 _UNKNOWN_KIND: Final = "unknown_kind"
 _OWN: Final = "~"
@@ -115,11 +115,11 @@ def by_kind(
     other: str | None = None,
     untyped: Callable[[dict[str, Any]], str | None] | None = None,
 ) -> Discriminator:
-    """Chooses the member of a union for a value.
+    """Returns a discriminator that chooses the member of a union for a value.
 
-    An object is chosen by the word in its `field`: `tags` maps words to tags, `other` is the tag for any other word,
-    and `untyped` is asked about an object without the field. `text` and `array` are the tags for a string and for an
-    array.
+    An object is chosen by the value of its `field`: `tags` maps values to tags, `other` is the tag for any other
+    value, and `untyped` returns the tag for an object without the field. `text` and `array` are the tags for a
+    string and for an array.
     """
 
     def tag(value: Any) -> str | None:
@@ -253,7 +253,7 @@ def wrong_value(code: str, message: LiteralString) -> PydanticCustomError:
 
 
 def check_range(field: str, value: int, least: int, most: int) -> None:
-    """Raises `Fault` for an integer outside a range that the operator has set."""
+    """Raises `Fault` for an integer outside of `least` to `most`, which the operator has set."""
     for kind, wrong, context in (
         ("greater_than_equal", value < least, {"ge": least}),
         ("less_than_equal", value > most, {"le": most}),
@@ -287,7 +287,7 @@ def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, st
 
 
 def _figure(value: Any) -> str:
-    """Returns a number as text for a message, shortened where it has very many digits."""
+    """Returns a number as text for an error message, shortened if it has very many digits."""
     return excerpt(str(value)) if isinstance(value, float) or abs(value) < 10**MAX_EXCERPT else "a larger one"
 
 
@@ -297,8 +297,9 @@ def _none_of(param: str, given: str, values: str) -> Fault:
 
 
 def _unknown_kind(param: str, value: Any, message: str) -> Fault:
-    """Returns the fault of a value that is no member of its union: another type, or an object with an unknown or
-    missing word in its field."""
+    """Returns the fault for a value that matches no member of its union: it has another type, or it is an object
+    whose field has an unknown value or is missing.
+    """
     field, kinds, expected = message.split("\n")
     if value is None:
         return _missing(param)

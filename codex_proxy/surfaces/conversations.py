@@ -72,7 +72,7 @@ ITEMS_LIMIT: Final = 100
 
 
 def conversation(id: str, created_at: int, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the object of a conversation, which is also the answer to deleting one of its items."""
+    """Returns the conversation object. Deleting an item of a conversation returns it, too."""
     return {"id": id, "object": "conversation", "created_at": created_at, "metadata": dict(metadata)}
 
 
@@ -88,13 +88,14 @@ SPEAKERS: Final[Mapping[str, dict[str, Any]]] = {
     "mcp_approval_request": {"role": "assistant", "content": []},
     "mcp_approval_response": {"role": "user", "content": []},
 }
-"""Role and content for items that have none. Programs that print a conversation read both from each item, as the
-contract's example does (docs/contract.md#conversations), and the SDK's items raise for a missing field."""
+"""The role and content to show for items that have none, by type. The SDK's types require both, and programs that
+print a conversation read them (docs/contract.md#conversations)."""
 
 
 def item(item: ItemDict, created_at: int) -> ItemDict:
-    """Returns an item as a conversation shows it: with a status, the time at which it was added, and where it has
-    none a role."""
+    """Returns an item as a conversation shows it: with a status, the time at which it was added, and a role if it
+    has none.
+    """
     return {"status": "completed", **SPEAKERS.get(item["type"], {}), **item, "created_at": created_at}
 
 

@@ -1,9 +1,9 @@
-"""One table: which fault is which status, type and code in OpenAI's APIs; those of Anthropic's are in
+"""The table of faults for OpenAI's APIs: the status, type and code of each kind. Those of Anthropic's API are in
 `messages/errors.py`. Sources: docs/contract.md#errors-of-chat-completions, docs/contract.md#errors-of-responses,
 docs/wire-rules.md#errors.
 
-In: a `Failure` and the surface that answers. Out: an HTTP status, a body, seconds to wait. A failure's own
-code (the provider's) wins over the table's. Nothing here raises.
+In: a `Failure` and the API that answers. Out: an HTTP status, a body, seconds to wait. A failure's own code (the
+provider's) wins over the table's. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -66,12 +66,11 @@ TABLE: Final[dict[FaultKind, Row]] = {
 }
 
 RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
-"""Types that the contract of Responses has by status; Chat Completions has only `server_error`. Clients decide by
-status and code, which are the same in both APIs."""
+"""The error types of the Responses API that differ from those of Chat Completions, by status."""
 
 
 def row_of(failure: Failure, surface: OpenAISurface) -> Row:
-    """The table's row for this failure, with the failure's own code where it has one."""
+    """Returns the table's row for this failure. If the failure has a code of its own, the row has that code."""
     row = TABLE[failure.kind]
     if surface == "responses":
         row = row._replace(type=RESPONSES_TYPES.get(row.status, row.type))
@@ -79,35 +78,39 @@ def row_of(failure: Failure, surface: OpenAISurface) -> Row:
 
 
 def status_of(failure: Failure, surface: Surface) -> int:
-    """The HTTP status, for a fault that comes before the first byte."""
+    """Returns the HTTP status for a failure that occurs before the first byte of the answer."""
     return messages.status_of(failure) if surface == "messages" else row_of(failure, surface).status
 
 
 def statuses(surface: Surface) -> tuple[int, ...]:
-    """Every status that a fault may have, in their order."""
+    """Returns every status that a fault may have, in ascending order."""
     rows = messages.TABLE.values() if surface == "messages" else TABLE.values()
     return tuple(sorted({row.status for row in rows}))
 
 
 def forbids_retry(failure: Failure, surface: Surface) -> bool:
-    """Whether `x-should-retry: false` goes with the fault: SDKs try again by themselves unless they are told not to."""
+    """Whether the answer gets the header `x-should-retry: false`. Without it SDKs send the request again on certain
+    statuses.
+    """
     return messages.forbids_retry(failure) if surface == "messages" else not failure.repeatable
 
 
 def error_body(failure: Failure, surface: Surface, request_id: str = "") -> bytes:
-    """A body before the first byte: `{"error": {message, type, param, code}}`, or Anthropic's with the request's id."""
+    """Returns the JSON body of an error that occurs before the first byte: `{"error": {message, type, param,
+    code}}`, or Anthropic's form with the request's id.
+    """
     if surface == "messages":
         return messages.error_body(failure, request_id)
     return _envelope(failure, surface, failure.param)
 
 
 def error_frame(failure: Failure) -> bytes:
-    """The SSE frame with an error that ends a chat stream which has begun; its `param` is null."""
+    """Returns the SSE frame with an error that ends a chat stream. Its `param` is null."""
     return b"data: " + _envelope(failure, "chat", None) + b"\n\n"
 
 
 def retry_after(failure: Failure) -> int | None:
-    """The `Retry-After` header in whole seconds; None for no header."""
+    """Returns the value of the `Retry-After` header in whole seconds; None for no header."""
     if failure.retry_after is not None and math.isfinite(failure.retry_after):
         return max(1, math.ceil(failure.retry_after))
     return TABLE[failure.kind].wait

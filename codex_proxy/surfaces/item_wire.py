@@ -55,7 +55,7 @@ class FilePart(Wire):
 
 
 class UnheardPart(Wire):
-    """A part with audio, which no agent accepts."""
+    """A part with audio, which is refused because no agent accepts it."""
 
     type: Literal["input_audio"]
 
@@ -135,7 +135,9 @@ class CustomCallItem(Item):
 
 
 class ToolSearchCallItem(Item):
-    """The model's search for tools that the client deferred. Without a `call_id` OpenAI's own servers made it."""
+    """A call of the client's tool search, by which the model finds deferred tools. One without a `call_id` was run
+    by OpenAI's own servers.
+    """
 
     type: Literal["tool_search_call"]
     call_id: CallId | None = None
@@ -144,7 +146,7 @@ class ToolSearchCallItem(Item):
 
 
 class ToolSearchOutputItem(Item):
-    """The tools that the client found. They are parsed where tools are offered."""
+    """The tools that the client found in a tool search. They are parsed in `responses/client_tools.py`."""
 
     type: Literal["tool_search_output"]
     call_id: CallId | None = None
@@ -161,8 +163,9 @@ class AdditionalToolsItem(Item):
 
 
 class CallOutputItem(Item):
-    """The output of a call. `name` and `arguments` stand for the call where no item has it. Source:
-    docs/contract.md#outputs-without-their-call."""
+    """The output of a call. `name` and `arguments` describe the call if no other item has it. Source:
+    docs/contract.md#outputs-without-their-call.
+    """
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: CallId
@@ -172,8 +175,9 @@ class CallOutputItem(Item):
 
 
 class AgentMessagePart(Wire):
-    """A part of a message between sub-agents. `encrypted_content` holds plain text where this server's model wrote
-    it."""
+    """A part of a message between sub-agents. `encrypted_content` is plain text if the model of this server wrote
+    it.
+    """
 
     type: Literal["input_text", "encrypted_content"]
     text: str | None = None
@@ -226,8 +230,7 @@ class CompactionItem(Item):
 
 
 class NativeItem(Item):
-    """An item of a tool that the model's provider runs. It is sent back unchanged, so the agent must be able to read
-    it."""
+    """An item of a tool that the model's provider runs. It is sent back to the provider unchanged."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
@@ -267,8 +270,9 @@ class ShellCallItem(NativeItem):
 
 
 class ActivityItem(Item):
-    """An item of a type of this server's own, with what the agent did. Clients that asked for such items may send
-    them back."""
+    """An item that shows what the agent did, of this server's own type. Clients that asked for such items may send
+    them back.
+    """
 
     type: Literal["codex:activity"]
     kind: str
@@ -277,7 +281,7 @@ class ActivityItem(Item):
 
 
 def _untyped(value: dict[str, Any]) -> str | None:
-    """Returns the kind of an item without `type`: a message, or a reference, which has an id only."""
+    """Returns the type of an item that has no `type`: a message, or a reference if it has nothing but an id."""
     if "role" in value or "content" in value:
         return "~message"
     return "~reference" if "id" in value else None

@@ -64,7 +64,7 @@ def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 
 
 def web_images(items: Iterable[ItemDict], field: str = "input") -> dict[str, str]:
-    """Returns the images that are given by web address, each with the first place in `field` that names it."""
+    """Returns the web addresses of images in the items, each with the path of the first field that has it."""
     found: dict[str, str] = {}
     for index, item in enumerate(items):
         for key in ("content", "output"):
@@ -119,7 +119,7 @@ def _status(item: wire.Item) -> str:
 
 
 def _kept(item: ItemDict, **optional: Any) -> ItemDict:
-    """Returns the required fields of the item, and the `optional` ones that are not None."""
+    """Returns the item with its required fields, and those of the `optional` fields that are not None."""
     return item | {key: value for key, value in optional.items() if value is not None}
 
 
@@ -130,7 +130,7 @@ def _message_form(item: wire.MessageItem, place: str, pdfs: PdfTexts | None) -> 
 
 
 def _parts(content: wire.Content, place: str, pdfs: PdfTexts | None, *, said: bool) -> list[ItemDict]:
-    """Returns the content as parts. `said`: the assistant said it."""
+    """Returns the content as a list of parts. `said`: it is a message of the assistant."""
     if isinstance(content, str):
         return [_text(content, said=said)]
     return [_part(part, f"{place}[{index}]", pdfs, said=said) for index, part in enumerate(content)]

@@ -25,7 +25,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def page_of(query: Mapping[str, str], *, default: int) -> Page:
-    """Returns the page that a query asks for. `default` is the limit where the query names none."""
+    """Returns the page that a query asks for. `default` is the limit if the query has none."""
     order = query.get("order") or "desc"
     if order not in ("asc", "desc"):
         raise bad_request(

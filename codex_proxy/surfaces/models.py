@@ -22,19 +22,19 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Mode, Turn
 
 DEFAULT_NAME: Final = "codex-5"
-"""The name of the agent's default model, also for requests that name no model."""
+"""The name under which clients ask for the default model. Requests without a model mean it, too."""
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Every reasoning effort of OpenAI's types. Each model has its own selection of them."""
+"""Every reasoning effort in OpenAI's types. Each model supports some of them."""
 
 _ALIAS_EFFORTS: Final = ("minimal", "low", "medium", "high")
 _MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
 _CLAUDE: Final = "claude-"
 _ANY: Final = "*"
-"""In an operator's alias: any letters, or none."""
+"""Stands for any characters, or none, in an operator's alias."""
 _MAX_COMPARED: Final = 100
 SEPARATOR: Final = "/"
-"""Between the name of one of several agents and its own name of a model."""
+"""Separates the agent's name from the model's in the full name of a model, where the server has several agents."""
 _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends here
 
 
@@ -44,7 +44,7 @@ def billed_model(turn: Turn) -> str:
 
 
 class ModelSource(Protocol):
-    """An agent, as far as it knows which models there are now."""
+    """An agent, or several agents behind one interface, as the source of the current list of models."""
 
     @property
     def name(self) -> str: ...
@@ -54,25 +54,28 @@ class ModelSource(Protocol):
 
     @property
     def off(self) -> Mapping[str, tuple[str, ...]]:
-        """What this release of its program cannot do."""
+        """What the installed release of the agent's program cannot do."""
         ...
 
     @property
     def members(self) -> Mapping[str, ModelSource]:
-        """The agents that it holds, by name; empty for one that serves alone. Models of theirs are `NAME/MODEL`."""
+        """The agents behind this interface, by name; the full names of their models are `NAME/MODEL`. Empty if this
+        is a single agent.
+        """
         ...
 
     def models(self) -> tuple[AgentModel, ...]: ...
 
 
 class ModelCatalog:
-    """The models that can be asked for. `aliases` are the operator's; `any_model`: the provider takes other names.
+    """The models that clients can ask for, and their names.
 
-    `source` tells the models where they may change; else they are those that are given. `default_model` is what
-    `codex-5` means; empty: the agent's own default. `defaults`: the same for each of several agents, by its name.
-    `plain`: those of them that are never more than a plain model. `other_tiers`: the service tiers of models that are
-    not listed. `advice`: a further sentence for whoever asks for a model that does not exist. `lists_codex`: `codex-5`
-    and its like are listed; they are known even where they are not. `only`: the agents that it is about; None: all.
+    `source` has the current list of models; without one it is `models`. `aliases` are the operator's. `any_model`:
+    names that are not listed are sent to the provider. `default_model` is the model that `codex-5` means; empty:
+    the agent's default. `defaults`: the default model of each of several agents, by the agent's name. `plain`: the
+    names of agents that only serve a plain model. `other_tiers`: the service tiers of models that are not listed.
+    `advice`: a sentence for the error about an unknown model. `lists_codex`: whether `codex-5` and its variants are
+    listed; they are known in any case. `only`: the agents whose models are included; None: all.
     """
 
     def __init__(
@@ -102,12 +105,12 @@ class ModelCatalog:
         self.lists_codex = lists_codex
         self.only = only
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
-        """All models of the source, and those of them that it is about."""
+        """All models of the source, and those of them whose agent is in `only`."""
         self._names: tuple[object, Names] | None = None
 
     @property
     def models(self) -> tuple[AgentModel, ...]:
-        """Those that there are now. The same object as long as they are the same."""
+        """The models as of now. Returns the same tuple as long as they do not change."""
         found = self._models if self._source is None else self._source.models()
         if self.only is None:
             return found
@@ -117,18 +120,18 @@ class ModelCatalog:
 
     @property
     def any_model(self) -> bool:
-        """Names that are not listed are judged by the provider."""
+        """Whether a model that is not listed is sent to the provider, which accepts or refuses it."""
         return self._any_model if self._source is None else self._source.any_model
 
     @property
     def members(self) -> dict[str, ModelSource]:
-        """The agents that models are asked of by name, the default one first; empty where one serves alone."""
+        """The agents by name, the default agent first; empty if the server has a single agent."""
         members = {} if self._source is None else self._source.members
         return {name: each for name, each in members.items() if self.only is None or name in self.only}
 
     @property
     def names(self) -> Names:
-        """The names in force, looked up anew only where something has changed."""
+        """The table of names. It is rebuilt when the models or the agents have changed."""
         models, members = self.models, self.members
         state = (self.any_model, tuple((name, each.any_model) for name, each in members.items()))
         known = self._names
@@ -137,14 +140,14 @@ class ModelCatalog:
         return known[1]
 
     def off(self, model: str) -> tuple[str, ...]:
-        """What the agent of a model cannot do because of its program's release."""
+        """Returns what the agent of a model cannot do because of its program's release."""
         if self._source is None:
             return ()
         member = self.members.get(model.partition(SEPARATOR)[0])
         return tuple((self._source if member is None else member).off)
 
     def limited_to(self, agents: Collection[str]) -> ModelCatalog:
-        """The catalog of a server that has only these agents, for whoever may ask no others."""
+        """Returns a catalog with the models of these agents only, for a client that may not use the others."""
         if not self.members and self._source is not None and self._source.name in agents:
             return self
         first = next((name for name in self.members if name in agents), None)
@@ -165,18 +168,22 @@ class ModelCatalog:
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """`agent_model` is empty where the agent is to take its default."""
+    """What the name of a model means. `agent_model` is the agent's name of the model, empty for the agent's
+    default.
+    """
 
     agent_model: str
     effort: str | None = None
     mode: Mode | None = None
     plain: bool = False
-    """Its agent is never more than a plain model."""
+    """Whether the agent only serves a plain model."""
 
 
 class Names:
-    """What is asked for by name at one moment, by lower-case name. Of several agents a model has its full name, and the
-    one without the agent's where no other agent has it too; an agent's name means its default model."""
+    """A table from lower-case names to models, at one moment. If the server has several agents, a model has its
+    full name and, if no other agent has a model of the same name, the name without the agent; an agent's name means
+    its default model.
+    """
 
     def __init__(
         self, catalog: ModelCatalog, models: tuple[AgentModel, ...], members: Mapping[str, ModelSource]
@@ -197,8 +204,9 @@ class Names:
             self._short.setdefault(model.id.partition(SEPARATOR)[2].lower(), []).append(model.id)
 
     def find(self, name: str, depth: int = 0) -> Resolved | None:
-        """Looks a name up: as it is written, else without its effort suffix. Raises `Fault` INVALID_REQUEST for one
-        that several agents have."""
+        """Returns what a name means: as it is written, else without its effort suffix. Returns None if it is
+        unknown. Raises `Fault` INVALID_REQUEST if models of several agents have the name.
+        """
         name = name.lower()
         found = self._as_written(name, depth)
         if found is not None:
@@ -210,14 +218,14 @@ class Names:
         return None if found is None else msgspec.structs.replace(found, effort=effort)
 
     def find_pattern(self, name: str) -> Resolved | None:
-        """Looks a name up among the aliases with a `*`, of which the first that fits counts."""
+        """Returns what a name means by the first alias with a `*` that matches it; None if none does."""
         for pattern, target in self._patterns:
             if fnmatchcase(name.lower(), pattern):
                 return self._target(target, 0)
         return None
 
     def like(self, name: str) -> list[str]:
-        """Up to three names that are like this one, which there is not."""
+        """Returns up to three names that are similar to this unknown one."""
         known = {**{short: ids[0] for short, ids in self._short.items()}, **self._models}
         near = difflib.get_close_matches(name.lower()[:_MAX_COMPARED], known, n=3)
         return list(dict.fromkeys(known[each] for each in near))
@@ -255,11 +263,12 @@ class ServiceTier(msgspec.Struct, frozen=True):
     """The service tier of a turn."""
 
     given: str | None
-    """What the agent is told, in its own words; None where it uses its own settings."""
+    """The tier to send to the agent, by the agent's name; None to send none, so that the agent uses its own
+    settings."""
     served: str
-    """The tier that serves, in OpenAI's words."""
+    """The tier that the answer reports, by OpenAI's name."""
     ignored: tuple[str, ...] = ()
-    """The name of the parameter where it has no effect."""
+    """The name of the request's parameter if it has no effect."""
 
 
 def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
@@ -279,7 +288,7 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
 
 
 def default_of(catalog: ModelCatalog) -> str:
-    """The agent's name of the default model; empty where only the agent knows."""
+    """Returns the agent's name of the default model; empty if it is unknown here."""
     if catalog.default_model:
         return catalog.default_model
     first = next(iter(catalog.members), None)
@@ -289,13 +298,15 @@ def default_of(catalog: ModelCatalog) -> str:
 
 
 def window_of(model: str, catalog: ModelCatalog) -> int | None:
-    """The context window of the agent's model of this name ('' is its default), in tokens; None where it is unknown."""
+    """Returns the context window of the agent's model of this name (empty: its default), in tokens; None if it is
+    unknown.
+    """
     model = model or default_of(catalog)
     return next((each.context_window for each in catalog.models if each.id == model), None)
 
 
 def default_model_of(catalog: ModelCatalog, agent: str) -> str:
-    """The full name of the default model of one of several agents; `AGENT/` where only the agent knows it."""
+    """Returns the full name of the default model of one of several agents; `AGENT/` if the model is unknown here."""
     named = catalog.defaults.get(agent)
     if named is None:
         named = next((model.id for model in catalog.members[agent].models() if model.is_default), "")
@@ -303,8 +314,9 @@ def default_model_of(catalog: ModelCatalog, agent: str) -> str:
 
 
 def resolve(name: str, catalog: ModelCatalog) -> Resolved:
-    """Finds the model, effort and mode that `name` stands for. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for
-    a name that several agents have. Both name what there is instead."""
+    """Returns the model, effort and mode that `name` means. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST if
+    models of several agents have the name. Both messages list other names to use.
+    """
     if name.isspace():
         raise bad_request(
             "Invalid 'model': blank string. GET /v1/models lists the names.", "model", "empty_string"
@@ -329,7 +341,9 @@ def resolve(name: str, catalog: ModelCatalog) -> Resolved:
 
 
 def _unlisted(name: str, catalog: ModelCatalog) -> Resolved | None:
-    """A model that is not listed, where its agent takes any name. Of several agents it is named with the agent's."""
+    """Returns a model that is not listed, if its agent accepts any name. If the server has several agents, the name
+    must begin with the agent's.
+    """
     if catalog.any_model:
         return Resolved(name)
     agent, _, own = name.partition(SEPARATOR)
@@ -356,7 +370,7 @@ def _not_found(name: str, like: Sequence[str], catalog: ModelCatalog) -> Fault:
 
 
 def split_mode(name: str) -> tuple[str, Mode | None]:
-    """Splits a name from its suffix `:model` or `:agent`."""
+    """Splits a name into the name without its suffix `:model` or `:agent`, and the mode that the suffix means."""
     for suffix, mode in _MODES.items():
         if name.lower().endswith(suffix):
             return name[: -len(suffix)], mode
@@ -364,13 +378,14 @@ def split_mode(name: str) -> tuple[str, Mode | None]:
 
 
 def with_claude_prefix(name: str) -> str:
-    """The name by which Claude Code lists a model: it leaves out those that have neither word in them."""
+    """Returns the name under which Claude Code shows a model: it leaves out names without `claude` or `anthropic`."""
     return name if re.search("claude|anthropic", name.lower()) else _CLAUDE + name
 
 
 def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """What lists show: the agent's models, the operator's aliases, and the aliases of `env`: `codev-5*` in `dev`
-    stacks, `codex-5*` elsewhere."""
+    """Returns the names in the lists of models: those of the agent, the operator's aliases, and the built-in
+    aliases of `env` (`codev-5*` in `dev`, `codex-5*` otherwise).
+    """
     base = "codev-5" if env == "dev" else "codex-5"
     names = [
         *((base, *(f"{base}-{effort}" for effort in _ALIAS_EFFORTS)) if catalog.lists_codex else ()),
@@ -381,14 +396,15 @@ def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
 
 
 def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
-    """The agent's entry of the model that a name means; None where the agent lists none. Raises `Fault`
-    MODEL_NOT_FOUND."""
+    """Returns the agent's entry for the model that a name means; None if the agent does not list it. Raises `Fault`
+    MODEL_NOT_FOUND.
+    """
     meant = resolve(name, catalog).agent_model
     return next((model for model in catalog.models if model.id == meant), None)
 
 
 def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
-    """OpenAI's list, of `listed_names`."""
+    """Returns OpenAI's list object with `listed_names`."""
     data = []
     for name in listed_names(catalog, env):
         try:
@@ -399,7 +415,7 @@ def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
 
 
 def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
-    """One entry, under the name that was asked for. Raises `Fault` MODEL_NOT_FOUND."""
+    """Returns the object of one model, with the name that was asked for. Raises `Fault` MODEL_NOT_FOUND."""
     resolved = resolve(name, catalog)
     entry: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
     off = catalog.off(resolved.agent_model)
@@ -426,5 +442,5 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
 
 
 def codex_list_body(models: Sequence[AgentModel]) -> dict[str, Any]:
-    """Returns the list in the shape that Codex reads as a client: the entries as the agent gave them."""
+    """Returns the list in the form that Codex as a client reads: the entries as the agent gave them."""
     return {"models": [msgspec.Raw(model.native) for model in models if model.native]}

@@ -1,10 +1,10 @@
-"""What Chat Completions and Responses treat alike: plain model or agent, the sandbox, the tools, the format of the
-text.
+"""The parts of a request that Chat Completions and Responses have in common: mode, sandbox, tools, and the format
+of the text.
 
 Comes in: the operator's settings, what the model's name and the headers ask for, and whether the client seems to be
 an agent itself (its request has tools, a response format, or instructions). Goes out: values. A request can narrow
-what the server allows and never widen it. Raises `Fault`: NOT_ALLOWED for agent mode where the operator said `never`,
-else INVALID_REQUEST.
+what the server allows and never widen it. Raises `Fault`: NOT_ALLOWED for agent mode where the operator said
+`never`, else INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _header_mode(value: str | None) -> Mode | None:
 
 
 def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
-    """Raises `Fault` for two tools of one name. `fields` are the paths of the tools' names in the request."""
+    """Raises `Fault` if two tools have the same name. `fields` are the paths of the tools' names in the request."""
     names: set[str] = set()
     for tool, field in zip(tools, fields, strict=True):
         if tool.name in names:
@@ -90,13 +90,13 @@ def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
 
 
 def grammar_words(description: str, syntax: str, definition: str) -> str:
-    """Returns the description of a custom tool with its grammar, because agents have no field for a grammar."""
+    """Returns the description of a custom tool with its grammar added, because agents have no field for a grammar."""
     words = f"The input must follow this {syntax} grammar:\n{definition}"
     return f"{description}\n\n{words}" if description else words
 
 
 def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
-    """Returns the name where a tool of this kind and name was offered. Raises `Fault` where none was."""
+    """Returns `name` if a tool of this kind and name was offered. Raises `Fault` otherwise."""
     if any(tool.name == name and tool.kind == kind for tool in tools):
         return name
     given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"
@@ -116,20 +116,22 @@ class Format(msgspec.Struct, frozen=True):
 
 
 JSON_OBJECT: Final = Format("json_object", msgspec.Raw(b'{"type":"object"}'))
-"""The format `json_object`. Agents have no setting for it: the model is told, and the answer is checked by a schema
-that any object matches."""
+"""The format `json_object`. Agents have no setting for it: the model is instructed, and the answer is checked
+against a schema that any object matches."""
 
 
 def json_schema_format(schema: dict[str, Any], name: str, description: str | None) -> Format:
-    """Returns the format for a schema. The client's name and description are put into the schema, because agents have
-    no fields for them; those that the schema already has stay."""
+    """Returns the format for a schema. The client's name and description are added to the schema unless it has its
+    own, because agents have no fields for them.
+    """
     about = {"title": name, **({} if description is None else {"description": description})}
     return Format("json_schema", schema_json({**about, **schema}))
 
 
 def with_json_hint(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
-    """Puts an instruction to answer with a JSON object in front of the history, because agents have no setting for
-    it."""
+    """Returns the history with an instruction to answer with a JSON object in front, if that is wanted, because
+    agents have no setting for it.
+    """
     if wanted.kind != "json_object":
         return history
     return (HistoryMessage("developer", (TextPart(JSON_OBJECT_WORDS),)), *history)

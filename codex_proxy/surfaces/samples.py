@@ -41,7 +41,9 @@ class Samples:
         self._ends: dict[int, TurnEnded] = {}
 
     def feed(self, choice: int, events: Iterable[Event]) -> list[Event]:
-        """Returns the events of the combined turn for those of turn `choice`; none after its end."""
+        """Returns the events of the combined turn for `events` of turn `choice`; none after the end of the combined
+        turn.
+        """
         out: list[Event] = []
         for event in events:
             if self.ended:
@@ -59,7 +61,7 @@ class Samples:
         return out
 
     def _start(self, choice: int, event: ItemStarted, out: list[Event]) -> None:
-        """Begins an item, except a second message of a turn, which a choice has no room for."""
+        """Begins an item. Items that belong to a further choice of their own turn are left out."""
         if event.item.choice in (None, 0):
             id = f"{choice}/{event.item.id}"
             self._open.add(id)

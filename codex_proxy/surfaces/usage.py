@@ -24,7 +24,7 @@ def tokens_in(history: Iterable[HistoryItem]) -> int:
 
 
 def text_tokens(json: bytes) -> int:
-    """An estimate of the tokens of messages that nothing has been made of: their JSON counts as their text."""
+    """Returns an estimate of the tokens of messages in JSON, whose syntax counts as text."""
     return estimate_tokens(bytes(json).decode("utf-8", "replace"))
 
 
@@ -46,7 +46,7 @@ class Spent:
         self.told: Usage | None = None
         self.trigger = "provider"
         self.cut = False
-        """The server ended the turn in the middle of a call of the model, so nobody reports what that call cost."""
+        """Whether the server ended the turn during a call of the model, whose tokens nobody reports."""
         self._total_told = False
 
     @property
@@ -55,27 +55,29 @@ class Spent:
         return self.told is None or self.cut
 
     def seen(self, event: UsageReported) -> None:
-        """Takes a reported total of the turn, which replaces earlier ones."""
+        """Takes a reported total of the turn, which replaces an earlier one."""
         self.told = event.usage
         self.trigger = event.trigger
         self._total_told = True
 
     def step(self, event: StepCompleted) -> None:
-        """Takes the tokens of one call of the model, which count only where no total is reported."""
+        """Takes the tokens of one call of the model. They are added up unless the agent reports totals."""
         if event.usage is None or self._total_told:
             return
         self.told = event.usage if self.told is None else self.told + event.usage
         self.trigger = "token_count"
 
     def ended(self, event: TurnEnded) -> None:
-        """Takes the end of the turn. Where the agent has reported nothing, the tokens are estimated from then on."""
+        """Takes the end of the turn. If the agent has reported no tokens, they are estimated from now on."""
         self.cut = event.cut
         trigger = event.trigger
         if self.told is None:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
-        """Returns the reported tokens, or else an estimate from the texts of both sides, at least one token each."""
+        """Returns the reported tokens; if there are none, the estimates that `prompt` and `answer` compute, at
+        least 1 each.
+        """
         if self.told is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))
         if self.cut:  # what was told is of the calls before the last one
@@ -83,7 +85,9 @@ class Spent:
         return self.told
 
     def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:
-        """Returns the tokens so far: an estimate where there is text and nothing was reported."""
+        """Returns the tokens so far, reported or estimated; zero if nothing was reported and there is no answer
+        yet.
+        """
         if self.told is None and not answer():
             return Spending(failed=failed)
         tokens = self.tokens(prompt=prompt, answer=answer)

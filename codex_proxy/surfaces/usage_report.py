@@ -33,7 +33,7 @@ WIDTHS: Final = {"1h": Width(HOUR, 24, 168), "1d": Width(DAY, 7, 31)}
 GROUPS: Final = ("key", "model")
 PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "group_by", "limit", "page")
 LATEST: Final = 253_402_300_799
-"""The last second of the year 9999."""
+"""The last second of the year 9999, in seconds since 1970."""
 _PAGE: Final = "page_"
 
 
@@ -41,12 +41,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed query: the buckets of one page, and how the tokens in them are grouped."""
 
     first: int
-    """When the first bucket of the page begins."""
+    """When the first bucket of the page begins, in seconds since 1970."""
     buckets: int
     """The number of buckets on the page."""
     width: int
     end: int
-    """The end of the time that was asked for; the last bucket may end later."""
+    """The end of the time that was asked for, in seconds since 1970. The last bucket may end later."""
     by_key: bool
     by_model: bool
 
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 
 def report_of(query: Iterable[tuple[str, str]], *, now: float) -> Report:
-    """Parses a query. Without times it means the newest buckets up to now. Raises `Fault`."""
+    """Parses a query. Without times it asks for the newest buckets up to `now`. Raises `Fault`."""
     given = _parameters(query)
     width = _width(given)
     limit = _number(given, "limit", 1, width.most, width.default)
@@ -98,8 +98,9 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> Report:
 
 
 def page_of(report: Report, rows: Sequence[Row], *, key: str, durable: bool, since: int) -> dict[str, Any]:
-    """Returns the page. `key` is whose usage it is; `since` is the time from which on there is any, where it is not
-    stored."""
+    """Returns the page as an object. `key` is the name of the key whose usage it is. If the usage is not stored
+    (`durable`), `since` is when counting began, in seconds since 1970.
+    """
     by_start: dict[int, list[Row]] = {}
     for row in rows:
         by_start.setdefault(row.start, []).append(row)
@@ -204,7 +205,9 @@ def _invalid(name: str, expected: str) -> Fault:
 def limits_object(
     agent: str, known: Sequence[AccountLimits], *, told_at: float, now: float, reason: str
 ) -> dict[str, Any]:
-    """Returns the limits; null with a `reason` where none are known. `told_at` and `now` are in seconds since 1970."""
+    """Returns the object with the account's limits; if none are known, it has null and `reason`. `told_at` is when
+    the agent reported them; it and `now` are in seconds since 1970.
+    """
     found = [_limit(each, told_at, now) for each in known]
     return {
         "object": "usage.limits",

@@ -41,7 +41,7 @@ SAMPLING: Final = (
 
 
 def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
-    """Returns the given parameters that have no effect, in the order of `IGNORED`."""
+    """Returns the names of those parameters in the request that have no effect, in the order of `IGNORED`."""
     given = tuple(name for name in IGNORED if getattr(request, name) is not None)
     named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
     return (
@@ -53,12 +53,14 @@ def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
 
 
 def sampling_of(request: ChatRequest) -> dict[str, Any]:
-    """Returns the given parameters of `SAMPLING`."""
+    """Returns those parameters of `SAMPLING` that the request has, by name."""
     return {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
 
 
 def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
-    """Returns the given parameters that ask for log probabilities. Raises `Fault` for one of the wrong type."""
+    """Returns the names of the given parameters that ask for log probabilities. Raises `Fault` for one of the wrong
+    type.
+    """
     given = request.logprobs
     if given is not None and not isinstance(given, bool | int):
         raise bad_request("Invalid type for 'logprobs': expected a boolean.", "logprobs", "invalid_type")
@@ -82,7 +84,9 @@ def stops_of(request: ChatRequest) -> tuple[str, ...]:
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
-    """Returns `response_format`. Formats other than text are accepted only where structured output is on."""
+    """Returns the format of `response_format`. Raises `Fault` for formats other than text if structured output is
+    off.
+    """
     wanted = request.response_format
     if wanted is None or wanted.type == "text":
         return Format()

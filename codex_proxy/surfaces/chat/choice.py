@@ -146,7 +146,7 @@ class Choice:
             self._content.add_all(texts[1:], out)
 
     def _speak(self, id: str, text: str, out: list[bytes]) -> None:
-        """Adds text to the `content`. Several messages share one `content`, with a blank line between them."""
+        """Adds text to `content`. Several messages share one `content`; a blank line separates them."""
         if id != self._last_message:
             if self._last_message is not None:
                 text = BLANK_LINE + text
@@ -175,7 +175,7 @@ class Choice:
         self._reasoning.add(text, out)
 
     def add_activity(self, did: str, out: list[bytes]) -> None:
-        """Adds a line about what the agent did to the reasoning."""
+        """Adds a line that describes what the agent did to the reasoning."""
         line = f"{' '.join(did.split())}\n"
         self._reasoning.add(line if self._at_line_start else "\n" + line, out)
         self._last_thought = None
@@ -236,7 +236,9 @@ class Choice:
         out += (self._before, b"{}", self._middle, json_text(self.finish_reason), self._tail)
 
     def _reason(self, stop: str) -> str:
-        """Returns the `finish_reason`: `tool_calls` where there are calls, else the agent's reason."""
+        """Returns the `finish_reason`. A reason of the provider's is passed on; `tool_calls` (or `function_call`)
+        if there are calls; else `stop`.
+        """
         if stop not in _PLAIN_ENDS and stop not in _CALL_ENDS:
             return str(stop)
         if not self._calls:

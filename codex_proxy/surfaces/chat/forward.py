@@ -1,8 +1,8 @@
-"""What of a chat request goes to a server of Chat Completions as it came.
+"""Decides which parts of a chat request are sent unchanged to an upstream that speaks Chat Completions.
 
-In: the request, as it was validated and as its JSON is. Out: all of it (`ForwardedRequest`), where this server has
-nothing to do in the turn; else the fields and messages that a `Turn` has no words for. Values keep their bytes, so
-that numbers are neither rounded nor spelt anew. Source: docs/upstreams.md.
+In: the validated request, and its JSON members as bytes. Out: the whole request (`ForwardedRequest`), if this
+server has nothing to do in the turn; otherwise the fields and messages that a `Turn` cannot represent. Values keep
+their bytes, so that numbers are neither rounded nor written differently. Source: docs/upstreams.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.chat.answer import SAMPLING, logprobs_asked_for
 
 Fields: TypeAlias = Mapping[str, msgspec.Raw]
-"""The members of a JSON object, as they were written."""
+"""The members of a JSON object, each as the bytes that the client wrote."""
 
 TOLD_BY_TURN: Final = frozenset(
     {
@@ -37,39 +37,42 @@ TOLD_BY_TURN: Final = frozenset(
         *("logprobs", "top_logprobs", "modalities", "audio"),
     }
 )
-"""Fields that a `Turn` tells in its own way, and those that only an answer passed on as bytes can keep."""
+"""Fields that a `Turn` represents, and fields that have an effect only if the whole request is forwarded."""
 MAX_NAMED: Final = 20
-"""Unknown fields that the header names."""
+"""The most unknown fields that the response header names."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NULL: Final = b"null"
 _EFFORT: Final = frozenset({"effort", "summary"})
 
 
 class Passing(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's server speaks Chat Completions: how much of a request it may get as it came."""
+    """What an upstream that speaks Chat Completions may be sent unchanged."""
 
     alone: bool
-    """No tools of the operator's are offered beside those of the request, so that all of it may."""
+    """Whether requests get no tools of the operator's MCP servers. Only then may a whole request be forwarded."""
     addresses: bool
-    """It is given addresses of images, since this server fetches none."""
+    """Whether the upstream is sent web addresses of images. It is if this server fetches no images."""
     images: bool = True
-    """It takes images. Where it does not, a request with one is refused as those of any agent are."""
+    """Whether the upstream's model accepts images. If not, a request with images is refused."""
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
-    """The members of a body that has been validated."""
+    """Returns the members of a body that was already validated."""
     return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
 
 
 def unknown_fields(fields: Fields) -> tuple[str, ...]:
-    """Fields that this server does not know, as far as a header can name them."""
+    """Returns the names of fields that this server does not know: those that a header can contain, at most
+    `MAX_NAMED`.
+    """
     unknown = (name for name in fields if name not in wire.ChatRequest.model_fields)
     return tuple(name for name in unknown if _NAME.fullmatch(name))[:MAX_NAMED]
 
 
 def may_go_as_it_is(request: wire.ChatRequest, passing: Passing, *, has_web_images: bool) -> bool:
-    """Whether the whole request is the upstream's affair: there is nothing for this server to repair, run, check or
-    fetch, or it asks for what only the upstream's own answer can hold."""
+    """Whether the whole request is forwarded to the upstream. It is if this server has no tools to run, no answer
+    to check and no image to fetch, or if the request asks for something that only a forwarded answer can contain.
+    """
     if not passing.alone or (has_web_images and not passing.addresses):
         return False
     if not passing.images and has_images(request):
@@ -89,12 +92,14 @@ def has_images(request: wire.ChatRequest) -> bool:
 
 
 def wants_text(request: wire.ChatRequest) -> bool:
-    """Whether the answer's text has no format."""
+    """Whether the answer's text need not have a certain format."""
     return request.response_format is None or request.response_format.type == "text"
 
 
 def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
-    """The parameters whose effect shows in nothing but the upstream's own answer."""
+    """Returns the names of the request's parameters that have an effect only if the whole request is forwarded,
+    such as audio.
+    """
     spoken = any(isinstance(each, wire.AssistantMessage) and each.audio for each in request.messages)
     asked = {
         "n": request.n is not None and request.n > 1,
@@ -108,7 +113,9 @@ def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
 def forwarded_request(
     request: wire.ChatRequest, fields: Fields, *, effort: str | None, model_asked: str
 ) -> ForwardedRequest:
-    """All of the request. `effort`: the reasoning effort that it asks for, by whichever name."""
+    """Returns the whole request, to be forwarded. `effort` is the reasoning effort that it asks for, by any of its
+    fields or by the model's name.
+    """
     kept = {name: value for name, value in fields.items() if name != "reasoning"}
     if effort is not None:
         kept["reasoning_effort"] = msgspec.Raw(msgspec.json.encode(effort))
@@ -122,24 +129,26 @@ def forwarded_request(
 
 
 def passed_fields(fields: Fields) -> dict[str, msgspec.Raw]:
-    """The fields that go along with a turn which this server takes part in."""
+    """Returns the fields to be sent along with a turn that is not forwarded as a whole."""
     told = TOLD_BY_TURN | {"reasoning"}
     kept = {name: value for name, value in fields.items() if name not in told and bytes(value) != _NULL}
     return kept | _reasoning(fields)
 
 
 def sampling_in(fields: Fields) -> dict[str, Any]:
-    """The fields of `SAMPLING`, as they were written."""
+    """Returns those fields of `SAMPLING` that the request has, as the client wrote them."""
     return {name: fields[name] for name in SAMPLING if name in fields and bytes(fields[name]) != _NULL}
 
 
 def messages_in(fields: Fields) -> Sequence[msgspec.Raw]:
-    """Each message as it was written."""
+    """Returns the messages, each as the bytes that the client wrote."""
     return msgspec.json.decode(fields["messages"], type=list[msgspec.Raw])
 
 
 def _reasoning(fields: Fields) -> dict[str, msgspec.Raw]:
-    """`reasoning`, where it says more than an effort, which travels as `reasoning_effort`: OpenRouter's own."""
+    """Returns the field `reasoning` (OpenRouter's) if it has more than the effort and summary, which are sent
+    otherwise.
+    """
     given = fields.get("reasoning")
     value = None if given is None else msgspec.json.decode(given, type=dict[str, Any] | None)
     told = {name for name, each in (value or {}).items() if each is not None}

@@ -1,7 +1,7 @@
-"""The answer to a request that went to a server of Chat Completions as it came: that server's own bytes.
+"""The answer to a forwarded chat request: the bytes of the upstream's answer.
 
-In: the events of the turn. Out: the bytes as they are, or one body of them; an error frame behind what was passed on
-where the turn has failed. Source: docs/contract.md#failures-of-a-stream.
+In: the events of the turn. Out: the bytes unchanged, as a stream or joined to one body; if the turn fails after
+bytes were sent, an error frame after them. Source: docs/contract.md#failures-of-a-stream.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from codex_proxy.surfaces.usage import Spent
 
 
 class ForwardedAnswer:
-    """A renderer that renders nothing. `prompt_tokens` estimates the request, for where the upstream tells no usage."""
+    """Passes the bytes of a forwarded answer on, with the interface of a renderer. `prompt_tokens` estimates the
+    tokens of the request, in case the upstream reports no usage.
+    """
 
     def __init__(self, *, stream: bool, prompt_tokens: Callable[[], int]) -> None:
         self.visible = False
-        """Something was passed on, so that a failure can no longer be a plain status."""
+        """Whether bytes were passed on, so that a failure can no longer be answered with an HTTP status."""
         self.failure: Failure | None = None
         self.finish_reasons: tuple[str, ...] = ()
-        """One for each choice, once the turn has ended well."""
+        """The finish reason of each choice, once the turn has ended without a failure."""
         self.spent = Spent()
         self._stream = stream
         self._prompt_tokens = prompt_tokens
@@ -31,7 +33,7 @@ class ForwardedAnswer:
         self._body: list[bytes] = []
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """The bytes of a batch; nothing where the answer is given whole."""
+        """Returns the bytes of a batch of events; empty if the answer is not streamed."""
         out: list[bytes] = []
         for event in events:
             if isinstance(event, ForwardedBytes):
@@ -48,17 +50,19 @@ class ForwardedAnswer:
         return b""
 
     def open(self) -> bytes:
-        """Nothing: the upstream's first words are its own."""
+        """Returns no bytes, because the upstream's answer contains its own first chunk."""
         return b""
 
     def result(self) -> bytes:
-        """The whole answer. Raises the `Fault` of a failed turn."""
+        """Returns the whole answer. Raises the `Fault` of a failed turn."""
         if self.failure is not None:
             raise Fault(self.failure)
         return b"".join(self._body)
 
     def spending(self) -> Spending:
-        """The tokens as the upstream told them; else an estimate, by which a delta is a token."""
+        """Returns the tokens that the upstream reported; otherwise an estimate that counts one token for each
+        delta.
+        """
         return self.spent.spending(
             prompt=self._prompt_tokens, answer=lambda: self._deltas, failed=self.failure is not None
         )

@@ -31,8 +31,9 @@ def history_of(
     pdfs: PdfTexts | None = None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> tuple[HistoryItem, ...]:
-    """Turns `messages` into the history of a turn. `pdfs`: see `file_text`. `originals`: the messages as they were
-    written, where the agent takes those of the user that have audio or files in them so."""
+    """Turns `messages` into the history of a turn. `pdfs`: see `file_text`. `originals` are the messages as JSON,
+    if the agent accepts them in this form: it is given those of the user that contain audio or files.
+    """
     reader = _Reader(pdfs, originals)
     for index, message in enumerate(messages):
         reader.read(message, index)
@@ -41,7 +42,7 @@ def history_of(
 
 
 def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
-    """Returns the images that are given by web address, each with the first field that names it."""
+    """Returns the web addresses of images in the messages, each with the path of the first field that has it."""
     found: dict[str, str] = {}
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message, wire.UserMessage | wire.ToolMessage) else None

@@ -169,9 +169,9 @@ class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
     workdir_param: WorkdirParam
     """The header or field that named the folder, for the `param` of a 400."""
     web_images: dict[str, str]
-    """Images that are given by web address, each with the field that names it, for the `param` of a 400."""
+    """The web addresses of images, each with the field that has it, for the `param` of a 400."""
     passed_on: tuple[str, ...] = ()
-    """Fields that this server does not know and that the agent's server gets, for `x-codex-passed-params`."""
+    """Fields that this server does not know and sends to the upstream, for the header `x-codex-passed-params`."""
 
 
 def parse(
@@ -183,8 +183,10 @@ def parse(
     pdfs: PdfTexts | None = None,
     passing: Callable[[str], Passing | None] = lambda model: None,
 ) -> ParsedChat:
-    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: see `file_text`. `passing` tells, by
-    the agent's name of the model, how much of the request its server may get as it came."""
+    """Parses the body of a request. Raises the `Fault` of the first error. `pdfs`: see `file_text`. `passing` takes
+    the agent's name of a model and returns what may be forwarded unchanged to its upstream; None if the agent is no
+    upstream that speaks Chat Completions.
+    """
     request = parse_body(body)
     most_elements("messages", len(request.messages), settings.max_items)
     refuse_contradictions(request)
@@ -217,7 +219,7 @@ def parse(
 def _forwarded(
     request: ChatRequest, fields: Fields, settings: ChatSettings, catalog: ModelCatalog, headers: RequestHints
 ) -> ParsedChat:
-    """A request that goes on as it came: its turn says what this server needs to know of it."""
+    """Returns a request that is forwarded as a whole. Its turn has only what this server itself needs."""
     asked = DEFAULT_NAME if request.model is None else request.model
     resolved = resolve(asked, catalog)
     mode = mode_of(
@@ -262,8 +264,9 @@ def _understood(
     pdfs: PdfTexts | None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> ParsedChat:
-    """A request of which every part becomes one of the turn. `originals`: its messages as they were written, of which
-    those that hold audio or files may go on so."""
+    """Returns a request that is converted to a turn. `originals` are its messages as JSON, for those with audio or
+    files; None if the agent does not accept them.
+    """
     refuse_unsupported(request, settings.logprobs)
     choices = choices_of(request, settings.max_choices)
     wanted = format_of(request, structured_output=settings.structured_output)

@@ -43,7 +43,7 @@ class StreamMetrics(msgspec.Struct, frozen=True):
 
 
 Measure: TypeAlias = Callable[[int], StreamMetrics]
-"""Returns the times of the stream at its end, from the number of completion tokens."""
+"""Returns the timings of a stream at its end. The argument is the number of completion tokens."""
 
 
 def chat_usage(
@@ -163,7 +163,7 @@ class ChatRenderer:
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """The reason of each choice, once the turn has ended well."""
+        """The finish reason of each choice, once the turn has ended without a failure."""
         return tuple(choice.finish_reason for choice in self._choices if choice.finish_reason)
 
     # --- what happens in a turn -----------------------------------------------------------------
@@ -175,7 +175,9 @@ class ChatRenderer:
     def _each(
         self, targets: tuple[Choice, ...], say: Callable[[Choice, list[bytes]], None], out: list[bytes]
     ) -> None:
-        """Renders the same piece for several choices: a chunk for each, or one chunk with all of them."""
+        """Renders the same piece for several choices: one chunk for each or, in the profile
+        `codex-completions-api`, one chunk with all.
+        """
         if not self._joined:
             for choice in targets:
                 say(choice, out)
@@ -222,7 +224,7 @@ class ChatRenderer:
         self._each(targets, lambda choice, said: choice.add_arguments(event.id, event.text, said), out)
 
     def _hearing(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
-        """Returns the choices that an item belongs to, after sending the first chunks that they have not sent."""
+        """Returns the choices that show an item. Appends the first chunk of every choice if none was sent yet."""
         targets = self._targets.get(id, NOBODY)
         if targets and not self.visible:
             self._begin(out)
@@ -328,4 +330,4 @@ HANDLERS: Final[dict[type, Callable[[ChatRenderer, Any, list[bytes]], None]]] = 
     StepCompleted: lambda renderer, event, out: renderer.spent.step(event),
     TurnEnded: ChatRenderer._turn_ended,
 }
-"""How each kind of event is rendered. Other events show nothing."""
+"""The method that renders each type of event. Other events are not shown."""

@@ -1,9 +1,10 @@
-"""Content blocks become parts of the history: texts, images, documents, search results, references to tools.
+"""Converts content blocks to parts of the history: texts, images, documents, search results, references to tools.
 
-In: blocks as they came, where they stand, and whether they are of the newest message. Out: parts that a model takes.
-Raises `Fault` INVALID_REQUEST for an image that cannot be shown, in the newest message only: a client sends its history
-again with every request, so that a fault in it would end the conversation for good. There a note stands in its place,
-as it does for documents that nobody can read and for blocks of types that are new. Source: docs/messages.md#content.
+In: the client's blocks, their path in the request, and whether they are in the newest message. Out: parts that a
+model accepts. Raises `Fault` INVALID_REQUEST for an image that cannot be shown, but only in the newest message: a
+client sends its history again with every request, so a fault in it would make the whole conversation unusable. In
+earlier messages a note takes its place. The same holds for documents that cannot be read and for unknown types of
+blocks. Source: docs/messages.md#content.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 
 class BlockReader:
-    """Reads the blocks of one request. `ignored` collects what changes nothing, as the header names it; `web_images`
-    the images that are named by address, each with the field that names it first."""
+    """Reads the blocks of one request. `ignored` collects the names of parameters without an effect, for a response
+    header; `web_images` the web addresses of images, each with the first field that has it.
+    """
 
     def __init__(self, pdfs: PdfTexts | None, *, takes_images: bool = True, fetches: bool = True) -> None:
-        """`pdfs`: see `PdfTexts`; None where nobody reads PDFs. `takes_images`: the agent can show them to its model.
-        `fetches`: images by address in earlier messages are fetched again."""
+        """`pdfs`: see `PdfTexts`; None if the server reads no PDFs. `takes_images`: the agent can show images to
+        its model. `fetches`: images in earlier messages that are given by web address are fetched again.
+        """
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
         self.refetches = False
@@ -38,8 +41,9 @@ class BlockReader:
         self._fetches = fetches
 
     def parts(self, content: Any, place: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of a message's or a result's content: a text, or a list of blocks. Empty texts are left
-        out."""
+        """Yields the parts of the content of a message or tool result: a text, or a list of blocks. Empty texts are
+        left out.
+        """
         if isinstance(content, str):
             if content:
                 yield TextPart(content)
@@ -68,7 +72,9 @@ class BlockReader:
     # --- images -----------------------------------------------------------------------------------
 
     def _image(self, source: Any, place: str, *, newest: bool) -> Part:
-        """The image, or a note where it cannot be shown. Raises `Fault` in the newest message."""
+        """Returns the image, or a note if it cannot be shown. In the newest message raises `Fault` instead of
+        returning a note.
+        """
         source = source if isinstance(source, dict) else {}
         try:
             if not self._takes_images:
@@ -121,7 +127,9 @@ class BlockReader:
             yield self._file(source, title, head, place)
 
     def _file(self, source: dict[str, Any], title: str, head: str, place: str) -> TextPart:
-        """A document in base64: its text, where it is text or a PDF that is read here; else a note to the model."""
+        """Returns a base64 document as text, if it is text or a PDF that can be read; otherwise a note to the
+        model.
+        """
         media_type = _text(source, "media_type") or "of no type"
         data = _text(source, "data")
         try:

@@ -1,10 +1,10 @@
-"""One content block of an answer: its frames as they come, and the block as the whole answer has it, as their fold.
+"""The content blocks of an answer: their stream frames, and the blocks of the whole answer.
 
-In: what one message, thinking, call or search says. Out: SSE frames, appended to the caller's list, and `whole()`, made
-of the very fragments that went into the frames. Every frame has its `event:` line, and every block that is opened is
-closed: SDKs fail without. Source: docs/messages.md#streams.
+In: texts of a message or of thinking, calls, and searches. Out: SSE frames, appended to the caller's list, and
+`whole()`, made of the same encoded fragments. Every frame has its `event:` line and every open block is closed,
+since SDKs fail otherwise. Source: docs/messages.md#streams.
 
-Fast on purpose: per delta only the text is encoded; what stands around it is constant bytes per block.
+For speed only the text of a delta is encoded; the bytes around it are constant for each block.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from codex_proxy.surfaces.base import json_bytes, json_lines, json_text, raw_text
 
 SIGNATURE: Final = "cxp1"
-"""The `signature` of every thinking block. Clients send it back, which shows that the block came from this server."""
+"""The `signature` of every thinking block. Clients send it back, so it identifies blocks of this server."""
 
 BLOCK_TYPES: Final = (
     *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result"),
@@ -82,8 +82,9 @@ class GrowingBlock:
 
 
 class WholeBlock:
-    """A block that goes out in one piece. `kind`: `tool_use` and the like; `fields`: what it holds but for `input`,
-    which is JSON text of an object (None: the block has none)."""
+    """A block that is sent in one piece. `kind` is its type, such as `tool_use`; `fields` are its fields without
+    `input`; `input` is the JSON text of an object (None: the block has no such field).
+    """
 
     def __init__(self, kind: str, index: int, fields: dict[str, Any], input: str | None = None) -> None:
         self._head = {"type": kind, **fields}
@@ -100,8 +101,9 @@ class WholeBlock:
 
     @property
     def text(self) -> bytes:
-        """The JSON text of its input, as a JSON string, for counting the model's output; an empty string if there is
-        none."""
+        """The JSON text of `input`, encoded as a JSON string, for counting tokens; an empty string if there is
+        none.
+        """
         return json_text(self._input or "")
 
     def whole(self) -> dict[str, Any]:
@@ -135,14 +137,15 @@ def _stop(index: int) -> bytes:
 
 
 class Speech:
-    """An item of the agent that gets a content block of its own. It is sent at once, or kept until earlier blocks are
-    closed."""
+    """A message or reasoning item that becomes a content block. It is sent at once, or kept until earlier blocks
+    are closed.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.block: GrowingBlock | None = None
         self.kept: list[str] = []
-        """Its texts while another block is open."""
+        """The texts that came while another block was open."""
         self.over = False
         self._part: int | None = None
 

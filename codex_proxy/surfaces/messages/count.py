@@ -1,8 +1,8 @@
-"""How many tokens a request of Anthropic's API has at most, for `POST /v1/messages/count_tokens`.
+"""Computes an upper bound of the tokens of a request, for `POST /v1/messages/count_tokens`.
 
-In: the body's bytes. Out: a number that the model's own count does not exceed, since a client that is told too few does
-not shorten its conversation in time. Nothing of the request is refused but what is no request: every kind of block is
-counted, known or not. Raises `Fault` INVALID_REQUEST or MODEL_NOT_FOUND.
+In: the bytes of the body. Out: a number that the model's own count does not exceed, since a client that gets too
+small a number shortens its conversation too late. Every kind of block is counted, unknown ones too; only a body
+that is no request is refused. Raises `Fault` INVALID_REQUEST or MODEL_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ _TILE_TOKENS: Final = 170
 _PATCH: Final = 32
 _PATCH_TOKENS: Final = 1.7
 _MAX_IMAGE: Final = 2_700
-"""The largest image costs this much, as does one whose size is not known."""
+"""The tokens of the largest image, and of an image whose size is not known."""
 
 _MAX_COUNTED: Final = 4 << 20
-"""Characters of a request that are looked at: a million tokens, which no model takes more than. Behind them two
-characters are taken for a token."""
+"""The most characters of a request that are counted exactly: a million tokens, more than any model takes. Texts
+after that count a token for every two characters."""
 
 _STATE_LETTERS: Final = 5
-"""Letters of sealed reasoning for each of its tokens, at least: it is base64 of what is longer than the text."""
+"""Characters of encrypted reasoning per token of its text, at least. It is base64 of something longer than the
+text."""
 _PDF_LETTERS: Final = 3
-"""Letters of a PDF in base64 for each token of its text, at least: text in it is packed, and fonts come along."""
+"""Characters of a PDF in base64 per token of its text, at least. Text in a PDF is compressed, but fonts are added."""
 _MAX_PDF: Final = 200_000
 
 _SEALED: Final = frozenset({"data", "signature", "encrypted_content"})
@@ -47,7 +48,7 @@ _NOT_OFFERED: Final = _NOT_SHOWN | {"defer_loading", "eager_input_streaming", "s
 
 
 def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
-    """Returns a bound from above for the tokens of a request's system prompt, tools and messages."""
+    """Returns an upper bound of the tokens of a request's system prompt, tools and messages."""
     request = parse_body(body)
     resolve(request.model or DEFAULT_NAME, catalog)
     counter = _Counter()
@@ -66,7 +67,7 @@ def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
 
 
 class _Counter:
-    """Counts the parts of one request. Texts are cached, since many of their pieces repeat."""
+    """Counts the parts of one request. Caches the costs of the pieces of text, since many of them repeat."""
 
     def __init__(self) -> None:
         self._known: dict[str, Piece] = {}
@@ -81,7 +82,7 @@ class _Counter:
         return 0
 
     def value(self, value: Any) -> int:
-        """Returns the tokens of a value in the form that the model sees: text, or JSON."""
+        """Returns the tokens of a value, which the model sees as text if it is a string, else as JSON."""
         if value is None:
             return 0
         return self._text(value if isinstance(value, str) else msgspec.json.encode(value).decode())

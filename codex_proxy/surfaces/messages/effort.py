@@ -27,7 +27,9 @@ def wants_thinking(thinking: Thinking | None) -> bool:
 
 
 def effort_asked(request: MessagesRequest) -> str | None:
-    """The effort that a request asks for, as it names it: that of its newest message that names one, else its own."""
+    """Returns the effort that a request asks for: that of the newest message that has one, else that of the
+    request. Not checked against the model.
+    """
     for message in reversed(request.messages):
         if message.output_config is not None and message.output_config.effort is not None:
             return message.output_config.effort
@@ -35,8 +37,9 @@ def effort_asked(request: MessagesRequest) -> str | None:
 
 
 def effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
-    """Returns the effort of a turn; None for the default. `by_name`: the one in the model's name; `efforts`: those of
-    the model, empty if unknown."""
+    """Returns the effort of a turn; None for the agent's default. `by_name` is the effort in the model's name;
+    `efforts` are those of the model, empty if unknown.
+    """
     thinking = request.thinking
     if thinking is not None and thinking.type == "disabled":
         return nearest(_NO_THINKING, efforts)
@@ -50,7 +53,7 @@ def effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[s
 
 
 def efforts_of(model: str, catalog: ModelCatalog) -> tuple[str, ...]:
-    """The efforts of the agent's model of this name ('' is its default); none where they are unknown."""
+    """Returns the efforts of the agent's model of this name (empty: its default); none if they are unknown."""
     model = model or default_of(catalog)
     return next((each.efforts for each in catalog.models if each.id == model), ())
 

@@ -1,8 +1,8 @@
-"""Which fault is which status and type in Anthropic's API, and when its clients shall not try again.
+"""The table of faults for Anthropic's API: status and type of each kind, and when clients must not try again.
 
-In: a `Failure` and the id of the request. Out: an HTTP status, the body of an error, or the event that ends a stream.
-The statuses are those that Claude Code reads as it should: it repeats a 401 for minutes unless `x-should-retry` forbids
-it, and summarises its conversation on a 400 that says "prompt is too long". Nothing here raises.
+In: a `Failure` and the id of the request. Out: an HTTP status, the body of an error, or the event that ends a
+stream. The statuses are chosen for Claude Code: it repeats a 401 for minutes unless `x-should-retry` forbids it,
+and summarises its conversation on a 400 that says "prompt is too long". Nothing here raises.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from codex_proxy.surfaces.base import json_bytes, raw_text
 
 
 class Row(NamedTuple):
-    """The HTTP status and error type of a kind of fault. `lasting`: the same request would always fail again."""
+    """The HTTP status and error type of a kind of fault. `lasting`: a retry of the same request would always fail."""
 
     status: int
     type: str
@@ -61,7 +61,7 @@ TABLE: Final[dict[FaultKind, Row]] = {
 }
 
 MAX_WAIT: Final = 60
-"""The longest `Retry-After`, in seconds, that Claude Code and the SDKs wait for."""
+"""The longest `Retry-After`, in seconds, that Claude Code and the SDKs obey."""
 
 
 def status_of(failure: Failure) -> int:
@@ -95,9 +95,11 @@ def error_event(failure: Failure, request_id: str) -> bytes:
 
 
 def prompt_too_long(failure: Failure, tokens: int, window: int | None) -> Failure:
-    """A failure of a context that is too long in Anthropic's words, with both of its numbers; any other as it is.
+    """Returns a failure of a context that is too long with Anthropic's message, which has two numbers of tokens;
+    any other failure unchanged.
 
-    `tokens`: an estimate of the request's. `window`: those that the model takes; None where the agent does not tell.
+    `tokens` is an estimate for the request. `window` is the model's context window; None if the agent does not
+    report it.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure

@@ -1,10 +1,10 @@
-"""The messages of a request become the history of a turn; nothing that they say is a fault.
+"""Converts the messages of a request to the history of a turn. Nothing in them is a fault.
 
-In: validated messages. Out: history items, oldest first. Instructions (`system`) stay where they are, as words of the
-developer. Outputs stand right behind their calls, in the calls' order, whatever a client says beside them: what it says
-comes after. A call without a result gets one that says so; a result without its call is told as the user's words. The
-model's state, in a `redacted_thinking` block of ours, goes back to its place among the texts and calls of its message.
-Source: docs/messages.md#the-conversation.
+In: validated messages. Out: history items, oldest first. Instructions (`system`) become developer messages in the
+same place. Outputs follow directly after their calls, in the order of the calls; other content of the message comes
+after them. A call without a result gets an output that says so; a result without its call becomes text of the user.
+The model's raw items, which a `redacted_thinking` block of this server contains, are put back in their places among
+the texts and calls of its message. Source: docs/messages.md#the-conversation.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from codex_proxy.surfaces.messages.state import Element, unpacked
 from codex_proxy.surfaces.messages.tools import model_name
 
 BILLING: Final = "x-anthropic-billing-header:"
-"""How the block begins in which Claude Code names itself to Anthropic: it differs for each conversation, and would keep
-two of them from sharing a provider's cache."""
+"""The first characters of the block in which Claude Code identifies itself to Anthropic. The block differs for each
+conversation, so with it two conversations could not share a provider's prompt cache."""
 NO_RESULT: Final = "No result: this call was not answered."
 ORPHAN: Final = "The result of a tool call that is not part of this conversation:"
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
@@ -81,7 +81,7 @@ def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
 
 
 class _History:
-    """The history so far, the calls of the last answer without a result, and what was said beside their results."""
+    """Collects the history, the calls of the last answer, and content that came with their results."""
 
     def __init__(self, reader: BlockReader, identity: str) -> None:
         self.items: list[HistoryItem] = []
@@ -91,9 +91,9 @@ class _History:
         self._outputs: dict[str, HistoryOutput] = {}
         self._beside: list[HistoryItem] = []
         self._answering = False
-        """Whether the last message was the model's."""
+        """Whether the last message was one of the model."""
         self._seen: set[str] = set()
-        """Ids of raw items that are in the history: a client may send the same answer twice."""
+        """The ids of raw items in the history, since a client may send the same answer twice."""
 
     def read(self, message: wire.InputMessage, place: str, *, newest: bool) -> None:
         if message.role == "assistant":
@@ -113,8 +113,9 @@ class _History:
         self._user(message.content, place, newest=newest)
 
     def settle(self) -> None:
-        """Ends the last answer's calls: adds the result of each, or a text that there is none, then what else was
-        said beside them."""
+        """Adds the result of each call of the last answer, or a text that says that there is none, then the content
+        that came with the results.
+        """
         for call_id in self._calls:
             missing = HistoryOutput(call_id, (TextPart(NO_RESULT),))
             self.items.append(self._outputs.get(call_id, missing))
@@ -122,7 +123,7 @@ class _History:
         self._calls, self._outputs, self._beside = {}, {}, []
 
     def _say(self, item: HistoryItem) -> None:
-        """Adds an item; while calls wait for results, behind the last result."""
+        """Adds an item to the history; after the results, if there are calls whose results are still collected."""
         (self._beside if self._calls else self.items).append(item)
 
     # --- what the user said -----------------------------------------------------------------------
@@ -141,8 +142,7 @@ class _History:
             self._say(HistoryMessage("user", tuple(said)))
 
     def _result(self, block: dict[str, Any], place: str, *, newest: bool) -> Iterator[Part]:
-        """Keeps the result of a call that waits for one. Yields the parts of any other result, as text of the
-        user."""
+        """Keeps the result of a call of the last answer. Yields the parts of any other result, as text of the user."""
         call_id = block.get("tool_use_id")
         parts = tuple(self._reader.parts(block.get("content"), f"{place}.content", newest=newest))
         if block.get("is_error") is True:
@@ -156,7 +156,7 @@ class _History:
     # --- what the model said ----------------------------------------------------------------------
 
     def _answer(self, content: wire.Content | None) -> None:
-        """Adds one answer of the model, with its state put back in its place."""
+        """Adds a message of the model, with its raw items put back in their places."""
         said: list[HistoryMessage] = []
         calls: dict[str, HistoryCall] = {}
         state: list[Element] = []
@@ -182,7 +182,9 @@ class _History:
     def _in_place(
         self, state: Sequence[Element], said: list[HistoryMessage], calls: dict[str, HistoryCall]
     ) -> Iterator[HistoryItem]:
-        """Yields the items of an answer in the model's order, then those whose place its state does not show."""
+        """Yields the items of an answer in the order that `state` has; then the texts and calls that `state` does
+        not mention.
+        """
         left = list(said)
         for element in state:
             if isinstance(element, dict):

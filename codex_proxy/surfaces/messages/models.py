@@ -1,7 +1,7 @@
-"""The lists of models as Anthropic's clients read them.
+"""The lists of models in the form of Anthropic's API.
 
-In: the catalog, and a page's cursors. Out: a body as a dict. Raises `Fault` MODEL_NOT_FOUND for a name that means
-nothing, INVALID_REQUEST for a page that cannot be.
+In: the catalog, and a page's cursors. Out: a body as a dict. Raises `Fault`: MODEL_NOT_FOUND for an unknown name,
+INVALID_REQUEST for invalid parameters of a page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ DEFAULT_PAGE: Final = 20
 
 
 class PageQuery(msgspec.Struct, frozen=True):
-    """Which part of a list is asked for: at most `limit` entries behind the one cursor, or before the other."""
+    """Selects a part of a list: at most `limit` entries after the entry `after_id`, or before the entry
+    `before_id`.
+    """
 
     limit: int = DEFAULT_PAGE
     after_id: str = ""
@@ -43,15 +45,17 @@ def page_query(limit: str | None, after_id: str | None, before_id: str | None) -
 
 
 def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Every name that is listed. Claude Code shows only those with `claude` or `anthropic` in them, so each of the
-    others is there a second time, behind `claude-`."""
+    """Returns every name in the list. Claude Code shows only names with `claude` or `anthropic` in them, so each of
+    the others is listed a second time with the prefix `claude-`.
+    """
     names = listed_names(catalog, env)
     return list(dict.fromkeys([*names, *map(with_claude_prefix, names)]))
 
 
 def model_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
-    """One entry, under the name that was asked for. `created` is in seconds since 1970. Raises `Fault`
-    MODEL_NOT_FOUND."""
+    """Returns the object of one model, with the name that was asked for. `created` is in seconds since 1970. Raises
+    `Fault` MODEL_NOT_FOUND.
+    """
     model = model_of(name, catalog)
     shown = (model.display_name if model is not None else "") or name
     return {
@@ -68,8 +72,9 @@ def model_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]
 def models_page(
     names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
 ) -> dict[str, Any]:
-    """One page of entries under these names, each of which means a model. Raises `Fault` INVALID_REQUEST for a cursor
-    that is none of them."""
+    """Returns one page of the models with these names. Raises `Fault` INVALID_REQUEST if a cursor in `query` is
+    none of the names.
+    """
     first, last = 0, len(names)
     if query.after_id:
         first = _place(names, query.after_id, "after_id") + 1

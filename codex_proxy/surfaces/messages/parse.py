@@ -1,8 +1,8 @@
-"""A request of Anthropic's Messages API becomes a `Turn`, and what the exchange needs to know beside it.
+"""Parses a request of Anthropic's Messages API into a `Turn`, and what is needed to answer it.
 
-In: the body's bytes, the operator's settings, the catalog, the hints of the headers, what the agent can take. Out:
-`ParsedMessages`. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (the agent where it is
-switched off). What the chosen agent cannot do is checked elsewhere. Source: docs/messages.md.
+In: the bytes of the body, the operator's settings, the models, and the headers. Out: `ParsedMessages`. Raises
+`Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode where it is switched off).
+Admission checks later what the agent can do. Source: docs/messages.md.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from codex_proxy.surfaces.request_options import BuiltinTools, mode_of, sandbox_
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 """The sampling fields of a request; Anthropic's newer versions have none of them."""
 _SILENT: Final = frozenset({"cache_control"})
-"""Fields that only have an effect at Anthropic and that every request contains, so they are not reported as ignored."""
+"""Fields that only have an effect at Anthropic and that nearly every request contains. They are not reported as
+ignored."""
 _FIELD_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MAX_NAMED: Final = 20
-"""The maximum number of unknown fields that the response header names."""
+"""The most unknown fields that the response header names."""
 
 
 class MessagesSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +48,7 @@ class MessagesSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_items: int = MAX_ITEMS
     """The maximum number of messages in a request."""
     web_search: bool = True
-    """Whether a request may switch on the agent's own search."""
+    """Whether a request may switch on the agent's web search."""
 
 
 class ParsedMessages(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,19 +59,18 @@ class ParsedMessages(msgspec.Struct, frozen=True, kw_only=True):
     """The model name as the client wrote it, to use in the answer."""
     stream: bool
     thinking: bool
-    """Whether the client wants `thinking` blocks, and the model's state to send back."""
+    """Whether the answer gets `thinking` blocks, and the model's raw items for the client to send back."""
     web_search: bool
-    """Whether the agent's own search was asked for."""
+    """Whether the request asks for web search."""
     client_names: dict[str, str]
-    """The client's names of tools that the model knows by another name."""
+    """The client's names of tools, by the names that the model is offered, where they differ."""
     ignored: tuple[str, ...]
     """Parameters that were accepted and change nothing, for `x-codex-ignored-params`."""
     workdir_param: WorkdirParam
     web_images: dict[str, str]
-    """Images by web address, and the request field of each, for the error if it cannot be fetched."""
+    """The web addresses of images, each with the field that has it, for the `param` of a 400."""
     refetches: bool
-    """Whether one of these images is in an earlier message; a failure to fetch such an image does not refuse the
-    request."""
+    """Whether one of these images is in an earlier message. Such an image is left out if it cannot be fetched."""
 
 
 def parse(
@@ -86,8 +86,9 @@ def parse(
 ) -> ParsedMessages:
     """Parses a request body. Raises the `Fault` of the first error.
 
-    `identity` names agent and model of a turn: whose state is taken back. `takes_images`: whether its agent can show
-    images to its model. `pdfs`, `fetches`: see `BlockReader`.
+    `identity` returns a name for the agent and model of a turn; raw items in the history are used only if they were
+    made by the same. `takes_images` returns whether the turn's agent can show images to its model. `pdfs`,
+    `fetches`: see `BlockReader`.
     """
     request = parse_body(body)
     most_elements("messages", len(request.messages), settings.max_items)

@@ -1,12 +1,13 @@
-"""Events of a turn, rendered as an answer of Anthropic's Messages API: SSE bytes as they come, or one body at the end.
+"""Renders the events of a turn as an answer of Anthropic's Messages API: SSE bytes while they come, or one body at
+the end.
 
-In: batches of well-formed events (`core/repair.py` saw to that). Out: `feed` gives the bytes of a batch, `result` the
-whole answer; both are made of the same blocks, so they cannot disagree. Blocks are open one at a time, numbered without
-a gap; what comes while another is open waits. Calls go out at the end of the turn, behind the model's state, so that a
-client which cuts its history at a call keeps both. Source: docs/messages.md#streams.
+In: batches of well-formed events (see `core/repair.py`). Out: `feed` returns the bytes of a batch, `result` the
+whole answer. Both are made of the same blocks, so they cannot differ. One block is open at a time, numbered without
+a gap; content that comes while another block is open waits. Calls are sent at the end of the turn, after the
+model's raw items, so that a client that cuts its history at a call keeps both. Source: docs/messages.md#streams.
 
-It does not know HTTP: until `visible` is true a `failure` can still be a plain status, and whoever owns the exchange
-decides that. `result` of a failed turn raises the `Fault`.
+Until `visible` is true nothing of the answer was sent, and the HTTP handler can still answer a `failure` with a
+status. `result` raises the `Fault` of a failed turn.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ class MessagesRenderer:
         prompt_tokens: Callable[[], int] = lambda: 0,
         max_tokens: int | None = None,
     ) -> None:
-        """`thinking`: the client wants thinking blocks. `state_identity`: agent and model, where the answer is to carry
-        the model's state. `web_search`: searches are shown as Anthropic shows its own. `client_names`: see `Offered`.
+        """`thinking`: the client wants thinking blocks. `state_identity`: the name of agent and model, if the
+        answer is to contain the model's raw items. `web_search`: the agent's searches are shown as blocks.
+        `client_names`: see `Offered`.
         """
         self._id, self._model, self._request_id = id, model, request_id
         self._stream = stream
@@ -121,11 +123,13 @@ class MessagesRenderer:
         return b"".join(out) if self._stream else b""
 
     def estimate_prompt(self) -> None:
-        """Estimates the request's tokens. The first event waits for that unless it was done while the agent began."""
+        """Estimates the request's tokens, which the first event contains. Called while the agent starts, so that
+        the event need not wait for it.
+        """
         self._prompt_tokens()
 
     def open(self) -> bytes:
-        """Returns `message_start` if it was not sent yet, to go out with the first ping; else nothing."""
+        """Returns the bytes of `message_start` if it was not sent yet. Sent with the first ping."""
         out: list[bytes] = []
         if self._stream and not self.visible:
             self._begin(out)
@@ -139,7 +143,7 @@ class MessagesRenderer:
         return json_bytes(message | self._end())
 
     def spending(self) -> Spending:
-        """The tokens of the turn so far."""
+        """Returns the tokens of the turn so far."""
         return self.spent.spending(
             prompt=self._prompt_tokens, answer=self._answer_tokens, failed=self.failure is not None
         )
@@ -188,7 +192,7 @@ class MessagesRenderer:
         out.append(frame("message_stop", {}))
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
-        """Sets the stop reason of the answer. A reason that Anthropic's API does not have becomes an ordinary end."""
+        """Sets the stop reason of the answer; `end_turn` for a reason that Anthropic's API does not have."""
         reason = _STOP_REASONS.get(stop, "end_turn")
         if reason == "end_turn" and sequence is not None:
             reason, self._stop_sequence = "stop_sequence", sequence
@@ -207,7 +211,7 @@ class MessagesRenderer:
         self._say(event.id, [event.text], out)
 
     def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
-        """Adds a delta of a reasoning summary; raw reasoning is not meant for clients."""
+        """Adds a delta of a reasoning summary. Raw reasoning is not shown to clients."""
         speech = self._speeches.get(event.id)
         if event.kind == "summary" and speech is not None:
             self._say(event.id, [speech.with_break(event.part, event.text)], out)
@@ -287,8 +291,9 @@ class MessagesRenderer:
         return f"[{item.kind}] {' '.join(item.text.split())}" if isinstance(item, Activity) else None
 
     def _search(self, item: Activity, out: list[bytes]) -> None:
-        """A search of the agent's, as Anthropic shows its own: what it found, only the model knows. It is left out
-        while another block is open."""
+        """Sends a search of the agent as the two blocks that Anthropic's own search has. Its results are empty,
+        because only the model knows them. The search is left out if another block is open.
+        """
         if self._speaker is not None:
             return
         self._searches += 1
@@ -317,8 +322,10 @@ class MessagesRenderer:
     # --- the end --------------------------------------------------------------------------------
 
     def _tell_state(self, out: list[bytes]) -> None:
-        """Sends the model's state, where the model needs it in the next step. Behind a last text it does not: providers
-        leave out the reasoning of earlier turns, and `claude --print` prints the last block, whatever it is."""
+        """Sends the model's raw items as a `redacted_thinking` block, if the turn had calls. Without calls they are
+        not needed: providers ignore the reasoning of earlier turns, and `claude --print` prints the last block,
+        whatever it is.
+        """
         if self._state_identity is None or not (self._calls or self._ran_tools):
             return
         data = packed(self._raw, self._state_identity)
@@ -326,8 +333,10 @@ class MessagesRenderer:
             self._send("redacted_thinking", {"data": data}, out)
 
     def _tell_calls(self, out: list[bytes]) -> int:
-        """Sends the calls; returns how many. One that was cut off in its arguments is none; arguments that are no
-        object, which clients fail on, come as the value of one member, so that the tool says what is wrong."""
+        """Sends the calls, and returns how many. A call whose arguments were cut off is left out. Complete
+        arguments that are not an object, which clients cannot read, are sent as an object with the text in `input`,
+        so that the tool reports the mistake.
+        """
         sent = 0
         for call in self._calls.values():
             text = "".join(call.pieces)
@@ -354,7 +363,7 @@ class MessagesRenderer:
         }
 
     def _answer_tokens(self) -> int:
-        """Returns an estimate of the answer's tokens, by the same count that `max_tokens` is enforced with."""
+        """Returns an estimate of the answer's tokens, counted as for `max_tokens`."""
         tokens = json_tokens(block.text for block in self._blocks)
         return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
 

@@ -24,7 +24,9 @@ _SLICE: Final = 160
 
 
 def prompt_tokens(turn: Turn) -> int:
-    """Returns an estimate of what the model reads: the history's text and images, the tools, the answer's schema."""
+    """Returns an estimate of the tokens that the model reads: the history's text and images, the tools, and the
+    answer's schema.
+    """
     images = sum(
         isinstance(part, ImagePart)
         for item in turn.history

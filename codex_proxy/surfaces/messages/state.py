@@ -25,8 +25,8 @@ VERSION: Final = 1
 MAX_BYTES: Final = 16 << 20
 """The maximum unpacked size of one block, in bytes: a turn's encrypted reasoning has some KiB per step."""
 MAX_GROWTH: Final = 16
-"""Times that a block may grow when it is unpacked, beyond the first kilobytes: clients can send many of them, and
-encrypted reasoning hardly packs at all."""
+"""How many times larger than its packed size a block may become when it is unpacked, apart from the first
+kilobytes. A client can send many blocks, and encrypted reasoning can hardly be compressed."""
 _FREE_BYTES: Final = 4096
 _DIGEST_BYTES: Final = 12
 
@@ -40,10 +40,10 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "custom_tool_call": ("type", "id", "call_id", "name", "input"),
     "custom_tool_call_output": ("type", "call_id", "output"),
 }
-"""The types of items that a model takes back, and their fields; what an agent adds for itself is left out."""
+"""The types of items that are kept, and the fields of each that are kept: those that a model accepts."""
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
-"""What answers a call of the model; that of a client's call is not among a turn's raw items."""
+"""Types of items that are the output of a call. The outputs of the client's calls are not among a turn's raw items."""
 
 Element: TypeAlias = dict[str, Any] | int | str
 """A raw item; `0` for a message; the id of a call."""

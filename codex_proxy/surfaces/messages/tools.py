@@ -1,11 +1,12 @@
-"""The client's tools in Anthropic's form: what the model is offered, under which names, and what it may call.
+"""Reads the tools of a request in Anthropic's form, and its `tool_choice`.
 
-In: the tools of a request, its `tool_choice`, the names of tools that its history refers to. Out: `Offered`. Raises
-`Fault` INVALID_REQUEST for a tool that only Anthropic's servers run or that cannot be read, for names that are taken
-twice, and for a choice of a tool that is not there. Source: docs/messages.md#tools.
+In: the tools, the choice, and the names of tools that the history refers to. Out: `Offered`. Raises `Fault`
+INVALID_REQUEST for a tool that only Anthropic's servers run or that cannot be read, for names that occur twice, and
+for a choice of a tool that is not offered. Source: docs/messages.md#tools.
 
-A tool with `defer_loading` is offered once a `tool_reference` or a call in the history names it. Where the client
-leaves the search for tools to Anthropic's servers, nobody here would ever find one, so all are offered at once.
+A tool with `defer_loading` is offered once a `tool_reference` or a call in the history names it. If the client
+wants Anthropic's servers to search for tools, all tools are offered at once, because this server has no such
+search.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from codex_proxy.surfaces.messages.wire import GivenToolChoice
 from codex_proxy.surfaces.request_options import refuse_duplicates
 
 MAX_CHARS: Final = 64
-"""Letters of a function's name that model providers take; Anthropic takes 128."""
+"""The most characters of a function's name that model providers accept. Anthropic accepts 128."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST: Final = 8
@@ -35,13 +36,15 @@ UNSUPPORTED: Final = "unsupported_tool"
 _WEB_SEARCH: Final = re.compile(r"web_search_\d+")
 _TOOL_SEARCH: Final = re.compile(r"tool_search_tool_\w+")
 _SCHEMALESS: Final = re.compile(r"(bash|text_editor|memory|computer)_\d+")
-"""Tools that the client runs, whose schemas only Anthropic's models have learned."""
+"""Matches the types of client tools without a schema, which only Anthropic's models know."""
 _CHOICES: Final = ("auto", "any", "tool", "none")
 _NO_ARGUMENTS: Final = msgspec.Raw(b'{"type":"object","properties":{}}')
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model may use. `client_names`: what the client calls its tools, where the model knows them otherwise."""
+    """The tools that the model is offered. `client_names`: the client's names of tools, by the names that the model
+    is offered, where they differ.
+    """
 
     tools: tuple[Tool, ...]
     choice: ToolChoice = "auto"
@@ -49,13 +52,14 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     web_search: bool = False
     client_names: dict[str, str]
     ignored: tuple[str, ...] = ()
-    """What was given and changes nothing, as the header names it."""
+    """The names of parameters without an effect, for a response header."""
 
 
 def model_name(name: str) -> str:
-    """The name under which a model is offered the tool `name`: the same for the same tool always.
+    """Returns the name under which a model is offered the tool `name`. It depends only on that name.
 
-    One that is too long, or has characters that models do not take, is cut and ends with a digest of the whole name.
+    A name that is too long, or has characters that models do not accept, is cut and ends with a digest of the whole
+    name.
     """
     if _PLAIN_NAME.fullmatch(name):
         return name
@@ -66,7 +70,9 @@ def model_name(name: str) -> str:
 def offered_by(
     given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
 ) -> Offered:
-    """What the request offers. `referenced`: the names of tools that its history refers to or has calls of."""
+    """Returns what the model is offered. `referenced`: the names of tools that the history refers to or has calls
+    of.
+    """
     found: list[tuple[Tool, str]] = []
     ignored: list[str] = []
     web_search = False

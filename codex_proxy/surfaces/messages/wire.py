@@ -1,8 +1,8 @@
-"""The request of Anthropic's Messages API, as it comes: a pydantic model that is strict in types and takes any field.
+"""The pydantic model of a request of Anthropic's Messages API. Types are strict; unknown fields are accepted.
 
-In: the body's bytes. Out: `MessagesRequest`. Raises `Fault` INVALID_REQUEST with `param`. What stands in the messages
-and in the tools stays as it came: a client sends its history again with every request, so whoever reads it refuses
-nothing of it. Source: docs/messages.md, requests of Claude Code 2.1.330 and of Anthropic's SDKs.
+In: the bytes of the body. Out: `MessagesRequest`. Raises `Fault` INVALID_REQUEST with `param`. The content of
+messages and tools is not validated here: a client sends its history again with every request, so content that is
+invalid must not be refused. Source: docs/messages.md, requests of Claude Code 2.1.330 and of Anthropic's SDKs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, Tag
 from codex_proxy.surfaces.body import StopSequence, Wire, by_kind, parse_as
 
 Blocks: TypeAlias = list[Any]
-"""Content blocks, of types that may be new."""
+"""Content blocks; not validated, since new types may come."""
 Content: TypeAlias = Annotated[
     Annotated[str, Tag("~string")] | Annotated[Blocks, Tag("~blocks")],
     by_kind("type", {}, text="~string", array="~blocks"),
@@ -22,13 +22,13 @@ Content: TypeAlias = Annotated[
 
 
 class MessageOutputConfig(Wire):
-    """The settings that a message brings for the turns from it on."""
+    """Settings in a message. They apply to this turn and the turns after it."""
 
     effort: str | None = None
 
 
 class InputMessage(Wire):
-    """One message; `role` is `user`, `assistant`, or `system` also in the middle of a conversation."""
+    """One message. `role` is `user` or `assistant`, or `system` anywhere in the conversation."""
 
     role: str
     content: Content | None = None

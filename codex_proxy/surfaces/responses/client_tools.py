@@ -42,15 +42,16 @@ class GivenTool(NamedTuple):
 
 
 def name_of(namespace: str | None, name: str) -> str:
-    """Returns the name that the model is offered, always the same one for the same namespace and name."""
+    """Returns the name under which the model is offered a tool. It depends only on the tool's namespace and name."""
     if namespace is None or namespace == _DEFAULT_NAMESPACE:
         return name
     return offered_name(namespace, name)
 
 
 def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterator[GivenTool]:
-    """Yields the functions and custom tools among the given tools, those in namespaces too, and the client's tool
-    search."""
+    """Yields the functions and custom tools among `given`, those in namespaces included, and the client's tool
+    search.
+    """
     searches = any(isinstance(tool, wire.ToolSearchTool) and tool.execution == "client" for tool in given)
     for index, tool in enumerate(given):
         place = f"{param}[{index}]"
@@ -66,7 +67,7 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
 
 
 def tools_in(items: Iterable[Mapping[str, Any]], field: str = "input") -> tuple[Tool, ...]:
-    """Returns the tools that items of the input contain. Of two with one name the later one counts."""
+    """Returns the tools that items of the input contain. If two have the same name, the later one is used."""
     found: dict[str, Tool] = {}
     for index, item in enumerate(items):
         if item["type"] in _LISTS:
@@ -77,8 +78,9 @@ def tools_in(items: Iterable[Mapping[str, Any]], field: str = "input") -> tuple[
 
 
 def search_words(item: ItemDict) -> str:
-    """Returns the output of a tool search as text for the model: the names of the tools that were found, as it is
-    offered them."""
+    """Returns the output of a tool search as text for the model: the names under which it is offered the tools that
+    were found.
+    """
     found = [
         {"name": given.tool.name, "description": given.tool.description}
         for given in client_tools(validated(_listed, item["tools"], "tools"))
@@ -87,10 +89,9 @@ def search_words(item: ItemDict) -> str:
 
 
 def as_function_item(item: ItemDict) -> ItemDict:
-    """Returns a client's tool search, or its output, as a function call that the model was offered; other items
-    unchanged.
+    """Returns a client's tool search, or its output, as a function call or its output; other items unchanged.
 
-    A search without a `call_id` was made by OpenAI's own servers and stays as it is.
+    A search without a `call_id` was run by OpenAI's own servers and is returned unchanged.
     """
     if item.get("call_id") is None:
         return item

@@ -1,4 +1,4 @@
-"""Requests about an input that is not answered: counting its tokens, and compacting it.
+"""Parses the requests that count the tokens of an input or compact it, without answering it.
 
 Comes in: the body of `POST /v1/responses/input_tokens` or `/compact`. Goes out: `ParsedContext`; `context_history`
 returns its history, `compaction_turn` the turn in which the model summarises it, `summary_in` the summary from the
@@ -37,7 +37,7 @@ COMPACTION_WORDS: Final = (
 
 
 class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request about an input."""
+    """A parsed request to count or compact an input."""
 
     model_asked: str
     agent_model: str
@@ -47,7 +47,7 @@ class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
     previous_response_id: str | None
     conversation: str | None
     tokens_beside: int
-    """An estimate of the tokens of tools and schemas, which the model sees besides the history."""
+    """An estimate of the tokens of tools and schemas, which the model sees in addition to the history."""
 
 
 def parse_context(
@@ -58,8 +58,7 @@ def parse_context(
     counting: bool = False,
     pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
-    """Parses a request. `counting`: the model may be missing, because an estimate needs none. `pdfs`: see
-    `file_text`."""
+    """Parses a request. `counting`: the request counts tokens, so it needs no model. `pdfs`: see `file_text`."""
     request = parse_body(body, counting=counting)
     check_input(request, max_items)
     conversation = context_of(request)
@@ -87,8 +86,9 @@ def parse_context(
 def context_history(
     parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
 ) -> tuple[HistoryItem, ...]:
-    """Returns the instructions and then the history of `items`, of which the first `earlier` come from before the
-    request."""
+    """Returns the instructions, followed by the history of `items`. The first `earlier` items come from the
+    previous response or the conversation, the others from the request.
+    """
     history = tuple(map(_not_run, history_of(items, earlier=earlier)))
     if parsed.instructions:
         return (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
@@ -96,29 +96,30 @@ def context_history(
 
 
 def _not_run(item: HistoryItem) -> HistoryItem:
-    """Returns the item with its MCP call not marked as approved, because these requests run no call."""
+    """Returns the item without its mark as an approved MCP call, because these requests run no calls."""
     if isinstance(item, HistoryOutput) and item.approved_by is not None:
         return HistoryOutput(item.call_id, (TextPart(APPROVED),))
     return item
 
 
 class Measure:
-    """Estimates the tokens of an input, item by item. It keeps only calls and their outputs, without images, because
-    they can only be counted together."""
+    """Estimates the tokens of an input, item by item. Only calls and their outputs are kept in memory, without
+    images, because a call and its output must be counted together.
+    """
 
     def __init__(self) -> None:
         self._tokens = 0
         self._kept: list[ItemDict] = []
 
     def add(self, item: ItemDict) -> None:
-        """Takes the next item from before the request."""
+        """Counts one item of the previous responses or the conversation. Items are added oldest first."""
         if item["type"] in STAND_ALONE:
             self._tokens += tokens_in(history_of((item,), earlier=1))
         else:
             self._kept.append(_without_images(item))
 
     def tokens_with(self, parsed: ParsedContext, items: Sequence[ItemDict]) -> int:
-        """Returns an estimate of the tokens of everything. `items` are the request's own."""
+        """Returns an estimate of the tokens of the whole input. `items` are those of the request itself."""
         history = context_history(parsed, [*self._kept, *items], earlier=len(self._kept))
         return self._tokens + tokens_in(history) + parsed.tokens_beside
 
@@ -137,6 +138,6 @@ def compaction_turn(parsed: ParsedContext, history: tuple[HistoryItem, ...]) -> 
 
 
 def summary_in(response: Mapping[str, Any]) -> str:
-    """Returns everything that the assistant said in a response."""
+    """Returns all text of the assistant in a response."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "\n\n".join(part["text"] for part in parts if part["type"] == "output_text")

@@ -1,8 +1,8 @@
 """Encodes the typed events of a Responses stream as SSE frames, numbered without a gap.
 
-Comes in: what happens to the response, its items and their parts. Goes out: `take()`, the frames since the last call.
-The caller decides the order. Sources: docs/wire-rules.md#the-responses-stream, docs/contract.md#events-of-a-response,
-docs/contract.md#both-apis (the end).
+Comes in: calls for each change of the response, its items and their parts, in the order that the caller decides.
+Goes out: `take()`, the frames since the last call. Sources: docs/wire-rules.md#the-responses-stream,
+docs/contract.md#events-of-a-response, docs/contract.md#both-apis (the end).
 
 For speed only the text of a delta is encoded; the bytes around it are constant for each part.
 """
@@ -55,23 +55,24 @@ def payload_of(frame: bytes) -> bytes:
 
 
 def socket_error(failure: Failure) -> bytes:
-    """Returns the error that answers a WebSocket message, where HTTP would answer with a status. Source: Open
-    Responses."""
+    """Returns the JSON error for a failure that HTTP would answer with an error status, for a WebSocket. Source:
+    Open Responses.
+    """
     body = msgspec.json.decode(error_body(failure, "responses"))
     return json_bytes({"type": "error", "status": status_of(failure, "responses"), **body})
 
 
 def after(frames: list[tuple[int, bytes]], number: int) -> list[tuple[int, bytes]]:
-    """Returns the frames after the one with this number, for a resumed stream."""
+    """Returns the frames with a number above `number`, for a stream that is resumed."""
     return [frame for frame in frames if frame[0] > number]
 
 
 class Events(Protocol):
-    """The interface of an encoder of events."""
+    """The interface of the encoders of events: `ResponseEvents`, and those of other profiles."""
 
     number: int
     end: bytes
-    """The bytes after the last frame."""
+    """The bytes that follow the last frame of a stream."""
 
     def take(self) -> list[bytes]: ...
     def begin(self, response: dict[str, Any]) -> None: ...
@@ -86,7 +87,7 @@ class Events(Protocol):
 
 
 class FrameList:
-    """Frames that were not taken yet, and the number of the next one."""
+    """Frames that are waiting to be taken, and the number of the next frame."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -118,8 +119,9 @@ class ResponseEvents(FrameList):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """Adds an error event with both shapes: the flat one of OpenAI's types, and the nested one of Open
-        Responses."""
+        """Adds the error event. It has the error twice: flat, as in OpenAI's types, and nested, as in Open
+        Responses.
+        """
         row = row_of(failure, "responses")
         error = {
             "code": None if row.code is None else raw_text(row.code),

@@ -1,14 +1,15 @@
 """Turns items, stored or new, into the history of a turn.
 
 Comes in: items as `items.normalised` or a response's output has them, oldest first, with references resolved. Goes
-out: `HistoryItem`s. Raises `Fault` INVALID_REQUEST for an output without its call and for a call without its output.
+out: `HistoryItem`s. Raises `Fault` INVALID_REQUEST for an output without its call and for a call without its
+output.
 
 System messages become developer messages. An output before its call is moved behind it. A second output of a call,
-and a call that is repeated, are left out (docs/contract.md#message-validation). An output that brings its call's name
-and arguments gets that call (docs/contract.md#outputs-without-their-call). Reasoning without encrypted content, lists
-of MCP tools and the agent's activity are left out. `McpPast` handles the calls of MCP servers. A compaction item of
-this server is a summary of everything before it. Its content is opaque, not secret. Content that does not begin as
-ours came from a provider and is sent back unchanged.
+and a call that is repeated, are left out (docs/contract.md#message-validation). An output that has its call's name
+and arguments gets that call (docs/contract.md#outputs-without-their-call). Reasoning without encrypted content,
+lists of MCP tools and the agent's activity are left out. `McpPast` handles the calls of MCP servers. A compaction
+item of this server is a summary of everything before it. Its content is encoded but not secret. Content that this
+server did not encode came from a provider and is sent back unchanged.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ _MARK: Final = "codex-proxy-summary-1."
 
 
 def sealed(summary: str) -> str:
-    """Returns the summary as the `encrypted_content` of a compaction item."""
+    """Encodes a summary as the `encrypted_content` of a compaction item."""
     return _MARK + base64.urlsafe_b64encode(summary.encode("utf-8", "replace")).decode()
 
 
 def unsealed(content: str) -> str | None:
-    """Returns the summary in an `encrypted_content` that this server made; None for any other."""
+    """Decodes the summary from an `encrypted_content` that this server made; returns None for any other content."""
     if not content.startswith(_MARK):
         return None
     try:
@@ -62,15 +63,16 @@ _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 class HistoryEntry(NamedTuple):
-    """A history item, and the index of the item that it comes from."""
+    """A history item, and the index of the input item that it comes from."""
 
     place: int
     part: HistoryItem
 
 
 def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[HistoryEntry]:
-    """Returns the history of these items. The first `earlier` come from before the request: a fault in them names
-    `input`, a fault in the others names the item."""
+    """Returns the history of these items. A fault in the first `earlier` items, which come from before the request,
+    names the field `input`; a fault in the others names the item.
+    """
     items = [as_function_item(item) for item in items]
     reader = _Reader(items, earlier)
     for index, item in enumerate(items):
@@ -85,7 +87,7 @@ def history_of(items: Sequence[ItemDict], *, earlier: int = 0) -> tuple[HistoryI
 
 
 class _Reader:
-    """Collects the history, and which of its calls have their outputs."""
+    """Collects the history, and which of its calls have outputs."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int) -> None:
         self.told: list[HistoryEntry] = []
@@ -97,7 +99,7 @@ class _Reader:
         """Outputs that came before their calls."""
         self._answered: set[str] = set()
         self._cut: set[str] = set()
-        """Calls whose turn was cut off while they were written. They have no outputs."""
+        """The ids of calls that were cut off while the model wrote them, and so have no outputs."""
         self._seen: set[str] = set()
 
     def read(self, item: ItemDict, index: int) -> None:
@@ -114,7 +116,7 @@ class _Reader:
             raise bad_request(f"The agent cannot take an item of type '{kind}'.", self._place(index))
 
     def settle(self) -> None:
-        """Checks that each call has its output."""
+        """Checks that each call has an output. Leaves out calls that were cut off. Raises `Fault`."""
         unanswered = [call for call in self._calls.values() if call.call_id not in self._answered]
         for call in unanswered:
             if call.call_id not in self._cut:
@@ -174,8 +176,9 @@ class _Reader:
 def _completed(
     told: Iterable[HistoryEntry], dropped: Collection[int], given: Mapping[int, HistoryOutput]
 ) -> Iterator[HistoryEntry]:
-    """Yields the history without the `dropped` calls, and with the outputs in `given` for calls that no item answers,
-    after the other outputs of their step. The keys are identities of history items."""
+    """Yields the history without the calls in `dropped`, and with the outputs in `given` for calls that have none,
+    each after the other outputs of its step. Both contain `id()`s of history items.
+    """
     held: list[HistoryEntry] = []
     for each in told:
         if held and not isinstance(each.part, HistoryCall | HistoryOutput):
@@ -233,8 +236,7 @@ def _said(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
 
 
 def _said_by_agent(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
-    """Returns the message of one of the client's sub-agents to another as a user message, which is what it is to its
-    reader."""
+    """Returns a message between two of the client's sub-agents as a user message."""
     texts = [part.get("text") or part.get("encrypted_content") or "" for part in item["content"]]
     return [HistoryMessage("user", (TextPart("".join(texts)),))]
 
@@ -282,4 +284,4 @@ _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
     "local_shell_call": _as_it_came,
 }
 STAND_ALONE: Final = frozenset(_OTHERS)
-"""Types of items whose history does not depend on the items around them."""
+"""Types of items that are converted to history without looking at other items."""

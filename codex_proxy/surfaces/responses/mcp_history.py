@@ -1,12 +1,12 @@
-"""Turns items of MCP servers into history: the calls that they are about, and the outputs that the model sees.
+"""Turns items of MCP servers into history: calls, and the outputs that the model sees.
 
 Comes in: the items of a history, oldest first. Goes out: calls and outputs, for `history` to put together. Raises
 `Fault` INVALID_REQUEST for a response to an approval request that does not exist, and for a second response to one.
 
-An approval request is a call. Its output stands where the client answered the request: the call's result where it was
-run, else the reason why not. A call that was approved in this request is still to be run. A conversation may go on
-without an answer, because a person may say something else instead. Then the call was not made, and the model is told
-so. (OpenAI's servers refuse such a request, so no program relies on either.) Source: OpenAI's own types.
+An approval request becomes a call. Its output comes at the place of the client's response: the result of the call
+if it was run, else why it was not. A call that was approved in this request has yet to be run. A client may also go
+on without a response, because the user may have written something else instead. The output then says that the call
+was not made. (OpenAI's servers refuse such a request.) Source: OpenAI's own types.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNDER_WAY: Final = frozenset({"in_progress", "calling", "incomplete"})
 
 
 class McpPast:
-    """Collects the calls of a history. `tell` takes every item of these kinds, in order."""
+    """Converts the MCP items of a history. Call `tell` with each of them, in order."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int, taken: Collection[str]) -> None:
         """`items` is the whole history, of which the first `earlier` come from before the request. `taken` are the
@@ -40,7 +40,8 @@ class McpPast:
         self._announced = {item["id"] for item in items if _is_request(item) and item.get("id")}
         self._responses: dict[str, ItemDict] = {}
         self._runs: dict[str, ItemDict] = {}
-        """By the id of their request: the first response to it, and the call that was made of it."""
+        """The call items that were made after an approval, by the id of the approval request. `_responses` has the
+        responses."""
         for item in items:
             request = item.get("approval_request_id")
             if request is not None and item["type"] in (mcp_items.RESPONSE, mcp_items.CALL):
@@ -49,11 +50,11 @@ class McpPast:
         self._seen: set[str] = set()
         self._requests: dict[str, HistoryCall] = {}
         self._early: dict[str, tuple[ItemDict, int]] = {}
-        """Answers that came before their requests."""
+        """Responses and calls that came before their approval request, by the id of that request."""
         self._waiting: dict[str, HistoryCall] = {}
 
     def tell(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
-        """Returns the history of an item: a call, an output, both, or nothing."""
+        """Converts one item: returns a call, an output, both, or nothing."""
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:
             return self._asked(item, index) if _is_request(item) else ()
@@ -64,7 +65,7 @@ class McpPast:
         return self._called(item, index) if kind == mcp_items.CALL else ()
 
     def unanswered(self) -> Sequence[tuple[HistoryCall, HistoryOutput]]:
-        """Returns the calls whose approval request has no answer, each with an output that tells the model so."""
+        """Returns the calls whose approval request has no response, each with an output that says so."""
         return [(call, _told(call, UNANSWERED)) for call in self._waiting.values()]
 
     # --- one kind of item each ------------------------------------------------------------------
@@ -78,8 +79,9 @@ class McpPast:
         return (call, *(self._answered(*self._early[request]) if request in self._early else ()))
 
     def _answered(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
-        """Takes an approval response or a finished call. The output stands at the first response, where there is
-        one."""
+        """Converts an approval response, or the call that followed it, to the output of the call. It comes at the
+        place of the response, if there is one.
+        """
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
         if (run if response is None else response) is not item or request not in self._announced:
@@ -103,7 +105,7 @@ class McpPast:
         return () if call is None else (call, _given(item, call))
 
     def _new_call(self, item: ItemDict, index: int, *, own: bool) -> HistoryCall | None:
-        """Returns the call of an item; None where an earlier item had it."""
+        """Returns the call of an item; None if an earlier item had the same call."""
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
             return None
@@ -117,8 +119,9 @@ class McpPast:
         )
 
     def _check(self, item: ItemDict, index: int) -> None:
-        """Checks a response of this request: it must answer an approval request. A repeated one is accepted where it
-        changes nothing."""
+        """Raises `Fault` unless this approval response belongs to an approval request. A repeated one must be equal
+        to the first.
+        """
         if index < self._earlier:
             return
         request, place = item["approval_request_id"], f"input[{index - self._earlier}].approval_request_id"
@@ -133,7 +136,9 @@ class McpPast:
 
 
 def _is_request(item: ItemDict) -> bool:
-    """Whether the item is a complete approval request. One that was cut off cannot be approved."""
+    """Whether the item is a complete approval request. One that was cut off while it was written cannot be
+    approved.
+    """
     return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
 
 

@@ -1,11 +1,11 @@
 """The wire format of MCP items: lists of tools, calls that this server runs, and approval requests.
 
-Comes in: an item as it grows (`OutputItem`), or as a client sends it back. Goes out: its fields, or its text for the
-model. A call shows its result only when it is over: as `output`, or as `error` where it failed. OpenAI's types have a
-status for calls only; here all items have one, because Open Responses requires it and no client minds.
+Comes in: an item as it grows (`OutputItem`), or as a client sends it back. Goes out: its fields, or its text for
+the model. A call shows its result only when it has ended: as `output`, or as `error` if it failed. In OpenAI's
+types only calls have a status; here all items have one, because Open Responses requires it.
 
-Calls and approval requests have no field for a call id, so their id contains it: a prefix, twelve random characters,
-a dash, and the model's call id. A later request that names the item so also names the call.
+Calls and approval requests have no field for a call id, so their id contains it: a prefix, twelve random
+characters, a dash, and the model's call id. So a later request that refers to the item also refers to the call.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ if TYPE_CHECKING:
 MCP_CALL: Final = "mcp_"
 APPROVAL_REQUEST: Final = "mcpr_"
 _CHANCE: Final = 12
-"""The number of random hexadecimal digits. With the call id after them no two ids are equal."""
+"""The number of random hexadecimal digits in an id, which make it unique."""
 _OURS: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_CHANCE}}}-(.+)", re.DOTALL)
 _MAX_CHARS: Final = 64
 """The most characters of a call id that models accept."""
 
 
 def id_with(prefix: str, call_id: str, ids: IdSource) -> str:
-    """Returns a new id for an item of this call."""
+    """Returns a new item id that contains the call id."""
     return f"{prefix}{ids.new('')[:_CHANCE]:0>{_CHANCE}}-{call_id}"
 
 
 def call_id_of(id: str) -> str:
-    """Returns the call id in an item's id. Of an id that a client made up it returns as much as a call id can hold."""
+    """Returns the call id in an item's id. If a client made the id up, returns its first 64 characters, as many as
+    a call id may have.
+    """
     found = _OURS.fullmatch(id)
     return (found[1] if found else id)[:_MAX_CHARS]
 
@@ -53,8 +55,9 @@ CUT_OFF: Final = (
 
 
 def list_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of an `mcp_list_tools` item: its tools, or an error, or neither while the server is being
-    asked."""
+    """Returns the fields of an `mcp_list_tools` item: its tools or an error; none of them while the server is still
+    being asked.
+    """
     item = output.item
     assert isinstance(item, McpTools)
     if output.status == "in_progress":

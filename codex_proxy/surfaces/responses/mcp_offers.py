@@ -26,7 +26,9 @@ def allows(offer: McpOffer, tool: ListedTool) -> bool:
 
 
 def needs_approval(offer: McpOffer, tool: ListedTool) -> bool:
-    """Whether the client must approve each call of the tool. Where both filters name the tool, it must."""
+    """Whether the client must approve each call of the tool. If both filters (`always`, `never`) contain the tool,
+    it must.
+    """
     if offer.approval_always is not None and _fits(offer.approval_always, tool):
         return True
     if offer.approval_never is not None and _fits(offer.approval_never, tool):
@@ -41,8 +43,9 @@ def _fits(wanted: McpFilter, tool: ListedTool) -> bool:
 
 
 def choice_with(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[Tool]) -> ToolChoice:
-    """Returns the choice among all tools. `choice` is the choice among the client's tools; `tools` are those of the
-    servers."""
+    """Returns the choice among all tools. `choice` is the choice among the client's tools, `mcp` that among MCP
+    tools; `tools` are the tools of the MCP servers.
+    """
     if not mcp:
         return choice
     names = list(choice.names) if isinstance(choice, NamedTools) else []
@@ -83,8 +86,9 @@ def _no_such_tool(choice: McpChoice, tools: Sequence[Tool]) -> Fault:
 
 
 def listed_in(items: Iterable[Mapping[str, Any] | None]) -> dict[str, tuple[ListedTool, ...]]:
-    """Returns the newest list of tools of each server in the items of an input, by server label. A list that failed
-    or cannot be read does not count: the server is asked."""
+    """Returns, for each server label, the newest list of its tools in the items of an input. A list that failed or
+    cannot be read is ignored, and the server is asked for its tools.
+    """
     known: dict[str, tuple[ListedTool, ...]] = {}
     for item in items:
         if item is None or item["type"] != "mcp_list_tools" or item.get("error") is not None:

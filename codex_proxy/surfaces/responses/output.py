@@ -30,7 +30,8 @@ from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.usage import json_tokens
 
 PartKey: TypeAlias = tuple[str, int]
-"""What a part holds (`text`, `refusal`, `summary`, `arguments`, `output`), and its number in the agent's item."""
+"""Identifies a part of an item: its kind (`text`, `refusal`, `summary`, `arguments`, `output`) and its number in
+the agent's item."""
 
 TEXT: Final[PartKey] = ("text", 0)
 REFUSAL: Final[PartKey] = ("refusal", 0)
@@ -43,8 +44,8 @@ ACTIVITY_TYPE: Final = "codex:activity"
 """The type of items that show what the agent did, for clients that ask for them."""
 
 _OWN_ID_LENGTH: Final = 20
-"""Ids of at least this length come from a provider and are unique. Shorter ones are counted from 1 in each turn, so
-they are replaced."""
+"""An id of at least this length comes from a provider, is unique and is kept. A shorter one is only unique in its
+turn and is replaced."""
 _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
@@ -58,7 +59,7 @@ class Part:
         self.index = index
         self.fragments: list[bytes] = []
         self.head = b""
-        """The constant first bytes of this part's delta events, which the encoder of events keeps here."""
+        """The constant first bytes of this part's delta events; set by the encoder of events."""
 
     def add(self, texts: Sequence[str]) -> list[bytes]:
         """Appends deltas. Returns each as a JSON string."""
@@ -84,23 +85,23 @@ class OutputItem:
         self.kind = kind
         self.id = id
         self.client_name = client_name
-        """The client's name of the called tool, where the model was offered another one."""
+        """The client's name of the called tool, if it differs from the name that the model was offered."""
         self.index: int | None = None
         self.parts: list[Part] = []
         self.status = "in_progress"
         self.waiting = False
-        """Another item is being sent first; this one's text is kept meanwhile."""
+        """Whether the item is not sent yet because another one is being sent. Its text is collected in `kept`."""
         self.kept: list[tuple[PartKey, str]] = []
         self.awaiting = False
-        """The item is over, but its encrypted content has not come yet."""
+        """Whether the item has ended but its encrypted content has not arrived."""
         self.encrypted: str | None = None
         self.printed: list[str] = []
-        """The result of a call that this server runs, or the query of a tool search. It is shown when the item is
-        over."""
+        """The result of a call that this server runs, or the query of a tool search. It is shown when the item has
+        ended."""
 
     @property
     def ours(self) -> bool:
-        """Whether this server made the item, and not the agent, so that its end is final."""
+        """Whether this server made the item. The status with which such an item ends is final."""
         return isinstance(self.item, SERVER_ITEMS)
 
     @property
@@ -110,12 +111,12 @@ class OutputItem:
         return self.client_name or ClientName(self.item.name)
 
     def part(self, key: PartKey) -> Part | None:
-        """Returns the open part, where it has this key."""
+        """Returns the last part if it has this key, else None."""
         last = self.parts[-1] if self.parts else None
         return last if last is not None and last.key == key else None
 
     def whole(self) -> dict[str, Any]:
-        """Returns the item as it is now. It no longer changes once the item is done."""
+        """Returns the item's object with its content so far."""
         head = {"type": self.kind, "id": raw_text(self.id), "status": self.status}
         return head | KINDS[self.kind](self)
 
@@ -130,7 +131,7 @@ def text_part(part: Part) -> dict[str, Any]:
 
 
 def empty_part(part: Part) -> dict[str, Any]:
-    """Returns the part without its text, as the event of its beginning shows it."""
+    """Returns the part without its text, as the event that begins it contains it."""
     return _part(part.key[0], "")
 
 
@@ -164,7 +165,7 @@ def _call(output: OutputItem) -> dict[str, Any]:
 
 
 def _tool_search_call(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of a tool search, whose arguments are an object and not a text as those of a function."""
+    """Returns the fields of a tool search. Its arguments are an object, unlike the text of a function call."""
     assert isinstance(output.item, ToolCall)
     try:
         arguments = msgspec.json.decode("".join(output.printed), type=dict[str, Any])
@@ -190,7 +191,7 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     mcp_items.REQUEST: mcp_items.request_fields,
     ACTIVITY_TYPE: _activity,
 }
-"""The types of output items, and the function that returns an item's fields besides type, id and status."""
+"""The types of output items, each with the function that returns its fields other than type, id and status."""
 
 _PREFIXES: Final = {
     "message": "msg_",

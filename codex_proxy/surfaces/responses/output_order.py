@@ -1,9 +1,9 @@
-"""The order in which the output items of a response are done.
+"""Decides when each output item of a response gets its `output_item.done` event.
 
-Items are done in the order in which they were sent, each when the next one begins or the turn is over, because only
-then is it known whether it was the last: the last item of a response that was cut is `incomplete`. An item of this
-server keeps the status with which it ended. Comes in: items and how they ended. Goes out: calls of `Events`, in the
-right order.
+Items are done in the order in which they were sent, each when the next one begins or the turn has ended. Only then
+is it known whether it is the last one: the last item of a response that was cut off is `incomplete`. An item that
+this server made keeps the status with which it ended. Comes in: items and how they ended. Goes out: calls of
+`Events`, in the right order.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ class OutputOrder:
         self.items: list[OutputItem] = []
         self._events = events
         self._over_with: dict[int, str] = {}
-        """Items that are over and not done yet: the status that each ended with, by its index."""
+        """The status with which each item ended, by its index, for items that have ended and are not done."""
         self._done = 0
-        """How many items are done."""
+        """The number of items that are done."""
 
     def add(self, output: OutputItem) -> None:
-        """Adds an item that is sent now. Items before it that are over are done, because they are not the last."""
+        """Adds an item that is being sent now. Earlier items that have ended become done."""
         output.index = len(self.items)
         self.items.append(output)
         self._close_what_can_be()
         self._events.item_added(output)
 
     def over(self, output: OutputItem, status: str) -> None:
-        """Notes that an item is over. Does nothing for an item that was not sent."""
+        """Records that an item has ended with this status. Does nothing for an item that was not sent."""
         if output.index is None:
             return
         if output.parts:
@@ -43,7 +43,9 @@ class OutputOrder:
         self._close_what_can_be()
 
     def end(self, response_status: str) -> None:
-        """Ends all items, because the turn is over. Only the last item of a response that was cut can be incomplete."""
+        """Makes all items done, at the end of the turn. Only the last item of a response that was cut off can be
+        incomplete.
+        """
         cut = response_status == "incomplete" or (
             response_status in ("failed", "cancelled")
             and self._over_with.get(len(self.items) - 1) == "incomplete"
@@ -62,7 +64,7 @@ class OutputOrder:
             self._close("completed")
 
     def _close(self, status: str) -> None:
-        """Makes the next item done, with this status where it has none of its own."""
+        """Makes the next item done. Its status is `status`, unless it has a final status of its own."""
         output = self.items[self._done]
         ended = self._over_with.pop(self._done)
         self._done += 1
@@ -74,8 +76,9 @@ class OutputOrder:
         self._events.item_done(output)
 
     def _status_of_ours(self, output: OutputItem, ended: str, status: str) -> str:
-        """Returns the status of an item of this server: the one that it ended with. A call that was cut and is not
-        the last cannot be incomplete, so it is failed."""
+        """Returns the final status of an item that this server made. A call that was cut off and is not the last
+        item is `failed`, because only the last one may be incomplete.
+        """
         if ended != "incomplete":
             return ended
         if status == "completed" and output.kind == mcp_items.CALL:

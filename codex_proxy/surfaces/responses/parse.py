@@ -114,10 +114,10 @@ class ParsedResponse(msgspec.Struct, frozen=True, kw_only=True):
     max_tool_calls: int | None
     truncation: Literal["auto", "disabled"]
     json_object: bool
-    """The answer must be one JSON object; the model is told so."""
+    """Whether the answer must be a JSON object. The model is instructed accordingly."""
     activity: Activity
     echo: dict[str, Any]
-    """The fields of the response object that do not change."""
+    """The fields of the response object that are known from the request and do not change."""
     ignored: tuple[str, ...]
     """Parameters that were accepted and have no effect, for the header `x-codex-ignored-params`."""
     workdir_param: WorkdirParam
@@ -212,8 +212,9 @@ def check_input(request: ContextFields, limit: int) -> None:
 
 
 def context_of(request: ContextFields) -> str | None:
-    """Returns the conversation's id. Raises `Fault` for one in a wrong form, or together with a previous response
-    (docs/contract.md#errors-of-responses)."""
+    """Returns the id of the request's conversation, if any. Raises `Fault` if it is malformed, or given together
+    with a previous response (docs/contract.md#errors-of-responses).
+    """
     conversation = _conversation_id(request.conversation)
     if conversation is None:
         return None

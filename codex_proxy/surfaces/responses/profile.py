@@ -35,7 +35,9 @@ _RESULT: Final = "function_call_output"
 
 
 class OpenResponsesEvents(FrameList):
-    """Encodes the events of that profile. `current` returns the response object as it is now."""
+    """Encodes the events of the profile `open-responses-server`. `current` returns the response object as it is
+    now.
+    """
 
     end = b"data: [DONE]\n\n"
 
@@ -52,7 +54,7 @@ class OpenResponsesEvents(FrameList):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """Notes the failure, which shows in the last object only. Calls that it cut off are not finished."""
+        """Records the failure, which only the last object shows. Calls that it cut off are not finished."""
         self._whole_calls.clear()
 
     def finish(self, response: dict[str, Any]) -> None:
@@ -96,8 +98,7 @@ def _place(output: OutputItem) -> dict[str, Any]:
 
 
 def ready(output: OutputItem) -> dict[str, Any]:
-    """Returns the item with status `ready`, for a call of the client's tools whose name is known; other items
-    unchanged."""
+    """Returns a call of a client's tool whose name is known with the status `ready`; other items unchanged."""
     if isinstance(output.item, McpCall) and output.kind == mcp_items.CALL:
         return _as_function(output, output.item)
     whole = output.whole()
@@ -165,7 +166,9 @@ def renderer_class(profile: Profile) -> type[ResponsesRenderer]:
 
 
 def new_events(profile: Profile, response: dict[str, Any]) -> ResponseEvents | OpenResponsesEvents:
-    """Returns an encoder of the profile's events, numbered from 0. `response` is the object as it is now."""
+    """Returns an encoder for the profile's events, whose numbers begin at 0. `response` is the response object as
+    it is now.
+    """
     return OpenResponsesEvents(lambda: response) if profile == "open-responses-server" else ResponseEvents()
 
 
@@ -177,8 +180,9 @@ def end_of_stream(profile: Profile) -> bytes:
 def failed_end(
     profile: Profile, final: dict[str, Any], frames: list[tuple[int, bytes]], failure: Failure
 ) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
-    """Returns the object and the last frames of a response that fails after its end was rendered (`final`, `frames`).
-    Only the last frame differs."""
+    """Returns the response object and its last frames for a response that fails after they were rendered (`final`,
+    `frames`). Only the last frame differs.
+    """
     final = failed({**final, "completed_at": None, "incomplete_details": None}, failure)
     if not frames:
         return final, []

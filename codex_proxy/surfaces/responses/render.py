@@ -84,7 +84,7 @@ class ResponsesRenderer:
     """Renders one response. `feed` takes every event of the turn, in order, in batches of any size."""
 
     unshown: tuple[type, ...] = ()
-    """Kinds of the agent's items that this profile does not show."""
+    """Types of the agent's items that are left out of the answer."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class ResponsesRenderer:
         self._order = OutputOrder(self._events)
         self._output = self._order.items
         self._lists: list[OutputItem] = []
-        """Lists of tools that wait for the answer to begin."""
+        """Lists of MCP tools that wait until the answer begins."""
         self._step_began = False
         self._begun = False
         self._status = "queued" if background else "in_progress"
@@ -151,8 +151,9 @@ class ResponsesRenderer:
         return self._taken()
 
     def open(self) -> bytes:
-        """Returns `response.created` and `response.in_progress` where they were not sent yet. Sent with the first
-        keepalive."""
+        """Returns the bytes of `response.created` and `response.in_progress` if they were not sent yet. Sent with
+        the first keepalive.
+        """
         if self.ended:
             return b""
         self._begin()
@@ -171,12 +172,12 @@ class ResponsesRenderer:
         return json_bytes(self._current())
 
     def response(self) -> dict[str, Any]:
-        """Returns the final object, also of a failed turn."""
+        """Returns the final response object, also for a failed turn."""
         assert self.ended, "the turn is not over"
         return self.snapshot()
 
     def snapshot(self) -> dict[str, Any]:
-        """Returns the object as it is now, for a client that polls a background response."""
+        """Returns the response object as it is now, for a client that polls a background response."""
         decoded: dict[str, Any] = msgspec.json.decode(json_bytes(self._current()))
         return decoded
 
@@ -239,7 +240,7 @@ class ResponsesRenderer:
         self._events.finish(self._final)
 
     def shows(self, failure: Failure) -> bool:
-        """Whether a failure before any event is sent as an event of the stream, and not as an HTTP status."""
+        """Whether a failure before the first event of the stream is sent as an event instead of an HTTP status."""
         return False
 
     def _usage(self) -> dict[str, Any] | None:
@@ -277,7 +278,9 @@ class ResponsesRenderer:
             self._start(output)
 
     def _waits(self, output: OutputItem) -> bool:
-        """Whether an item is sent later, because another one is being sent or because it is sent as a whole."""
+        """Whether an item must not be sent yet: another item is being sent first, or this one is sent only as a
+        whole.
+        """
         item = output.item
         if isinstance(item, McpTools) and not self._begun:
             self._lists.append(output)
@@ -286,8 +289,10 @@ class ResponsesRenderer:
         return isinstance(item, McpApproval) or (lane is not None and not lane.open(item.id))
 
     def _start(self, output: OutputItem) -> None:
-        """Begins to send an item. Messages and reasoning are announced with their first text, because some never have
-        any; reasoning whose encrypted content is awaited keeps its place in the order."""
+        """Begins to send an item. A message or reasoning is announced only with its first text, because it may have
+        none. Reasoning is announced at once if the client wants its encrypted content, to keep its place in the
+        order.
+        """
         item = output.item
         if isinstance(item, ToolCall | McpCall):
             self._announce(output)
@@ -330,7 +335,7 @@ class ResponsesRenderer:
             self._resume(self._items[id])
 
     def _resume(self, output: OutputItem) -> None:
-        """Sends an item that waited, with its text so far."""
+        """Sends an item that was waiting, with its text so far."""
         output.waiting = False
         ended, output.status = output.status, "in_progress"
         self._start(output)
@@ -343,7 +348,7 @@ class ResponsesRenderer:
     # --- texts ----------------------------------------------------------------------------------
 
     def _say(self, id: str, key: PartKey, *texts: str) -> None:
-        """Sends deltas of an item's text, an event each."""
+        """Sends texts of an item's part, one delta event for each."""
         output = self._items.get(id)
         if output is None:
             return
@@ -372,8 +377,9 @@ class ResponsesRenderer:
             self._say(event.id, ("summary", event.part), event.text)
 
     def _output_delta(self, event: OutputDelta) -> None:
-        """Keeps the output of a call until its end. The output of a command is sent at once where activity items are
-        on."""
+        """Keeps the output of a call until the call has ended. The output of a command is sent at once, if the
+        client has asked for activity items.
+        """
         output = self._items.get(event.id)
         if output is not None and output.ours:
             output.printed.append(event.text)
@@ -414,4 +420,4 @@ HANDLERS: Final[dict[type, Callable[[ResponsesRenderer, Any], None]]] = {
     StepCompleted: ResponsesRenderer._step_completed,
     TurnEnded: ResponsesRenderer._turn_ended,
 }
-"""How each kind of event is rendered. Other events show nothing."""
+"""The function that renders each type of event. Other events are not shown."""

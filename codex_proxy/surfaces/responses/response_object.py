@@ -1,8 +1,8 @@
-"""The response object: always with every key, with the effective default where the request gave none. Sources:
-docs/contract.md#the-response-object, docs/wire-rules.md#the-responses-object.
+"""Builds the response object. It always has every key, with the effective default if the request gave no value.
+Sources: docs/contract.md#the-response-object, docs/wire-rules.md#the-responses-object.
 
-Comes in: a validated request, the fields that do not change (`Head`), and the state of the turn. Goes out: dicts for
-`json_bytes`.
+Comes in: a validated request, the fields that do not change (`Head`), and the state of the turn. Goes out: dicts
+for `json_bytes`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def echo_of(
     service_tier: str,
     conversation: str | None,
 ) -> dict[str, Any]:
-    """Returns the fields that do not change. `effort` and `service_tier` are the effective ones."""
+    """Returns the fields that are known from the request and do not change. `effort` and `service_tier` are the
+    effective values.
+    """
     echo: dict[str, Any] = {
         "background": bool(request.background),
         "frequency_penalty": _number(request.frequency_penalty, 0.0),
@@ -74,7 +76,7 @@ def _reasoning(request: ResponseRequest, effort: str | None) -> dict[str, Any] |
 
 
 def summary_of(request: ResponseRequest) -> str | None:
-    """Returns the kind of reasoning summary that is asked for, by the newer field or the older one."""
+    """Returns the kind of reasoning summary that the request asks for, from the current field or its older name."""
     options = request.reasoning
     return None if options is None else options.summary or options.generate_summary
 
@@ -144,7 +146,7 @@ def error_object(failure: Failure) -> dict[str, Any]:
 
 
 def usage_object(usage: Usage, *, estimated: bool = False) -> dict[str, Any]:
-    """Returns `usage` with its details. An estimate is marked as one."""
+    """Returns the `usage` object with its details. `estimated`: it is marked as an estimate."""
     figures: dict[str, Any] = {
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
@@ -190,13 +192,14 @@ _RUNNING: Final = frozenset({"queued", "in_progress"})
 
 
 def deleted(id: str) -> dict[str, Any]:
-    """Returns the answer to DELETE."""
+    """Returns the answer to DELETE of a response."""
     return {"id": id, "object": "response.deleted", "deleted": True}
 
 
 def cancelling(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
-    """Decides what cancelling does: a running background response is stopped, one that is over stays. Raises `Fault`
-    for a response that is not a background one."""
+    """Decides what a request to cancel does: a background response that runs is stopped (`cancel`), one that has
+    ended stays as it is (`keep`). Raises `Fault` for a foreground response.
+    """
     if not response["background"]:
         raise bad_request(
             "This response was not created with 'background': true. Synchronous and streaming responses cannot be "
@@ -212,7 +215,7 @@ def cancelled(response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def failed(response: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
-    """Returns the object of a response that nothing will finish any more, for example after a restart of the server."""
+    """Returns the object of a response that failed, for example because the server was restarted."""
     return {**response, "status": "failed", "error": error_object(failure)}
 
 
@@ -232,8 +235,9 @@ def compacted(
 
 
 def token_count(tokens: int) -> dict[str, Any]:
-    """Returns the `response.input_tokens` object. It says that it is an estimate, because no agent counts without
-    asking the model."""
+    """Returns the `response.input_tokens` object. It is marked as an estimate, because agents cannot count without
+    calling the model.
+    """
     return {"object": "response.input_tokens", "input_tokens": max(1, tokens), "estimated": True}
 
 
@@ -266,7 +270,9 @@ def previous_too_large(held: str) -> Fault:
 
 
 def not_resumable(id: str) -> Fault:
-    """Returns the fault for following a response whose events are not stored. Only those of background streams are."""
+    """Returns the fault for following a response whose events are not stored. Only events of background streams are
+    stored.
+    """
     return bad_request(
         f"The stream of response '{excerpt(id)}' cannot be resumed: only background responses that were "
         "created with 'stream': true keep their events.",

@@ -1,9 +1,8 @@
-"""Reads from a Responses request what the model is offered: the client's tools, MCP servers, web search, and the
-choice.
+"""Reads the tools of a Responses request and its `tool_choice`: the client's tools, MCP servers, and web search.
 
-Comes in: a validated request. Goes out: `Offered`, which also says how the response object shows them. Raises `Fault`
-INVALID_REQUEST for tools that only OpenAI's servers run, for two tools of one name, and for a choice of a tool that
-is not there. Sources: docs/contract.md#tools-of-a-response, docs/wire-rules.md#the-context-of-a-turn.
+Comes in: a validated request. Goes out: `Offered`, which also has their form for the response object. Raises
+`Fault` INVALID_REQUEST for tools that only OpenAI's servers run, for two tools of one name, and for a choice of a
+tool that is not offered. Sources: docs/contract.md#tools-of-a-response, docs/wire-rules.md#the-context-of-a-turn.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ UNSUPPORTED: Final = "unsupported_tool"
 
 
 class McpFilter(msgspec.Struct, frozen=True):
-    """Chooses tools of a server: those of these names (None: all), or those that only read."""
+    """Selects tools of an MCP server by their names (None: any name), and by whether they only read."""
 
     names: tuple[str, ...] | None = None
     read_only: bool | None = None
@@ -41,7 +40,7 @@ class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
     authorization: str | None = None
     allowed: McpFilter = McpFilter()
     approval: str = "never"
-    """`always` or `never`, for tools that no filter names."""
+    """Whether calls of tools that no filter selects need approval: `always` or `never`."""
     approval_always: McpFilter | None = None
     approval_never: McpFilter | None = None
     param: str = "tools"
@@ -58,24 +57,26 @@ class McpChoice(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that the model may use. The response object shows `shown` and `shown_choice`."""
+    """The tools that the model is offered. `shown` and `shown_choice` are their form in the response object."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
     mcp: tuple[McpOffer, ...]
     mcp_choice: tuple[McpChoice, ...]
-    """Empty: every MCP tool may be called. Else only these, and those that `choice` names."""
+    """The only MCP tools that may be called, in addition to those in `choice`. Empty: every MCP tool."""
     web_search: bool
     shown: list[Any]
     shown_choice: Any
     left_out: tuple[str, ...] = ()
-    """Kinds of tools that were given and are not offered, as the header names them."""
+    """The types of tools in the request that are not offered, as the response header names them."""
 
 
 def offered_by(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, brought: Sequence[Tool] = ()
 ) -> Offered:
-    """Returns what the model is offered. `brought` are the client's tools from items of the input (`tools_in`)."""
+    """Returns what the model is offered. `brought` are the client's tools that items of the input contain
+    (`tools_in`).
+    """
     given = given or ()
     for index, tool in enumerate(given):
         if isinstance(tool, wire.HostedTool):
@@ -105,7 +106,7 @@ def offered_by(
 
 
 def joined(tools: tuple[Tool, ...], brought: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Returns the tools of the request and those from items. Of two with one name the request's own counts."""
+    """Returns the tools of the request and those in `brought`. If two have the same name, the request's is used."""
     names = {tool.name for tool in tools}
     return (*tools, *(tool for tool in brought if tool.name not in names))
 
@@ -154,7 +155,7 @@ def _mcp(server: wire.McpServer, param: str) -> McpOffer:
 
 
 def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
-    """Raises `Fault` for two servers with one label, because a call names its server by the label alone."""
+    """Raises `Fault` if two servers have the same label, because a call names its server only by the label."""
     labels: set[str] = set()
     for server in servers:
         if server.server_label in labels:
@@ -164,7 +165,9 @@ def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
 
 
 def _rest(filters: wire.McpApprovalFilter | None) -> str:
-    """Returns whether tools that no filter names need approval: they do where a filter lists those that need none."""
+    """Returns the `approval` for tools that no filter selects: `always` if the request lists tools that need none,
+    else `never`.
+    """
     return "never" if filters is None or filters.never is None else "always"
 
 

@@ -29,15 +29,18 @@ EVENTS: Final = {
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """One delivery. A repeated one has the same id and body and a newer timestamp, so it is signed again."""
+    """One delivery of an event. A repeated delivery has the same id and body but a newer timestamp, and so another
+    signature.
+    """
 
     body: bytes
     headers: dict[str, str]
 
 
 def event_id_of(response_id: str) -> str:
-    """Returns the id of the event for this response's end. It is always the same, so that an event that is written
-    again after a fault or a restart keeps its id."""
+    """Returns the id of the event about the end of this response. It is derived from the response's id, so it stays
+    the same if the event is written again after a fault or a restart.
+    """
     return "evt_" + response_id.removeprefix("resp_")
 
 
@@ -54,7 +57,7 @@ def webhook_body(*, event_id: str, response_id: str, status: str, created_at: in
 
 
 def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
-    """Returns the body with the headers that prove its origin."""
+    """Returns the body with its headers, among them the signature. `timestamp` is in seconds since 1970."""
     content = b"%b.%d.%b" % (event_id.encode(), timestamp, body)
     signature = base64.b64encode(hmac.new(_key(secret), content, hashlib.sha256).digest()).decode()
     headers = {

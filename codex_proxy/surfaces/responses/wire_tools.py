@@ -96,7 +96,7 @@ class NamespaceTool(Wire):
 
 
 class ToolSearchTool(Wire):
-    """Finds tools that were deferred. `client`: the client searches; else OpenAI's servers would."""
+    """A tool that finds deferred tools. `client`: the client runs the search; otherwise OpenAI's servers would."""
 
     type: Literal["tool_search"]
     execution: Literal["client", "server"] | None = None
