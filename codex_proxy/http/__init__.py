@@ -1,1 +1,3 @@
-"""The aiohttp application: the only package that uses both surfaces and runs."""
+"""The aiohttp application: handlers and middlewares. The only package that uses both the surfaces (API formats) and
+the runs.
+"""

@@ -1,7 +1,7 @@
-"""Where handlers find the server's parts: `request.app[CLOCK]`.
+"""The keys under which handlers find the server's parts: `request.app[CLOCK]`.
 
-Here are the keys of parts that belong to no module of `http`; each other part has its key in the module that makes or
-uses it.
+Only parts that belong to no module of `http` have their key here. Each other part has its key in the module that
+makes or uses it.
 """
 
 from __future__ import annotations

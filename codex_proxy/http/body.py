@@ -34,11 +34,11 @@ _STEP: Final = 1 << 16
 
 
 class TooLarge(Exception):  # noqa: N818 - what the body is
-    """Unpacked, the body is larger than the limit. No more than the limit was unpacked."""
+    """A compressed body is larger than the limit when it is decompressed. Decompression stopped at the limit."""
 
 
 def coding_of(values: list[str]) -> Coding | None:
-    """Returns the one coding that `Content-Encoding` names; None for none. Raises `Fault` UNSUPPORTED_MEDIA_TYPE."""
+    """Returns the one coding in `Content-Encoding`; None if there is none. Raises `Fault` UNSUPPORTED_MEDIA_TYPE."""
     given = ", ".join(values).strip().lower()
     if given not in _NAMES:
         raise Fault(
@@ -51,8 +51,9 @@ def coding_of(values: list[str]) -> Coding | None:
 
 
 def unpacked(body: bytes, coding: Coding, limit: int) -> bytes:
-    """Returns the decompressed body. Raises `Fault` for a body that is not in this coding or is incomplete, and
-    `TooLarge`."""
+    """Returns the decompressed body. Raises `Fault` if the body is not in this coding or is incomplete, and
+    `TooLarge`.
+    """
     try:
         return _unpacked(body, _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS, limit)
     except zlib.error:
@@ -84,26 +85,28 @@ def _unpacked(body: bytes, window: int, limit: int) -> bytes:
 T = TypeVar("T")
 
 PDF_READER = web.AppKey("pdf_reader", PdfReader)
-"""Present where the package that reads PDFs is installed."""
+"""The reader of PDFs. Set only if the package for PDFs is installed."""
 
 BODY_SECONDS = 300.0
-"""Seconds in which a body has to arrive: enough for the largest one over a line of one megabit a second."""
+"""Seconds within which the whole body must arrive: enough for the largest body at one megabit a second."""
 
 
 _PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")
 """The one thread that parses large bodies. The allocator keeps memory for each thread, and two would not be faster."""
 PARSED_HERE = 512 << 10
-"""The most bytes of a body that is parsed on the event loop, in 5 ms at most."""
+"""The most bytes of a body that is parsed on the event loop, which takes 5 ms at most. Larger bodies are parsed in
+a thread."""
 
 UNPACKED_HERE = 4 << 10
-"""The most bytes of a compressed body that is decompressed on the event loop: they can become 4 MiB, which takes 10
-ms."""
+"""The most bytes of a compressed body that is decompressed on the event loop. They can become 4 MiB, which takes 10
+ms. Larger bodies are decompressed in a thread."""
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Returns the whole body, decompressed. A body that is not in its coding, ends too early, or does not end is a
-    400; one that there is no memory budget for is refused before it is read. The request does not keep the bytes, so
-    that the caller may free them."""
+    """Returns the whole body, decompressed. Raises `Fault`: INVALID_REQUEST for a body that does not match its
+    coding, ends too early or arrives too slowly; before reading it, for a body that the memory budget has no room
+    for. The request does not keep the bytes, so that the caller can free them.
+    """
     limit, held = request.client_max_size, request[HELD]
     coding = coding_of(request.headers.getall("Content-Encoding", []))
     try:
@@ -133,9 +136,10 @@ async def parsed_from(
     *,
     skips_unreadable: bool = False,
 ) -> T:
-    """Returns what `parse` returns for a body of this request, after the PDFs in it were read. A large body is parsed
-    in a thread, so that other requests are served meanwhile: 25 MiB take 200 ms, most of it for images. Raises
-    `Fault`."""
+    """Returns what `parse` returns for this body, after the PDFs in it were read. A large body is parsed in a
+    thread, so that other requests are served meanwhile: 25 MiB take 200 ms. Raises `Fault`. `skips_unreadable`: see
+    `PdfReader.read`.
+    """
 
     async def parsed(pdfs: PdfTexts | None) -> T:
         if len(body) <= PARSED_HERE:
@@ -147,7 +151,7 @@ async def parsed_from(
 
 
 def hints_of(request: web.Request) -> RequestHints:
-    """Returns what the request's headers say about its turn."""
+    """Returns the values of the request's headers that change its turn."""
     return RequestHints(
         mode=request.headers.get("X-Codex-Mode"),
         workdir=request.headers.get("X-Codex-Workdir"),
@@ -158,8 +162,9 @@ def hints_of(request: web.Request) -> RequestHints:
 
 
 async def _read(request: web.Request, limit: int, held: HeldBytes) -> bytes:
-    """Reads the body. Its announced length is counted against the budget before the first byte is read, chunks as
-    they come."""
+    """Reads the body. Its `Content-Length` is counted against the budget before it is read; without one, each chunk
+    is counted as it arrives.
+    """
     held.grow_to(min(request.content_length or 0, limit))
     chunks: list[bytes] = []
     size = 0

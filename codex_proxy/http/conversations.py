@@ -79,7 +79,7 @@ async def update(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """DELETE /v1/conversations/{id}. Items that other conversations or responses hold stay there."""
+    """DELETE /v1/conversations/{id}. Items that are also in other conversations or responses stay there."""
     _, store = _service_and_store(request)
     id = request.match_info["id"]
     with store_errors_as_faults():
@@ -184,8 +184,9 @@ def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float)
 
 
 def _refused(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence[ItemDict]) -> Fault:
-    """Returns the fault for items that are too many, refer to nothing, or whose id is taken. It names the item in
-    question."""
+    """Returns the fault for items that are too many, refer to items that do not exist, or have an id that is taken.
+    It names the item.
+    """
     if isinstance(error, ContextTooLarge):
         return objects.too_large(str(error), "items")
     if isinstance(error, StoreConflict):

@@ -1,5 +1,6 @@
-"""The definition of an endpoint: one record, from which its routes, its documentation and the format of its errors
-are made."""
+"""The definition of an endpoint as one record. Its routes, its documentation and the format of its errors are made
+from it.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ Chapter: TypeAlias = Literal[
 """A chapter of the API reference."""
 
 Kind: TypeAlias = Literal["turn", "stored", "read", "open"]
-"""Determines which faults an endpoint may answer with. `turn`: runs a turn of the agent; `stored`: needs the store;
-`read`: returns what is known; `open`: does so without a key."""
+"""The kind of an endpoint, which determines its possible faults. `turn`: runs a turn of the agent; `stored`: needs
+the store; `read`: returns information that the server has; `open`: the same, without a key."""
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """One parameter. A list is given by repeating the parameter."""
+    """One parameter of an endpoint. A list is passed by repeating the parameter."""
 
     name: str
     place: Literal["query", "path", "header"]
@@ -34,7 +35,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
 
 class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """One method of one path."""
+    """One method of one path, as the server serves and documents it."""
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
@@ -49,15 +50,15 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     errors: Surface = "chat"
     """The API whose error format the endpoint uses."""
     also_anthropic: bool = False
-    """Whether clients of Anthropic's API get answers in that API's format."""
+    """Whether clients of Anthropic's API (see `asks_anthropic`) get answers in the format of that API."""
     versioned: bool = True
     """Whether the endpoint is served under `/v1` as well as without it, or only without it."""
     head: bool = True
-    """Whether HEAD is answered where GET is."""
+    """Whether a GET endpoint answers HEAD, too."""
     counted: bool = True
-    """Whether a POST counts against the limits of its key."""
+    """Whether a POST request counts against the rate limits of its key."""
     needs: web.AppKey[Any] | None = None
-    """The endpoint is served only if the application has this part; None: always."""
+    """The key of a part of the application without which the endpoint is not served; None: always served."""
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
@@ -72,16 +73,16 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)
-"""The endpoint of a request; not set where its path or method is not served."""
+"""The endpoint of a request. Not set if the path or method is not served."""
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 ROUTES: Final = web.AppKey("routes", dict[web.AbstractRoute, Endpoint])
 """The endpoints that are served, by their routes."""
 OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])
-"""The paths that are served without an API key; `/metrics` has a key of its own."""
+"""The paths that need no API key. `/metrics` is among them, since it has a key of its own."""
 
 
 def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
-    """Adds routes for those endpoints whose needed part is in the application."""
+    """Adds the routes of the endpoints, except those whose `needs` is not in the application."""
     all_endpoints = tuple(endpoints)
     served = [each for each in all_endpoints if each.needs is None or each.needs in app]
     routes = app[ROUTES] = {}
@@ -96,12 +97,12 @@ def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
 
 
 def served_by(app: web.Application) -> tuple[Endpoint, ...]:
-    """Returns the endpoints that this application serves, in their order."""
+    """Returns the endpoints that this application serves, in the order of the documentation."""
     return tuple(dict.fromkeys(app[ROUTES].values()))
 
 
 def errors_of(request: web.BaseRequest) -> Surface:
-    """Returns the API whose shape the errors of this request have."""
+    """Returns the API in whose format this request's errors are answered."""
     endpoint = request.get(ENDPOINT)
     if (endpoint is None or endpoint.also_anthropic) and asks_anthropic(request):
         return "messages"
@@ -109,7 +110,8 @@ def errors_of(request: web.BaseRequest) -> Surface:
 
 
 def asks_anthropic(request: web.BaseRequest) -> bool:
-    """Whether the client uses Anthropic's API: it sends the version header of that API, or its key in that API's
-    header."""
+    """Whether the client uses Anthropic's API: the request has that API's version header, or its key in that API's
+    header.
+    """
     headers = request.headers
     return "anthropic-version" in headers or ("x-api-key" in headers and "Authorization" not in headers)

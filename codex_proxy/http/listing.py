@@ -1,4 +1,4 @@
-"""Lists of stored items, a page at a time, as OpenAI has them: for responses and conversations."""
+"""Answers the lists of stored items of responses and conversations, a page at a time, in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _item = msgspec.json.Decoder(dict[str, Any])
 
 
 def shown(item: StoredItem) -> ItemDict:
-    """Returns an item as the client sees it."""
+    """Returns a stored item as the client sees it."""
     return _item.decode(item.json)
 
 
 def check_include(request: web.Request) -> None:
-    """Raises `Fault` for a name in the query's `include` that the API does not know. The others change nothing: what
-    they name is shown anyway, or is not there to be shown."""
+    """Raises `Fault` for a name in the query's `include` that the API does not have. The known names have no
+    effect, because the server returns everything that it has anyway.
+    """
     for name in [*request.query.getall("include", []), *request.query.getall("include[]", [])]:
         if name not in _INCLUDES:
             raise bad_request(
@@ -48,8 +49,8 @@ async def listed(
 ) -> dict[str, Any]:
     """Returns the list object for the page that the query asks for.
 
-    `read` reads a page from the store; `default` is the number of items where the query has no `limit`; `form` makes
-    an item's object. Raises `Fault`: `missing` where there is no such list.
+    `read` reads a page from the store; `default` is the number of items if the query has no `limit`; `form` returns
+    the object of an item. Raises `Fault`: `missing` if the list does not exist.
     """
     check_include(request)
     asked = page_of(request.query, default=default)

@@ -1,5 +1,6 @@
-"""POST /v1/messages: parses a body in Anthropic's format, starts a run and renders its answer; and its endpoint that
-counts tokens."""
+"""POST /v1/messages: parses a body in Anthropic's format, starts a run and renders its answer. POST
+/v1/messages/count_tokens counts tokens.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +44,13 @@ _SESSION: Final = re.compile(r"[0-9a-fA-F-]{1,64}")
 
 
 class MessagesOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings of this API."""
+    """The operator's settings for Anthropic's Messages API."""
 
     keepalive: float
     """Seconds of silence after which a stream gets a ping; 0 for never."""
     reasoning_state: Literal["client", "server", "off"] = "client"
-    """Who keeps the model's reasoning state: the client, which sends it back; only this server; or nobody."""
+    """Where the model's raw items (encrypted reasoning) of a turn are kept: at the client, which sends them back;
+    only in this server; or nowhere."""
 
 
 MESSAGES_OPTIONS: Final = web.AppKey("messages_options", MessagesOptions)
@@ -78,8 +80,8 @@ async def messages(request: web.Request) -> web.StreamResponse:
 
 
 _COUNTER: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="count")
-"""Threads that count tokens. A long body takes a second per megabyte, in which other requests are served; with two
-threads it does not hold up a short one."""
+"""Threads that count tokens. A long body takes a second per megabyte, during which other requests are served; with
+two threads a long body does not delay a short one."""
 _COUNTED_HERE: Final = 4 << 10
 """The most bytes of a body whose tokens are counted on the event loop, in 5 ms at most."""
 
@@ -98,8 +100,9 @@ async def count_message_tokens(request: web.Request) -> web.Response:
 
 
 async def _admitted(request: web.Request) -> tuple[ParsedMessages, Turn]:
-    """Returns the parsed request, and its turn as the agent gets it. An image URL in an earlier message that cannot
-    be fetched any more is left out."""
+    """Returns the parsed request and its admitted turn. An image in an earlier message that cannot be fetched any
+    more is left out.
+    """
     body = await read_body(request)
     parsed = await _parsed(request, body)
     try:
@@ -195,8 +198,9 @@ def _headers(request: web.Request, parsed: ParsedMessages, source: OneRun) -> di
 
 
 def _as_clients_know_it(failure: Failure, turn: Turn, request: web.Request) -> Failure:
-    """Returns the failure; one of a context that is too long in Anthropic's words, by which its clients recognise it,
-    summarise the context and go on."""
+    """Returns the failure. If the context is too long, it has Anthropic's message, by which clients of that API
+    recognise it and summarise the conversation.
+    """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure
     return prompt_too_long(failure, prompt_tokens(turn), window_of(turn.model, request[CLIENT].catalog))

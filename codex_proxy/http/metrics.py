@@ -1,7 +1,6 @@
-"""GET /metrics, and the middleware that has a meter count every request. Both are there only where metrics are on.
+"""GET /metrics, and the middleware that counts every request. Used only if metrics are switched on.
 
-Here a record is made of each request. What is counted of it, and in which format it is shown, is decided in
-`codex_proxy.metrics`.
+This module makes a `RequestRecord` of each request. `codex_proxy.metrics` decides what is counted, and the format.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", CLIENT_LEFT: "client_left"}
-"""Error kinds of refusals that come from no handler, by their status."""
+"""The error kinds of requests that were refused before a handler saw them, by status."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the metrics count of a finished request."""
+    """The facts about a finished request that metrics count."""
 
     route: str
     """The template of the request's path (`/v1/models/{id}`), or `unknown`."""
@@ -37,22 +36,22 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The kind of the fault; empty where there was none."""
     seconds: float
     first_seconds: float | None
-    """Seconds until there was something to show; None where there never was."""
+    """Seconds until the first event that the client can see; None if there was none."""
     model: str | None
     """The model's name in the request; None where there is none."""
     deltas: int
     choices: int | None
-    """How many choices a chat answer was to have (`choice_count` in the log); None for other endpoints."""
+    """The number of choices that a chat request asked for; None for other endpoints."""
     finish_reasons: tuple[str, ...]
-    """The finish reasons of the choices; of a response, its status. Empty where the answer did not end."""
+    """The finish reasons of a chat answer's choices; the status of a response. Empty if the answer has not ended."""
     agent: str
-    """The name of the agent that has the model, where there are several; else empty."""
+    """The name of the agent that served the request, if the server has several; else empty."""
     tokens: dict[str, int]
     """The tokens by kind; empty where none were counted."""
 
 
 class Meter(Protocol):
-    """Counts requests that are over."""
+    """Counts finished requests."""
 
     def count(self, record: RequestRecord) -> None: ...
 
@@ -66,7 +65,9 @@ METRICS_KEY = web.AppKey("metrics_key", str)
 
 
 def add_metrics(app: web.Application, meter: Meter, key: str | None) -> None:
-    """Turns metrics on, before endpoints are added. `key` None: they are for this machine only."""
+    """Switches metrics on. Call it before endpoints are added. Without a `key`, only clients on this machine may
+    read them.
+    """
     app[METER] = meter
     app[METRICS_KEY] = key or ""
     app.middlewares.insert(0, count_requests)
@@ -100,7 +101,7 @@ def _wrong_key() -> Fault:
 
 @web.middleware
 async def count_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Has the meter count the request when it is over. It is the outermost middleware, and sees every answer."""
+    """Counts each finished request. This is the outermost middleware, so that it sees every answer."""
     clock = request.app[CLOCK]
     counts = EventCounts()
     token = EVENT_COUNTS.set(counts)
@@ -142,7 +143,7 @@ def _finish_reasons(notes: dict[str, object]) -> tuple[str, ...]:
 
 
 def _tokens(notes: dict[str, object], counts: EventCounts) -> dict[str, int]:
-    """Returns the tokens that the agent reported, else the estimate in the answer."""
+    """Returns the tokens by kind that the agent reported; if none, those of the answer's estimate."""
     usage = counts.usage
     if usage is not None:
         return {

@@ -20,24 +20,27 @@ from codex_proxy.surfaces.errors import error_body, forbids_retry, retry_after, 
 log = structlog.get_logger("codex_proxy.http")
 
 CHALLENGE: Final = 'Bearer realm="codex-proxy"'
-"""`WWW-Authenticate`, for clients that send a key only when they are asked for it (RFC 6750)."""
+"""The value of `WWW-Authenticate`, for clients that send a key only after a challenge (RFC 6750)."""
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
-    """A response with the value as its JSON body."""
+    """Returns a response with the value as its JSON body."""
     return web.Response(body=msgspec.json.encode(value), content_type="application/json", status=status)
 
 
 def log_unforeseen(error: BaseException) -> None:
-    """Logs where an unexpected error happened, without its message, which may hold a part of the request."""
+    """Logs the type and place of an unexpected error. Its message is not logged, because it may contain a part of
+    the request.
+    """
     log.error("internal_error", **trace_of(error))
 
 
 def fault_response(
     failure: Failure, request: web.BaseRequest, *, allow: str | None = None, request_id: str = ""
 ) -> web.Response:
-    """The error as JSON in the shape of the request's endpoint, with its status, `Retry-After` and `Allow` where they
-    apply. `request_id`: of a request that did not get as far as having one."""
+    """Returns the error as JSON in the format of the request's endpoint, with its status and, where they apply,
+    `Retry-After` and `Allow`. `request_id`: the id for a request that has none yet.
+    """
     surface = errors_of(request)
     headers = {}
     seconds = retry_after(failure)
@@ -67,11 +70,11 @@ def agent_headers(
     *,
     continued: bool,
 ) -> dict[str, str]:
-    """The headers of a turn's answer: the name of the agent, and the parameters that changed nothing.
+    """Returns the headers of a turn's answer: the name of the agent, the parameters that have no effect, and more.
 
-    `ignored`: those that change nothing whichever agent serves. `search`: the field that asked for a web search, None
-    where none did; `verbosity`, `effort`: the fields of those. Each is named where the agent cannot do that.
-    `continued`: the agent's session has seen the conversation so far.
+    `ignored`: parameters that have no effect with any agent. `search`: the request's field for web search, None if
+    it asks for none; `verbosity`, `effort`: the fields for these. They are added if the agent does not support
+    them. `continued`: the agent's session has seen the conversation so far.
     """
     agent = serving(agent, turn.model)
     able = agent.capabilities
@@ -94,8 +97,9 @@ def agent_headers(
 
 
 def _told_as_text(turn: Turn, able: Collection[str]) -> bool:
-    """Whether an agent without history gets earlier messages or instructions as text, because the turn has more than
-    one message beside a leading system prompt that the agent supports."""
+    """Whether an agent without a history gets earlier messages or instructions as part of the prompt's text. A
+    leading system prompt does not count if the agent supports one.
+    """
     rest = list(turn.history)
     while (
         "system_prompt" in able
@@ -108,5 +112,7 @@ def _told_as_text(turn: Turn, able: Collection[str]) -> bool:
 
 
 def agent_note(agent: Agent, turn: Turn) -> dict[str, object]:
-    """The name of the turn's agent for the log and the metrics, where there are several."""
+    """Returns the name of the turn's agent as a field for the log and the metrics; nothing if the server has a
+    single agent.
+    """
     return {"agent": serving(agent, turn.model).name} if agent.members else {}

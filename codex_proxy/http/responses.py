@@ -1,7 +1,7 @@
-"""The handlers of /v1/responses: a response is made, shown, followed, cancelled or deleted, or its input listed.
+"""The handlers of /v1/responses: create, show, follow, cancel and delete a response, and list its input.
 
-A new one is answered whole, as a stream, or in the background. /input_tokens says what a context costs, and /compact
-puts a shorter one in its place.
+A new response is answered as a whole, as a stream, or in the background. /input_tokens counts the tokens of a
+context, and /compact makes a shorter one.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ async def _in_foreground(
 async def _saved(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Answers with a response that is saved: a task of the server renders it, and the client reads from that task."""
+    """Answers with a response that is stored: a task of the server renders and stores it, and the client reads its
+    frames.
+    """
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     with ExitStack() as stack:
         if stream:
@@ -124,7 +126,7 @@ async def _saved(
 async def _unsaved(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Answers with a response that is not saved: the log of its turn is rendered straight into the answer."""
+    """Answers with a response that is not stored: the log of its turn is rendered directly for the client."""
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     renderer = renderer_of(service, prepared, stream=stream)
     try:
@@ -145,7 +147,9 @@ async def _unsaved(
 async def _in_background(
     request: web.Request, parsed: ParsedResponse, body: bytes, hints: RequestHints
 ) -> web.StreamResponse:
-    """Starts a response whose turn continues when its client leaves. With a stream the client may read along."""
+    """Starts a background response, which continues when its client leaves. If the request asks for a stream, the
+    answer follows the events.
+    """
     service = request.app[RESPONSES]
     with stream_slot(request) if parsed.stream else nullcontext():
         prepared = await create_in_background(service, parsed, body, hints, request[CLIENT], request[HELD])
@@ -177,7 +181,9 @@ async def _streamed(request: web.Request, reader: Reader, headers: Mapping[str, 
 def headers_of(
     service: ResponsesService, prepared: PreparedResponse, *, continued: bool = False
 ) -> dict[str, str]:
-    """Returns the headers that name the agent, and the request's parameters that had no effect."""
+    """Returns the headers that name the agent and the request's parameters that have no effect. `continued`: see
+    `agent_headers`.
+    """
     search = "tools[web_search]" if prepared.parsed.web_search else None
     ignored = prepared.parsed.ignored
     return agent_headers(
@@ -194,8 +200,9 @@ def headers_of(
 def ending_of(
     failure: Failure | None, final: dict[str, Any] | None, timings: TurnTimings
 ) -> dict[str, object]:
-    """Returns what the server's log says about an answer: how it ended and by which event, and its tokens. `final` is
-    the response where it has ended."""
+    """Returns the fields of the log line about an answer: how it ended and by which event, and its tokens. `final`
+    is the response object, None if it has not ended.
+    """
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if failure is not None:
         notes["error"] = failure.kind.value
@@ -209,7 +216,7 @@ def ending_of(
 
 
 def store_for(request: web.Request) -> Store:
-    """Returns the store. Raises `Fault` NOT_FOUND for the response of the path where the server has no store."""
+    """Returns the store. If the server has none, raises `Fault` NOT_FOUND for the response that the path names."""
     store = request.app[RESPONSES].store
     if store is None:
         raise response_object.not_found(request.match_info["id"])
@@ -217,7 +224,7 @@ def store_for(request: web.Request) -> Store:
 
 
 async def stored_response(request: web.Request) -> StoredResponse:
-    """Returns the response of the path. Raises `Fault` NOT_FOUND, also for a response of another owner."""
+    """Returns the response that the path names. Raises `Fault` NOT_FOUND, also for a response of another owner."""
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -228,7 +235,9 @@ async def stored_response(request: web.Request) -> StoredResponse:
 
 
 async def retrieve(request: web.Request) -> web.StreamResponse:
-    """GET /v1/responses/{id}; with `stream=true` the events of one in the background, from `starting_after` on."""
+    """GET /v1/responses/{id}: the response object; with `stream=true`, the events of a background response after
+    `starting_after`.
+    """
     check_include(request)
     if not _is_streamed(request):
         found = await stored_response(request)
@@ -252,7 +261,7 @@ def _is_streamed(request: web.Request) -> bool:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """DELETE /v1/responses/{id}. What continues it keeps its context."""
+    """DELETE /v1/responses/{id}. Responses that continue it keep it as their context."""
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -266,7 +275,9 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def list_input_items(request: web.Request) -> web.Response:
-    """GET /v1/responses/{id}/input_items: what this response was asked with, not what came before."""
+    """GET /v1/responses/{id}/input_items: the input of this response's request, without earlier items of its
+    context.
+    """
     id = request.match_info["id"]
     return json_response(
         await listed(
@@ -280,7 +291,9 @@ async def list_input_items(request: web.Request) -> web.Response:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """POST /v1/responses/{id}/cancel: one in the background is stopped, its agent too; one that is over stays."""
+    """POST /v1/responses/{id}/cancel: stops a background response and its agent. A response that has ended stays as
+    it is.
+    """
     found = await stored_response(request)
     if response_object.cancelling(msgspec.json.decode(found.json)) == "cancel":
         await cancel_in_background(request.app[RESPONSES], store_for(request), found)
@@ -289,8 +302,9 @@ async def cancel(request: web.Request) -> web.Response:
 
 
 async def count_input_tokens(request: web.Request) -> web.Response:
-    """POST /v1/responses/input_tokens: an estimate, since no agent counts without calling the model. No turn is run, so
-    none is admitted."""
+    """POST /v1/responses/input_tokens: an estimate, since agents cannot count without calling the model. No turn
+    runs, so admission checks do not apply.
+    """
     service = request.app[RESPONSES]
     parsed = await _parsed(request, counting=True)
     measure, fresh = await measure_context(parsed, service.store, request[OWNER], service.ids)
@@ -298,7 +312,9 @@ async def count_input_tokens(request: web.Request) -> web.Response:
 
 
 async def compact(request: web.Request) -> web.Response:
-    """POST /v1/responses/compact: the plain model sums the context up. Its output can begin a new chain as it is."""
+    """POST /v1/responses/compact: the plain model summarises the context. The output can be used unchanged as the
+    input of a new response.
+    """
     service = request.app[RESPONSES]
     parsed, history = await _context(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}
@@ -327,7 +343,7 @@ async def compact(request: web.Request) -> web.Response:
 
 
 async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
-    """Returns the parsed body, and the history that it and its stored context make."""
+    """Returns the parsed body, and the history of its context and its own items."""
     service = request.app[RESPONSES]
     parsed = await _parsed(request)
     context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())

@@ -1,4 +1,4 @@
-"""JSON schemas in few words, for the descriptions of endpoints and of what they answer."""
+"""Helper functions that build JSON schemas, for the descriptions of endpoints and their answers."""
 
 from __future__ import annotations
 
@@ -16,38 +16,40 @@ TRUE: Final[Schema] = {"const": True}
 
 
 def ref(name: str) -> Schema:
-    """A reference to the component of this name."""
+    """Returns a reference to the component of this name."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def kind(word: str) -> Schema:
-    """The schema of a field that always has this value."""
+    """Returns the schema of a field that always has this value."""
     return {"type": "string", "const": word}
 
 
 def one_of(*words: str) -> Schema:
-    """The schema of a field that has one of these values."""
+    """Returns the schema of a field that has one of these values."""
     return {"type": "string", "enum": list(words)}
 
 
 def maybe(schema: Schema) -> Schema:
-    """A value of this schema, or null."""
+    """Returns the schema of a value of `schema`, or null."""
     return {"anyOf": [schema, NULL]}
 
 
 def array(items: Schema, **more: Any) -> Schema:
-    """An array whose items have this schema; `more`: further keywords of the array."""
+    """Returns the schema of an array whose items have the schema `items`; `more` are further keywords of it."""
     return {"type": "array", "items": items, **more}
 
 
 def record(_required: Schema, _optional: Schema | None = None, /, **more: Any) -> Schema:
-    """An object with these properties. Further ones may come with later versions."""
+    """Returns the schema of an object with these properties. Further properties are allowed, since later versions
+    may add some.
+    """
     properties = {**_required, **(_optional or {})}
     return {"type": "object", "properties": properties, "required": list(_required), **more}
 
 
 def list_of(name: str) -> Schema:
-    """OpenAI's list of a component."""
+    """Returns the schema of OpenAI's list object for a component."""
     return record(
         {
             "object": kind("list"),

@@ -1,8 +1,9 @@
-"""The aiohttp application, and the runner that serves it and answers in our shape what never becomes a request of it.
+"""The aiohttp application, and the runner that serves it. The runner also answers requests that aiohttp refuses
+before a middleware sees them.
 
-Broken request lines, headers and chunks, and what aiohttp refuses before any middleware sees it (an `Expect` that
-nobody knows): each is the error envelope and a closed connection. What was sent is neither logged nor repeated, since
-it may be anything, a key or the bytes of another protocol.
+Such requests (broken request lines, headers or chunks, an unknown `Expect`) are answered with the server's error
+format, and the connection is closed. Their bytes are neither logged nor repeated, since they may contain anything,
+such as a key.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from codex_proxy.http.sse import limit_stall
 log = structlog.get_logger("codex_proxy.http")
 
 LOOK_AGAIN_SECONDS = 0.01
-"""Between two looks at connections whose end is waited for when the server stops."""
+"""Seconds between two checks whether the connections have become idle when the server stops."""
 GIVE_UP_SECONDS = 1.0
-"""How long requests that are given up may take to be answered."""
+"""Seconds in which cancelled requests must be answered when the server stops."""
 
 _BROKEN = (
     (LineTooLong, FaultKind.HEADERS_TOO_LARGE, "A line of the request's head is too long."),
@@ -51,7 +52,7 @@ _OTHERWISE = "The request is not HTTP/1.1: its head or its chunks cannot be read
 
 
 class Runner(web.AppRunner):
-    """An `AppRunner` whose connections answer as this server does."""
+    """An `AppRunner` that uses this server's connections (`_Connection`)."""
 
     async def _make_server(self) -> web.Server:
         await super()._make_server()  # starts the application; its server is not the one that listens
@@ -59,7 +60,9 @@ class Runner(web.AppRunner):
         return _Server(app, app._handle, request_factory=app._make_request, **self._kwargs)
 
     async def stop_listening(self) -> None:
-        """Closes the listeners. What has connected before that is served: also what the system has queued."""
+        """Closes the listeners. Connections made before that are served, also those that wait in the system's
+        queue.
+        """
         loop = asyncio.get_running_loop()
         listening = [sock for site in self.sites for sock in _sockets_of(site)]
         for sock in listening:
@@ -73,8 +76,9 @@ class Runner(web.AppRunner):
             await loop.connect_accepted_socket(self._connection, connection)
 
     async def close_connections(self, within: float) -> None:
-        """Closes each connection that has nothing under way. After `within` seconds the requests that are still under
-        way are given up, with an answer where none has begun."""
+        """Closes each connection as soon as it has no request. Requests that are still running after `within`
+        seconds are cancelled, and answered with an error if no answer has begun.
+        """
         if isinstance(self._server, _Server) and not await self._server.became_idle(within):
             self._server.give_up()
             await self._server.became_idle(GIVE_UP_SECONDS)
@@ -111,7 +115,7 @@ class _Server(web.Server):
         self._app = app
 
     async def became_idle(self, within: float) -> bool:
-        """Closes connections as they become idle. False where some are not after so many seconds."""
+        """Closes connections as they become idle. Returns False if some are not idle after `within` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while any([not connection.closes_if_idle() for connection in self._ours()]):  # noqa: C419 - each of them
@@ -141,7 +145,7 @@ class _Connection(web.RequestHandler):
         self._app = app
 
     def closes_if_idle(self) -> bool:
-        """Closes the connection if no request is under way and none has come. Returns whether it is closed."""
+        """Closes the connection if no request is running or has arrived. Returns whether it is closed."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
@@ -151,7 +155,7 @@ class _Connection(web.RequestHandler):
         return True
 
     def give_up(self) -> None:
-        """Cancels the request that is under way."""
+        """Cancels the request that is running."""
         if self._request_in_progress and self._task_handler is not None:
             self._task_handler.cancel()
 
@@ -162,7 +166,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answers what cannot be parsed, and errors outside of the middlewares; closes the connection."""
+        """Answers a request that cannot be parsed, and an error outside of the middlewares. Closes the connection."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun: there can be no other")
         if status >= 500:
@@ -191,7 +195,7 @@ class _Connection(web.RequestHandler):
 
 
 def _has_unread(transport: asyncio.BaseTransport) -> bool:
-    """Whether the system has bytes of the client's that asyncio has not read yet."""
+    """Whether the system has received bytes of the client that asyncio has not read yet."""
     with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as own:
         try:
             return bool(own.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
@@ -208,9 +212,9 @@ def _failure_of(error: BaseException | None) -> Failure:
 
 @web.middleware
 async def admit_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Serves a request that may be served, within the limits of its key.
+    """Checks access and the limits of the request's key, then calls the handler.
 
-    One middleware for all of these steps: each that waits for its handler is resumed with every piece of a stream.
+    One middleware does all of these steps, because every middleware is resumed with every piece of a stream.
     """
     preflight_reply = await check_access(request)
     if preflight_reply is not None:
@@ -220,7 +224,9 @@ async def admit_request(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def application(*, body_limit: int) -> web.Application:
-    """The application with its middlewares; the caller puts the server's parts in, and calls `add_endpoints`."""
+    """Returns the application with its middlewares. The caller adds the server's parts under their keys, then calls
+    `add_endpoints`. `body_limit`: the most bytes of a request's body.
+    """
     app = web.Application(middlewares=[provide_context, admit_request], client_max_size=body_limit)
     app.on_response_prepare.extend((add_headers, limit_stall))
     return app

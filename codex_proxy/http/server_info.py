@@ -1,9 +1,9 @@
-"""What the server reports about itself: what it serves, its models, its health, and the OpenAPI document.
+"""What the server reports about itself: its endpoints, its models, its health, and the OpenAPI document.
 
 Health (/healthz, /livez, /readyz), the index and the document need no key. Without a key, health reports whether a
-turn would work, but neither versions nor load nor the text of faults, which may name paths; where no key is required,
-those are reported to this machine only. Index and document have what the project's documentation has, and nothing
-about the server's users.
+turn would work, but no versions, no load and no texts of faults, which may name paths. If the server requires no
+keys, only clients on this machine get these details. The index and the document contain only what the project's
+documentation contains.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from codex_proxy.surfaces.messages.models import anthropic_names, model_body, mo
 from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
 
 ENVIRONMENT: Final = web.AppKey("environment", str)
-"""`prod` or `dev`: which aliases of models are listed."""
+"""`prod` or `dev`. It decides which built-in aliases of models are listed."""
 STARTED: Final = web.AppKey("started", int)
-"""When the server started, in seconds since 1970: the `created` of every model."""
+"""When the server started, in seconds since 1970. Used as the `created` of every model."""
 MADE_UP: Final = web.AppKey("made_up", frozenset[str])
-"""The names of agents whose answers are made up (the fake agent); the empty name is that of a single agent."""
+"""The names of agents whose answers are not those of a model (the fake agent). The empty name stands for the only
+agent."""
 
 KEYS_TROUBLE: Final = (
     "The keys file cannot be read: the keys in force are older. The log and `codex-proxy doctor` say why."
 )
-"""The only text that health shows for this fault, since the reason names a path."""
+"""The text that health shows if the keys file cannot be read. The reason is not shown, since it contains a path."""
 AGENT_TROUBLE: Final = (
     "The agent cannot serve. With a key this says why; so do the log and `codex-proxy doctor`."
 )
@@ -50,7 +51,7 @@ STORE_TROUBLE: Final = (
 
 
 async def index(request: web.Request) -> web.Response:
-    """GET /v1: which program answers at this base URL, and what it serves."""
+    """GET /v1: the name of the server, and its endpoints."""
     served = [
         {
             "method": each.method,
@@ -63,11 +64,11 @@ async def index(request: web.Request) -> web.Response:
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """GET /v1/models: the models that the key may ask for, as OpenAI lists them.
+    """GET /v1/models: the models that the key may use, in OpenAI's format.
 
-    Codex as a client sends its version, and gets the entries that the agent has given us in Codex's own shape. Where
-    there are none it gets OpenAI's list, which makes it fall back to the models that it brings along. Clients of
-    Anthropic's API get their list, page by page.
+    Codex as a client (it sends `client_version`) gets the agent's entries in Codex's format. If there are none it
+    gets OpenAI's format, which makes it use its built-in models. Clients of Anthropic's API get pages in the format
+    of that API.
     """
     client = request[CLIENT]
     catalog = client.catalog
@@ -84,7 +85,7 @@ async def list_models(request: web.Request) -> web.Response:
 
 
 async def one_model(request: web.Request) -> web.Response:
-    """GET /v1/models/{id}: one model. Raises `Fault`: MODEL_NOT_FOUND, or NOT_ALLOWED by the key."""
+    """GET /v1/models/{id}: one model. Raises `Fault`: MODEL_NOT_FOUND, or NOT_ALLOWED if the key may not use it."""
     client, name = request[CLIENT], request.match_info["id"]
     if not client.lists(name):
         raise model_not_allowed(name)
@@ -109,12 +110,14 @@ def _is_listed(client: Client, name: str) -> bool:
 
 
 async def root(_: web.Request) -> web.Response:
-    """GET / and /api/hello: this is a server. Anthropic's clients look whether one is there, before they ask."""
+    """GET / and /api/hello: says that this is codex-proxy. Clients of Anthropic's API check these paths before they
+    send requests.
+    """
     return json_response({"message": "hello", "name": "codex-proxy", "api": "/v1"})
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """GET /healthz: which agents serve here, and whether a turn would work."""
+    """GET /healthz: the agents, and whether a turn would work."""
     runs, made_up = request.app[RUNS], request.app[MADE_UP]
     in_detail = await _may_see_details(request)
     found = {agent.name: _about(agent, request, in_detail=in_detail) for agent in each_of(runs.agent)}
@@ -146,7 +149,9 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, object]:
-    """Returns the health of one agent. Clients that may not see details get its name, and whether it works."""
+    """Returns the health of one agent: its name and whether it works; `in_detail`, also its version and the text of
+    a fault.
+    """
     made_up = request.app[MADE_UP]
     about: dict[str, object] = {"name": agent.name, "fake": bool(made_up & {agent.name, ""})}
     trouble = agent.trouble()
@@ -162,7 +167,7 @@ def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, 
 
 
 async def _may_see_details(request: web.Request) -> bool:
-    """Whether the request has a right key or, where none is required, comes from this machine."""
+    """Whether the request has a valid key or, if the server requires none, comes from this machine."""
     clients = request.app[CLIENTS]
     if not clients.wanted:
         return is_local(request)
@@ -179,12 +184,14 @@ async def _may_see_details(request: web.Request) -> bool:
 
 
 async def livez(_: web.Request) -> web.Response:
-    """GET /livez: this process answers."""
+    """GET /livez: always answers, to show that the process is alive."""
     return json_response({"status": "ok"})
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """GET /readyz: 503 with the reason where no turn would work. Of several agents it names those that do not."""
+    """GET /readyz: 503 with the reason if no turn would work. If there are several agents, it names those that do
+    not work.
+    """
     runs = request.app[RUNS]
     if runs.draining:
         return json_response({"status": "unready", "reason": STOPPING.message}, 503)
@@ -199,13 +206,13 @@ async def readyz(request: web.Request) -> web.Response:
 
 
 async def _can_store(request: web.Request) -> bool:
-    """Whether the store takes writes, where there is one."""
+    """Whether the store can be written to; True if there is none."""
     check = request.app[RESPONSES].write_check
     return check is None or await check.is_writable()
 
 
 async def openapi(request: web.Request) -> web.Response:
-    """GET /openapi.json. The document is made when it is asked for the first time."""
+    """GET /openapi.json. The document is built at the first request."""
     most_choices = request.app[CLIENTS].everybody.chat.max_choices
     # In a thread: making it takes a fifth of a second, once, in which others are served too.
     body = await asyncio.to_thread(_document, served_by(request.app), most_choices)

@@ -1,7 +1,7 @@
-"""Slots of streams: no more streams than a limit at once, each counted from before its agent starts until its answer
-has ended. Source: docs/contract.md#the-guard-of-streams.
+"""Limits the number of open streams. A stream counts from before its agent starts until its answer has ended.
+Source: docs/contract.md#the-guard-of-streams.
 
-The endpoints by which tests look at the count are here too. They exist only where PROXY_TEST_ENDPOINTS is on.
+The endpoints by which tests read this count are here too. They exist only if PROXY_TEST_ENDPOINTS is on.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from codex_proxy.workers.slots import share_of
 log = structlog.get_logger("codex_proxy.http")
 
 StreamEnd: TypeAlias = Literal["finish", "close", "aborted"]
-"""How a stream ended: regularly, by a fault of ours or the agent's, or because its client left."""
+"""How a stream ended: regularly, by a fault, or because its client left."""
 
 
 class StreamCount(msgspec.Struct, frozen=True):
-    """How many streams were open before and after one asked for a slot; `limit` 0: any number may be."""
+    """The number of open streams before and after a request for a slot, and the limit (0: none)."""
 
     before: int
     after: int
     limit: int
 
     def headers(self) -> dict[str, str]:
-        """The headers that show it where the test endpoints are on."""
+        """Returns the response headers with these numbers, for tests."""
         return {
             "X-Conc-Before": str(self.before),
             "X-Conc-After": str(self.after),
@@ -49,8 +49,9 @@ class StreamCount(msgspec.Struct, frozen=True):
 
 
 class NoSlotFault(Fault):
-    """There is no slot for a stream. `count` is the number of open streams; `of_owner` is how many of them are the
-    owner's, where the owner's share is the reason."""
+    """A stream has no slot. `count` has the number of open streams; `of_owner` is how many of them the owner has,
+    if its share is used up.
+    """
 
     def __init__(self, count: StreamCount, of_owner: int | None = None) -> None:
         message = f"{count.before} streams are open, and this server allows {count.limit} at once."
@@ -65,8 +66,9 @@ class NoSlotFault(Fault):
 
 
 class StreamSlots:
-    """Counts the open streams. `limit`: how many there may be, None for any number. `owners` gives the number of keys:
-    where there are several, no key gets every slot."""
+    """Counts the open streams. `limit` is the most that may be open, None for any number. `owners` returns the
+    number of keys: if there are several, no key gets every slot.
+    """
 
     def __init__(self, limit: int | None, owners: Callable[[], int] = lambda: 1) -> None:
         self.active = 0
@@ -90,7 +92,7 @@ class StreamSlots:
         return StreamSlot(self, request_id, owner, count)
 
     def give_back(self, request_id: str, owner: str, end: StreamEnd) -> None:
-        """Frees the slot of a stream that has ended so. `StreamSlot.release` calls it once."""
+        """Frees the slot of a stream that has ended in the way `end`. Called by `StreamSlot.release`."""
         before = self.active
         self.active -= 1
         self._by_owner[owner] -= 1
@@ -116,7 +118,7 @@ class StreamSlots:
 
 
 class StreamSlot:
-    """The slot of one stream, until `release`."""
+    """The slot of one stream; it is taken until `release` is called."""
 
     def __init__(self, slots: StreamSlots, request_id: str, owner: str, count: StreamCount) -> None:
         self.count = count
@@ -125,7 +127,7 @@ class StreamSlot:
         self._owner = owner
 
     def release(self, end: StreamEnd) -> None:
-        """Gives the slot back. Harmless to repeat."""
+        """Frees the slot. Further calls do nothing."""
         slots, self._slots = self._slots, None
         if slots is not None:
             slots.give_back(self._request_id, self._owner, end)
@@ -136,7 +138,7 @@ STREAM_SLOTS: Final = web.AppKey("stream_slots", StreamSlots)
 
 @contextmanager
 def stream_slot(request: web.Request) -> Iterator[None]:
-    """Holds a slot while the body of the `with` streams. Raises `Fault` where there is none."""
+    """Holds a slot during the body of the `with`. Raises `Fault` if there is none."""
     slot = _acquired(request)
     end: StreamEnd = "aborted"
     try:
@@ -152,7 +154,7 @@ def stream_slot(request: web.Request) -> Iterator[None]:
 
 
 def _acquired(request: web.Request) -> StreamSlot:
-    """Takes a slot. The number of slots in use is put into the headers where the test endpoints are on."""
+    """Takes a slot. If the test endpoints are on, adds the numbers to the response headers."""
     try:
         slot = request.app[STREAM_SLOTS].acquire(request[REQUEST_ID], request[OWNER])
     except NoSlotFault as fault:
@@ -168,10 +170,10 @@ def _acquired(request: web.Request) -> StreamSlot:
 
 
 class TestEndpoints(msgspec.Struct, frozen=True):
-    """The settings of the test endpoints, in an application that serves them."""
+    """The settings of the test endpoints. Present in the application only if they are served."""
 
     release_file: str | None
-    """The file that held turns of the fake agent wait for."""
+    """The path of a file. Turns of the fake agent that a test has told to wait end when it is written."""
 
 
 TEST_ENDPOINTS: Final = web.AppKey("test_endpoints", TestEndpoints)
@@ -184,7 +186,7 @@ async def open_streams(request: web.Request) -> web.Response:
 
 
 async def release_streams(request: web.Request) -> web.Response:
-    """POST /__test/conc/release: writes the file that held turns of the fake agent wait for."""
+    """POST /__test/conc/release: writes the release file, so that waiting turns of the fake agent go on."""
     _check_near(request)
     file = request.app[TEST_ENDPOINTS].release_file
     if file is None:
@@ -200,7 +202,7 @@ def _release(file: Path) -> None:
 
 
 def _check_near(request: web.Request) -> None:
-    """Raises `Fault` NOT_ALLOWED for a request from elsewhere, where no key is required."""
+    """Raises `Fault` NOT_ALLOWED if the server requires no keys and the request comes from another machine."""
     if not request.app[CLIENTS].wanted and not is_local(request):
         message = "The test endpoints answer only to this machine, or to a key."
         raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))

@@ -1,4 +1,6 @@
-"""`GET /v1/usage`, `GET /v1/usage/limits`: what turns have cost, and what the agent's account may still use."""
+"""`GET /v1/usage` and `GET /v1/usage/limits`: the tokens that turns have used, and the limits of the agent's
+account.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ NO_LIMITS_YET: Final = (
 
 
 async def usage(request: web.Request) -> web.Response:
-    """GET /v1/usage: sums by hour or day. A key sees its own and nothing else."""
+    """GET /v1/usage: sums of tokens by hour or day. A key gets only its own."""
     recorder = request.app[USAGE]
     report = report_of(request.query.items(), now=request.app[CLOCK].epoch())
     query = UsageQuery(
@@ -60,8 +62,9 @@ async def usage(request: web.Request) -> web.Response:
 
 
 async def limits(request: web.Request) -> web.Response:
-    """GET /v1/usage/limits: what the agent's account may still use. The agent is asked where it has reported nothing,
-    or nothing new."""
+    """GET /v1/usage/limits: the limits of the agent's account. The agent is asked for them if its last report is
+    missing or old.
+    """
     whole, now = request.app[RUNS].agent, request.app[CLOCK].epoch()
     allowed = request[CLIENT].catalog.members
     agents = [agent for agent in each_of(whole) if not whole.members or agent.name in allowed]

@@ -1,8 +1,8 @@
-"""Sends webhooks to the configured URLs when a background response has ended: signed, and repeated until they are
-accepted.
+"""Posts webhooks to the configured URLs when a background response has ended. They are signed, and repeated until
+they are accepted.
 
-What is not delivered stays in the store, and is sent after the next start. A delivery that was interrupted because
-the server was killed is repeated with the same `webhook-id`.
+A webhook that was not delivered stays in the store, and is sent after the next start. If the server was killed
+during a delivery, it is repeated with the same `webhook-id`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from codex_proxy.surfaces.responses.webhooks import event_id_of, signed, webhook
 log = structlog.get_logger("codex_proxy.http")
 
 DELAYS = (1.0, 5.0, 30.0, 120.0, 600.0, 3600.0)
-"""Seconds before each further try: a receiver that is being deployed comes back within them."""
+"""Seconds to wait before each further attempt at a delivery."""
 TIMEOUT_SECONDS = 15.0
 RETRY_SECONDS = 2.0
-"""Between two tries to read the outbox."""
+"""Seconds between two attempts to read the outbox."""
 MAX_WAITING = 1000
-"""Deliveries that are under way or wait for their next try; more stay in the outbox until one of them is over."""
+"""The most deliveries that are running or wait for another attempt. The others stay in the outbox."""
 
 Key: TypeAlias = tuple[str, str]
 """Identifies a delivery: the id of the event and the URL of the target."""
 
 
 class WebhookSender:
-    """Delivers what is in the outbox, to each target by itself, so that one that hangs holds up no other.
+    """Delivers the webhooks in the store's outbox. Each is a task of its own, so that a target that hangs delays no
+    other.
 
-    The ends of responses put it there (`update_response`), in the transaction in which the response ends; `wake` says
-    that there may be more. `secret` is one that `check_secret` has passed.
+    The store's `update_response` adds webhooks in the transaction that ends a response; then `wake` must be called.
+    `secret` must be one that `check_secret` accepts.
     """
 
     def __init__(
@@ -58,12 +59,12 @@ class WebhookSender:
         self._may_have_more = asyncio.Event()
         self._deliveries: dict[Key, asyncio.Task[None]] = {}
         self._settled: set[Key] = set()
-        """Delivered or given up: a reading of the outbox that began before may still show them."""
+        """Deliveries that are over. A list that was read from the outbox before they ended may still contain them."""
         self._stuck: set[Key] = set()
-        """Delivered or given up, but the store could not take them out of the outbox: not again in this process."""
+        """Deliveries that are over but could not be removed from the outbox. They are not repeated by this process."""
 
     def pending(self, response_id: str, status: str) -> list[PendingWebhook]:
-        """Returns the deliveries for a response that ends with this status, one for each target."""
+        """Returns the webhooks to store for a response that ends with this status, one for each target."""
         event_id = event_id_of(response_id)
         body = webhook_body(
             event_id=event_id, response_id=response_id, status=status, created_at=int(self._clock.epoch())
@@ -71,13 +72,13 @@ class WebhookSender:
         return [PendingWebhook(event_id, url, body) for url in self._urls]
 
     def wake(self) -> None:
-        """Has the outbox read, since there may be something new. Until the first call nothing is delivered."""
+        """Makes the sender read the outbox. The first call starts it."""
         self._may_have_more.set()
         if self._reader is None:
             self._reader = asyncio.get_running_loop().create_task(self._read_outbox())
 
     async def _read_outbox(self) -> None:
-        """Starts the deliveries in the outbox while there is room; the others stay in the outbox."""
+        """Starts the deliveries in the outbox, up to `MAX_WAITING`; repeats that whenever there may be more."""
         while True:
             await self._may_have_more.wait()
             self._may_have_more.clear()
@@ -144,7 +145,9 @@ class WebhookSender:
             log.warning("webhook_not_dropped", event_id=pending.event_id, reason=str(error))
 
     async def _post(self, url: str, event_id: str, body: bytes) -> str | None:
-        """Tries one delivery. Returns what went wrong, or None. Redirects are not followed: they would get the body."""
+        """Attempts one delivery. Returns what went wrong, or None. Redirects are not followed, since they would get
+        the body.
+        """
         hook = signed(body, event_id=event_id, timestamp=int(self._clock.epoch()), secret=self._secret)
         try:
             async with self._opened().post(
@@ -161,7 +164,7 @@ class WebhookSender:
         return self._session
 
     async def close(self) -> None:
-        """Ends deliveries under way; they stay in the store."""
+        """Cancels running deliveries. They stay in the store."""
         tasks = [*self._deliveries.values(), *([self._reader] if self._reader else [])]
         for task in tasks:
             task.cancel()

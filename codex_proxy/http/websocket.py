@@ -1,11 +1,13 @@
-"""`GET /v1/responses` as a WebSocket: turns one after the other, their events as frames. Source: Open Responses.
+"""`GET /v1/responses` as a WebSocket: one turn after the other, whose events are sent as frames. Source: Open
+Responses.
 
-In: frames `{"type": "response.create", ...}`. Out: the events of a stream, each as one frame, without `[DONE]`; what
-would be a status elsewhere is `{"type": "error", "status", "error"}`. The newest response stays in the connection's
-memory, so that it can be continued with `store: false`; a continuation that fails makes it forgotten.
+In: frames `{"type": "response.create", ...}`. Out: the events of a stream, each as one frame, without `[DONE]`; a
+fault that HTTP would answer with a status is `{"type": "error", "status", "error"}`. The connection keeps its
+newest response in memory, so that a response with `store: false` can be continued, too. A continuation that fails
+removes it.
 
-Each turn is a request of its own: its key is checked again, and it counts against the limits of the key. A key that is
-not valid any more ends the connection.
+Each turn is treated as a request: its key is checked again, and it counts against the limits of the key. A key that
+has become invalid ends the connection.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
 MAX_SECONDS = 3600.0
-"""Open Responses' limit for one connection."""
+"""The longest time that a connection may last, in seconds: Open Responses' limit."""
 PING_SECONDS = 30.0
 MAX_WAITING = 16
-"""The most turns that may wait for the running one; together they may be no larger than one body."""
+"""The most turns that may wait for the running one. Together they may be as large as one request body."""
 
 TOO_LONG = Failure(
     kind=FaultKind.INVALID_REQUEST,
@@ -55,7 +57,9 @@ TOO_MANY = Failure(
 
 
 async def responses_socket(request: web.Request) -> web.StreamResponse:
-    """Serves the whole connection. Raises `Fault` where it is no handshake, or the server stops."""
+    """Serves the whole connection. Raises `Fault` if the request is no WebSocket handshake, or if the server is
+    stopping.
+    """
     socket = web.WebSocketResponse(
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_chosen_subprotocol(request)
     )
@@ -76,8 +80,9 @@ async def responses_socket(request: web.Request) -> web.StreamResponse:
 
 
 def _chosen_subprotocol(request: web.Request) -> list[str]:
-    """The subprotocol that the server takes: the first one offered that is no key. A browser that offers some hangs up
-    where none is taken, and a key must not be repeated."""
+    """Returns the subprotocol that the server accepts, in a list: the first one offered that contains no key.
+    Browsers close the connection if none of those they offer is accepted, and a key must not be sent back.
+    """
     return [name for name in subprotocols(request) if not name.startswith(KEY_PROTOCOL)][:1]
 
 
@@ -113,7 +118,7 @@ class _Connection:
         self._last: _LastResponse | None = None
 
     async def serve(self) -> None:
-        """Reads and answers frames until the client closes. A turn that runs then ends too."""
+        """Reads and answers frames until the client closes the connection. A turn that is running then is ended."""
         answering = asyncio.ensure_future(self._answer_frames())
         leaving = asyncio.ensure_future(self._leave_when_the_server_stops())
         try:
@@ -139,13 +144,14 @@ class _Connection:
             await self._leave()
 
     async def _leave(self) -> None:
-        """Tells the client that the server stops."""
+        """Tells the client that the server is stopping, and closes the connection."""
         await self._send(socket_error(STOPPING))
         await self._socket.close(code=WSCloseCode.GOING_AWAY, message=STOPPING.message.encode())
 
     def _enqueue(self, frame: str | bytes) -> None:
-        """Queues a frame behind those that wait. Raises `Fault` where there is no room: to stop reading instead would
-        hide that the client has left."""
+        """Queues a frame. Raises `Fault` if the queue is full. (The server must go on reading, or it would not
+        notice that the client has left.)
+        """
         if self._waiting.full() or (
             self._waiting_size and self._waiting_size + len(frame) > self._request.client_max_size
         ):
@@ -172,7 +178,7 @@ class _Connection:
                 del frame  # not while the next one is waited for
 
     async def _answer_frame(self, frame: str | bytes) -> bool:
-        """Answers one frame. False where that ends the connection."""
+        """Answers one frame. Returns False if the connection ends with it."""
         log_content(self._request, "request", frame.encode() if isinstance(frame, str) else frame)
         try:
             self._check_key()
@@ -193,7 +199,7 @@ class _Connection:
         return True
 
     def _check_key(self) -> None:
-        """Looks the key up again, for the limits that it has now. Raises `Fault` where it is not valid any more."""
+        """Looks the key up again and applies its present limits. Raises `Fault` if it has become invalid."""
         client = self._responses.clients.holding(self._digest)
         if client.name != self._client.name:  # what this connection remembers is another's
             raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message="The key has another name now."))
@@ -273,7 +279,7 @@ class _Connection:
 
 
 def _body_of(frame: bytes) -> dict[str, Any]:
-    """The body of a `response.create`. Raises `Fault`."""
+    """Returns the body of a `response.create` frame. Raises `Fault`."""
     given = decoded(frame)
     if given.pop("type", None) != "response.create":
         raise bad_request("A frame has to be an object of type 'response.create'.", "type")

@@ -1,13 +1,14 @@
-"""Checks whether a request may use the server: the size of its headers, its Host header (against DNS rebinding), the
-reverse proxy and the web page that it comes from, its key, and the type of its body.
+"""Checks whether a request may use the server: the size of its headers, its Host header (against DNS rebinding),
+the reverse proxy and the web page that it comes from, its key, and the type of its body.
 
-Pages of the origins that the operator lists may use the server, and no others. A browser sends the page's origin in
-`Origin` (and `Sec-Fetch-Site`), and lets a page read an answer only where the CORS headers permit it. Other pages are
-refused, also where they only read: without CORS headers they could still run an answer as a script, take a stream
-slot, and find out which ids exist. Programs send neither header, and pass.
+Only web pages of the origins that the operator lists may use the server. A browser sends the page's origin in
+`Origin` (and `Sec-Fetch-Site`), and lets a page read an answer only if the CORS headers permit it. Requests of
+other pages are refused, even if they only read: without CORS headers a page could still run an answer as a script,
+take a stream slot, and find out which ids exist. Programs other than browsers send neither header, and are not
+restricted.
 
-Browsers can send a form or plain text to any address without a preflight, but not JSON. They cannot set headers of a
-WebSocket, so its key may be one of the subprotocols, as at OpenAI.
+Browsers can send a form or plain text to any address without a preflight, but not JSON. They cannot set headers of
+a WebSocket, so its key may be one of the subprotocols, as at OpenAI.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ ORIGINS: Final = web.AppKey("origins", frozenset[str])
 """The origins, in lower case, whose pages may use this server."""
 
 PREFLIGHT_SECONDS = 600
-"""Seconds for which a browser may cache a preflight's answer; a change of the list takes effect after that time."""
+"""Seconds for which a browser may cache the answer to a preflight. A change of the allowed origins takes effect
+after that time."""
 
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
-"""A list of header names that may be echoed in the answer to a preflight; other values are not."""
+"""Matches a list of header names that may be repeated in the answer to a preflight."""
 
 
 def check_origin(request: web.Request) -> web.Response | None:
-    """Raises `Fault` NOT_ALLOWED for a page that is not listed. Returns the answer to a listed page's preflight, and
-    None for every other request."""
+    """Raises `Fault` NOT_ALLOWED for a request of a web page that is not allowed. Returns the answer to a preflight
+    of an allowed page, and None for every other request.
+    """
     allowed = request.app[ORIGINS]
     if allowed:
         request[REPLY_HEADERS]["Vary"] = "Origin"
@@ -83,22 +86,24 @@ def _preflight(request: web.Request) -> web.Response | None:
 
 
 def is_origin(text: str) -> bool:
-    """Whether this can be the origin of a page. `null` and `*` stand for many, and a path is never sent."""
+    """Whether the text can be the origin of a page. `null` and `*` are not accepted, because they stand for many
+    pages.
+    """
     return re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*?#\s]+", text) is not None
 
 
 MAX_HEADERS: Final = 100
-"""The most headers of a request: Apache's limit. SDKs send about 20, browsers and two proxies on the way 20 more."""
+"""The most headers of a request, as in Apache. SDKs send about 20; browsers behind two proxies send 40."""
 MAX_HEADER_BYTES: Final = 32 << 10
-"""The most bytes of all headers: nginx's limit (4 times 8 KiB). Requests to localhost also have the cookies of other
-servers there."""
+"""The most bytes of all headers, as in nginx (4 times 8 KiB). Requests to localhost also contain the cookies of
+other servers there."""
 MAX_LINE: Final = 64 << 10
 """The longest line that aiohttp accepts. It answers a longer one in its own format and closes the connection."""
 
 _OVERHEAD: Final = 4  # the colon, the blank and the end of each line
 
 HOSTS: Final = web.AppKey("hosts", frozenset[str])
-"""Names (without port) that a Host header may have; empty: any."""
+"""The host names, without port, that the Host header may have. Empty: any name."""
 
 _SINGLE: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization", "x-api-key")
 _HOST: Final = re.compile(
@@ -107,16 +112,17 @@ _HOST: Final = re.compile(
 """A name or an address of IPv4, or one of IPv6 in brackets (or, as some write it, without); then perhaps a port."""
 
 _OF_FORMS: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
-"""Content types that a page may send to any server without a preflight. An empty form has such a type, and no body."""
+"""The content types that a page can send to any server without a preflight. An empty form has such a type, and no
+body."""
 
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that change nothing, and whose bodies are ignored."""
+"""The HTTP methods that change nothing, and whose bodies are ignored."""
 
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
 """The prefix of the subprotocol that contains the API key of a page's WebSocket."""
 
 PASSES_KEYS: Final = web.AppKey("passes_keys", bool)
-"""Whether the agent gets the keys of clients, to pass them on."""
+"""Whether turns contain the client's API key, for an agent that passes it on to its upstream."""
 HOPS_HEADER: Final = "X-Codex-Hops"
 _MAX_HOPS: Final = 32
 
@@ -158,15 +164,16 @@ def _headers_too_large(message: str) -> Fault:
 
 
 def _check_single(request: web.Request) -> None:
-    """Raises `Fault` for a repeated header that identifies the client: programs differ in which of the two they
-    read."""
+    """Raises `Fault` if a header that identifies the client occurs twice, since programs differ in which one they
+    read.
+    """
     for name in _SINGLE:
         if len(request.headers.getall(name, [])) > 1:
             raise bad_request(f"The request has more than one {name} header.")
 
 
 def host_name(host: str) -> str:
-    """Returns the name in a Host header, without its port: `[::1]:80` gives `::1`; empty for what is no host."""
+    """Returns the name in a Host header without its port: `[::1]:80` gives `::1`. Empty if it is malformed."""
     found = _HOST.fullmatch(host.lower())
     return (found["address"] or found["name"]) if found else ""
 
@@ -183,7 +190,9 @@ def _check_host(request: web.Request) -> None:
 
 
 async def _authenticate(request: web.Request) -> None:
-    """Finds the client that asks. Raises `Fault` INVALID_API_KEY, or RATE_LIMITED where too many keys are tried."""
+    """Finds the client by the request's key. Raises `Fault`: INVALID_API_KEY, or RATE_LIMITED if too many wrong
+    keys were tried.
+    """
     clients = request.app[CLIENTS]
     key = key_in(request)
     digest = digest_of(key) if key else ""
@@ -198,7 +207,9 @@ async def _authenticate(request: web.Request) -> None:
 
 
 def delaying_guesses(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
-    """Wraps the check of a key, and waits before it where wrong keys came from the same address."""
+    """Returns a context manager for checking a key in. It waits before the check if wrong keys came from the same
+    address.
+    """
     return request.app[WRONG_KEYS].delaying(client_address(request), digest)
 
 
@@ -210,9 +221,9 @@ def origin_of(request: web.Request) -> Origin:
 
 
 def key_in(request: web.Request) -> str:
-    """Returns the key in the request's headers; empty where there is none. Of two keys it returns the one that is
-    this server's: Anthropic's clients may send one in each of their two headers, of which the other is for
-    Anthropic."""
+    """Returns the key in the request's headers; empty if there is none. If there are two, returns the one that is
+    valid here: clients of Anthropic's API may send one in each of two headers, of which the other is for Anthropic.
+    """
     keys = _keys_in(request)
     if len(keys) > 1:
         clients = request.app[CLIENTS]
@@ -237,8 +248,7 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def _check_content_type(request: web.Request) -> None:
-    """Raises `Fault` for a body whose type is not JSON, and for a request without a body that has a type which forms
-    can send."""
+    """Raises `Fault` if the body's type is not JSON, or if a request without a body has a content type of forms."""
     kind = request.content_type.lower()
     if kind in _OF_FORMS if not request.can_read_body else not _is_json(kind):
         raise Fault(

@@ -1,7 +1,8 @@
-"""A budget of bytes for the bodies of requests: they are counted before they are read, until the request is over.
+"""A memory budget for the bodies of requests. The bytes of a body count from before it is read until its request is
+over.
 
-A request that there is no room for is refused before its body is read. What a response in the background goes on
-holding is counted until that has ended.
+If the budget has no room, the request is refused before its body is read. The body of a background response counts
+until the response has ended.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.middleware.request_context import OWNER
 
 Refusal = Literal["owner", "total"]
-"""Which limit has no room: the owner's, or the one for all owners."""
+"""Which limit has no room: that of the owner, or that of all owners together."""
 
 
 class ByteBudget:
-    """Bounds bytes in memory: `total` for all owners together, `each` for one of them; 0 for no bound."""
+    """Counts bytes in memory against two limits: `total` for all owners together, `each` for one owner. 0 is no
+    limit.
+    """
 
     def __init__(self, total: int, each: int) -> None:
         self.total = total
@@ -33,8 +36,9 @@ class ByteBudget:
         return self._held.total()
 
     def take(self, owner: str, size: int) -> Refusal | None:
-        """Counts `size` more bytes, or returns which limit has no room for them. An owner that holds nothing always
-        has room, because one body may be larger than this limit and has a limit of its own."""
+        """Counts `size` more bytes for the owner and returns None; or returns which limit has no room for them. An
+        owner that has no bytes counted always has room in `each`, because one body may be larger than that limit.
+        """
         theirs = self._held[owner]
         if self.each and theirs and theirs + size > self.each:
             return "owner"
@@ -50,12 +54,12 @@ class ByteBudget:
 
 
 BODY_BUDGET = web.AppKey("body_budget", ByteBudget)
-"""Bytes of the bodies of all requests that are under way."""
+"""The budget for the bodies of all running requests."""
 RETRY_SECONDS = 5
 
 
 class HeldBytes:
-    """The bytes that one request holds of the budget."""
+    """The bytes of the budget that are counted for one request."""
 
     def __init__(self, budget: ByteBudget, owner: str) -> None:
         self._budget = budget
@@ -63,7 +67,7 @@ class HeldBytes:
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Takes more of the budget, so that `size` bytes are held. Raises `Fault` where there is no room."""
+        """Counts more bytes, so that `size` are counted for this request. Raises `Fault` if there is no room."""
         more = size - self.size
         if more <= 0:
             return
@@ -73,13 +77,15 @@ class HeldBytes:
         self.size = size
 
     def release(self) -> None:
-        """Gives the bytes back to the budget. Harmless to repeat."""
+        """Gives the bytes back to the budget. Further calls do nothing."""
         if self.size:
             self._budget.give_back(self._owner, self.size)
             self.size = 0
 
     def handed_over(self) -> HeldBytes:
-        """Moves the bytes to a new owner, who releases what is returned."""
+        """Returns another object with these bytes, which must be released instead of this one. This object then has
+        none.
+        """
         other = HeldBytes(self._budget, self._owner)
         other.size, self.size = self.size, 0
         return other
@@ -90,7 +96,7 @@ HELD = web.RequestKey("held", HeldBytes)
 
 @contextlib.contextmanager
 def body_bytes_held(request: web.Request) -> Iterator[None]:
-    """Gives the request its share of the budget, and frees it behind the `with`."""
+    """Gives the request a `HeldBytes`, and releases it at the end of the `with`."""
     held = request[HELD] = HeldBytes(request.app[BODY_BUDGET], request[OWNER])
     try:
         yield

@@ -1,7 +1,7 @@
-"""Logs the contents of requests and answers: only where the operator has turned that on, to find a fault.
+"""Logs the contents of requests and answers, if the operator has switched that on to find a fault.
 
-Writes `content` lines with the request's id. Keys are masked as far as they can be recognised: the key of the client,
-and values in places where clients put keys. Images are left out, long texts are cut.
+Writes lines `content` with the request's id. Keys are masked as far as they can be recognised: the client's key,
+and values of fields where clients put keys. Images are left out, long texts are cut.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ContentLog(Protocol):
 
 
 CONTENT_LOG: Final = web.RequestKey("content_log", ContentLog)
-"""Present in requests whose content is logged."""
+"""The function that logs the content of a request. Set only if its content is logged."""
 
 MAX_CHARS: Final = 16_384
 """The most characters of one line in the log."""
@@ -55,7 +55,7 @@ def masked(text: str, key: str = "") -> str:
 
 
 def _without_images(text: str, most: int) -> tuple[str, int]:
-    """The first `most` characters of the text without its images, and how many follow them."""
+    """Returns the first `most` characters of the text without its images, and how many characters follow."""
     kept: list[str] = []
     size = end = 0
     while (start := text.find(_IMAGE_BEGINS, end, end + most - size)) >= 0:
@@ -70,7 +70,7 @@ def _without_images(text: str, most: int) -> tuple[str, int]:
 
 @web.middleware
 async def log_contents(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Logs whole answers. Bodies of requests, streams and frames are logged by the code that reads or writes them.
+    """Logs whole answers. The code that reads bodies or writes streams and frames logs those.
 
     It is the outermost middleware, so that it sees every answer.
     """
@@ -85,7 +85,7 @@ async def log_contents(request: web.Request, handler: Handler) -> web.StreamResp
 
 
 def log_content(request: web.Request, what: Literal["request", "answer"], data: bytes) -> None:
-    """Logs these bytes of a request or its answer, where content is logged."""
+    """Logs these bytes of a request or its answer. Does nothing if content is not logged."""
     write = request.get(CONTENT_LOG)
     if write is not None:
         write(what, data)

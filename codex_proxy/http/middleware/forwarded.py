@@ -1,7 +1,8 @@
-"""Requests through a reverse proxy. They may come from anywhere, even where this server listens on loopback.
+"""Checks requests that come through a reverse proxy. They may come from any machine, even if this server listens on
+loopback.
 
-So the operator must list the proxy (PROXY_TRUSTED_PROXIES), and the server must require keys. The address of a client
-is taken from a trusted proxy's headers only.
+The operator must list the proxy (PROXY_TRUSTED_PROXIES), and the server must require keys. The address of a client
+is taken only from the headers of a listed proxy.
 """
 
 from __future__ import annotations
@@ -18,27 +19,29 @@ from codex_proxy.http.app_keys import CLIENTS
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 TRUSTED_PROXIES: Final = web.AppKey("trusted_proxies", tuple[Network, ...])
-"""Reverse proxies that may pass requests on."""
+"""The networks of reverse proxies that the operator trusts."""
 
 _NAMES: Final = frozenset({"forwarded", "via"})
 _PREFIX: Final = "x-forwarded-"
 _MAX_HOPS: Final = 16
-"""Addresses of `X-Forwarded-For` that are looked at, from the nearest on: no chain of proxies is longer."""
+"""The most addresses of `X-Forwarded-For` that are read, beginning with the nearest."""
 
 
 def is_forwarded(request: web.Request) -> bool:
-    """Whether a reverse proxy has passed the request on."""
+    """Whether the request came through a reverse proxy."""
     return any(name.lower() in _NAMES or name.lower().startswith(_PREFIX) for name in request.headers)
 
 
 def is_local(request: web.Request) -> bool:
-    """Whether the request comes from this machine, and not through a reverse proxy on it."""
+    """Whether the request comes from this machine, and not through a reverse proxy."""
     address = _address(request.remote or "")
     return address is not None and address.is_loopback and not is_forwarded(request)
 
 
 def check_forwarded(request: web.Request) -> None:
-    """Raises `Fault` NOT_ALLOWED for a request that an unknown proxy has passed on, or to a server without keys."""
+    """Raises `Fault` NOT_ALLOWED for a request through a proxy that is not trusted, or through any proxy if the
+    server requires no keys.
+    """
     if not is_forwarded(request):
         return
     trusted = request.app[TRUSTED_PROXIES]
@@ -55,7 +58,9 @@ def check_forwarded(request: web.Request) -> None:
 
 
 def client_address(request: web.Request) -> str:
-    """Returns the address of the client: behind trusted proxies, the nearest address that is not a proxy's."""
+    """Returns the client's address. For a request through trusted proxies, it is the nearest address that is not a
+    trusted proxy's.
+    """
     trusted = request.app[TRUSTED_PROXIES]
     address = request.remote or ""
     if not _is_in(address, trusted):
@@ -78,7 +83,9 @@ def _is_in(text: str, networks: Sequence[Network]) -> bool:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address, one of IPv4 as such: a socket for both kinds writes `::ffff:127.0.0.1`."""
+    """Parses an IP address; None if it is malformed. An IPv4 address in IPv6 form (`::ffff:127.0.0.1`) is returned
+    as IPv4.
+    """
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

@@ -1,7 +1,7 @@
-"""Limits how many requests one key makes, a minute and at once. Only requests that can start a turn count: POSTs, and
-each turn of a WebSocket.
+"""Limits the number of requests of each key, per minute and at the same time. Only requests that can start a turn
+count: POST requests, and each turn of a WebSocket.
 
-Every counted reply has OpenAI's headers that say what is left.
+Replies to counted requests have OpenAI's headers with the remaining requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from codex_proxy.http.endpoint import ENDPOINT
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 
 MAX_BUCKETS = 1024
-"""Above this number of buckets the full ones are dropped: a full bucket is equal to a new one."""
+"""If there are more buckets, the full ones are dropped, since a full bucket is the same as a new one."""
 
 
 class Allowance(msgspec.Struct, frozen=True):
@@ -37,7 +37,9 @@ class Allowance(msgspec.Struct, frozen=True):
 
 
 class _Bucket(msgspec.Struct, frozen=True):
-    """How many requests were left at the time of the last one, and how many the bucket holds at most."""
+    """The state of a token bucket: how many requests were left (`level`) at the time `since`, and how many it holds
+    (`limit`).
+    """
 
     level: float
     since: float
@@ -55,9 +57,9 @@ class RateLimits:
         self._buckets: dict[str, _Bucket] = {}
 
     def take(self, key: str, per_minute: int) -> Allowance:
-        """Takes one request from the key's bucket of `per_minute`, if one is left.
+        """Takes one request from the key's bucket, if one is left. Returns the state after that.
 
-        A limit that changes counts from now on; what was used up before stays so.
+        If `per_minute` has changed since the last call, the new limit applies; requests that were taken stay taken.
         """
         now = self._clock.monotonic()
         before = self._buckets.get(key)
@@ -79,13 +81,15 @@ class RateLimits:
 
 
 class RunningRequests:
-    """Counts the requests under way of each key."""
+    """Counts the running requests of each key."""
 
     def __init__(self) -> None:
         self._running: dict[str, int] = {}
 
     def enter(self, key: str, limit: int) -> bool:
-        """Counts one more, unless there are `limit` already (0: any number). Whoever entered has to `leave`."""
+        """Counts one more request, unless `limit` (0: any number) are running. Returns whether it was counted; if
+        so, call `leave` at its end.
+        """
         running = self._running.get(key, 0)
         if limit and running >= limit:
             return False
@@ -104,20 +108,21 @@ class RunningRequests:
 
 
 class RequestLimits(msgspec.Struct, frozen=True):
-    """How many requests each key has made and has under way."""
+    """The counters of all keys."""
 
     rate: RateLimits
-    """Requests a minute, by key."""
+    """Counts requests per minute, by key."""
     running: RunningRequests
-    """Requests under way, by key."""
+    """Counts running requests, by key."""
 
 
 REQUEST_LIMITS: Final = web.AppKey("request_limits", RequestLimits)
 
 
 def request_counted(request: web.Request) -> AbstractContextManager[None]:
-    """Counts the body of the `with` against the limits of the request's key, where it can start a turn. Raises `Fault`
-    for one too many."""
+    """Counts the body of the `with` against the limits of the request's key, if the request can start a turn.
+    Raises `Fault` if a limit is exceeded.
+    """
     client, endpoint = request.get(CLIENT), request.get(ENDPOINT)
     is_counted = endpoint is None or endpoint.counted
     if client is None or request.method != "POST" or not is_counted:
@@ -129,8 +134,9 @@ def request_counted(request: web.Request) -> AbstractContextManager[None]:
 def counted(
     limits: RequestLimits, client: Client, headers: MutableMapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Counts the body of the `with` as one request of this client. `headers` gets `x-ratelimit-*`. Raises `Fault` for
-    one too many."""
+    """Counts the body of the `with` as one request of this client. Adds `x-ratelimit-*` to `headers`. Raises
+    `Fault` if a limit is exceeded.
+    """
     if client.rpm:
         allowance = limits.rate.take(client.name, client.rpm)
         if headers is not None:

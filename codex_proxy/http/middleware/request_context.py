@@ -27,18 +27,18 @@ NOTES = web.RequestKey("notes", dict[str, object])
 REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
 """Headers that are added to every kind of answer: a stream, a body, or a fault."""
 OWNER = web.RequestKey("owner", str)
-"""The name of the key that the request came with; `local` where none is wanted."""
+"""The name of the request's key; `local` if the server requires no keys."""
 
 CLIENT = web.RequestKey("client", Client)
-"""The client that sent the request. Not set on the paths that are served without a key."""
+"""The client that sent the request. Not set for paths that need no key."""
 
 _BEGAN = web.RequestKey("began", float)
-"""When the request's first line was read, by the server's monotonic clock."""
+"""When the request's first line was read, in seconds of the monotonic clock."""
 _PREPARED = web.RequestKey("prepared", bool)
-"""Whether the headers of an answer have been sent, so that there can be no other answer."""
+"""Whether the headers of an answer have been sent, so that no other answer is possible."""
 
 _CLEAN_ID = re.compile(r"[\x21-\x7e]{1,128}")
-"""What a client may call its request: visible ASCII, so that it can neither break a header nor a log."""
+"""Matches a client's request id that may be used: visible ASCII, which is safe in a header and in the log."""
 
 ON_EVERY_REPLY = {
     # For browsers that do not say whose page is asking: nothing here is a script or a picture for another page.
@@ -49,15 +49,15 @@ ON_EVERY_REPLY = {
 }
 
 MAX_NOTE = 100
-"""Characters of a path or a model's name in the log: they are the client's own words."""
+"""The most characters of a path or model name in the log, since clients choose these texts."""
 
 CLIENT_LEFT = 499
-"""nginx's status for a client that left before its answer; only ever in the log."""
+"""The status in the log if the client left before the answer, as in nginx. It is never sent."""
 
 
 @web.middleware
 async def provide_context(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Gives the request its id and notes, answers its faults, and logs it when it is over."""
+    """Gives the request its id and notes, answers its faults, and logs it at its end."""
     clock = request.app[CLOCK]
     given = request.headers.get("x-request-id", "")
     request_id = given if _CLEAN_ID.fullmatch(given) else request.app[IDS].new("req_")
@@ -121,7 +121,9 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _is_given_up(request: web.Request) -> bool:
-    """Whether a request was cancelled because the server stops, while its client is connected and has had no answer."""
+    """Whether the request was cancelled because the server is stopping, and its client is still connected and has
+    got no answer.
+    """
     here = request.transport is not None and not request.transport.is_closing()
     if not here or request[_PREPARED] or not request.app[RUNS].draining:
         return False
@@ -132,7 +134,7 @@ def _is_given_up(request: web.Request) -> bool:
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
-    """Returns the answer to a refusal by aiohttp, in OpenAI's format."""
+    """Returns the answer, in OpenAI's format, to a request that aiohttp has refused."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         message = f"{excerpt(request.path)} does not take {excerpt(request.method)}; it takes {allowed}."
@@ -151,7 +153,7 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Adds `x-request-id` and what else goes with every reply. For `on_response_prepare`."""
+    """Adds `x-request-id` and the other headers of every reply. For `on_response_prepare`."""
     if request.app[RUNS].draining:
         response.headers["Connection"] = "close"
         response.force_close()

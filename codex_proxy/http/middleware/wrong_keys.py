@@ -1,10 +1,9 @@
-"""Delays the check of keys that may be guesses, so that trying many takes long, also many at once.
+"""Delays the check of keys that may be guesses, so that trying many keys takes long, even on many connections.
 
-The more wrong keys an address has brought, the longer its next one waits, within bounds. A key that has been right from
-this address before is looked at at once, whoever else comes from there. Any other waits, right or wrong: if only the
-answers to wrong ones came late, whoever tries many at once would know without them. A bounded number of checks waits at
-once; beyond it, as beyond what one address may have waiting, a key is refused unchecked, so that the answer tells
-nothing.
+The more wrong keys an address has sent, the longer its next key waits, within limits. A key that was valid before
+from this address does not wait. Any other key waits, valid or not: if only wrong keys were answered late, an
+attacker would not have to wait for the answers. The number of waiting checks is limited, in all and per address;
+beyond that a key is refused without a check.
 """
 
 from __future__ import annotations
@@ -22,22 +21,24 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.ids import Clock
 
 FREE: Final = 3
-"""The number of wrong keys that cause no delay, for a person who mistypes or a client with an old key."""
+"""The number of wrong keys from one address that cause no delay, for a person who mistypes or a client with an old
+key."""
 FIRST_SECONDS: Final = 0.25
 MAX_SECONDS: Final = 5.0
 """The longest delay between two checks for one address."""
 MAX_WAIT_SECONDS: Final = 20.0
-"""The longest wait of a check behind others of its address. Clients give up later than that."""
+"""The longest that a check waits for earlier checks of its address. A key that would wait longer is refused."""
 FORGIVEN_SECONDS: Final = 600.0
-"""Seconds without a wrong key after which the failures of an address are forgotten."""
+"""Seconds without a wrong key after which the count of an address begins again."""
 MAX_ADDRESSES: Final = 4096
-"""About 1 MiB. Past it the address that was quiet for longest is forgotten."""
+"""The most addresses that are remembered, about 1 MiB. Beyond that, the address whose last key is the oldest is
+forgotten."""
 MAX_KNOWN: Final = 4096
-"""Keys that were right, each with its address; as much."""
+"""The most valid keys that are remembered, each with its address."""
 
 
 class TooManyWaitError(Exception):
-    """Too many keys from this address wait to be checked: this one is refused unchecked."""
+    """Too many keys from this address wait to be checked. This one is refused without a check."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"again in {seconds:g} s")
@@ -45,19 +46,21 @@ class TooManyWaitError(Exception):
 
 
 class FailedAttempts:
-    """Counts wrong keys by client address, and says how long the next key from there has to wait."""
+    """Counts wrong keys by client address, and computes how long the next key of an address has to wait."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failed: OrderedDict[str, tuple[int, float, float]] = OrderedDict()
-        """Per address how many, when the last one came, and when it is looked at; the quietest first."""
+        """By address: the number of wrong keys, when the last key came, and when it is checked (seconds of the
+        monotonic clock); the oldest first."""
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """Address and digest of keys that were right; the one that was used longest ago first."""
+        """The address and digest of keys that were valid, the least recently used first."""
 
     def delay(self, address: str) -> float:
-        """Notes one more check, and returns the seconds until it may be made. Raises `TooManyWaitError`.
+        """Counts one more key as wrong, and returns how many seconds its check must wait. Raises
+        `TooManyWaitError`.
 
-        Checks of one address are made one after the other, so that more connections are not faster.
+        The checks of one address are made one after the other, so that more connections do not make them faster.
         """
         now, address = self._clock.monotonic(), _network_of(address)
         count, last, looked = self._failed.pop(address, (0, now, now))
@@ -74,18 +77,18 @@ class FailedAttempts:
         return wait
 
     def is_known(self, address: str, digest: str) -> bool:
-        """Whether this key (its digest) was right before, from this address."""
+        """Whether the key with this digest was valid before, from this address."""
         return (_network_of(address), digest) in self._known
 
     def take_back(self, address: str) -> None:
-        """Undoes one `delay`: the key was not a guess."""
+        """Undoes the count of one `delay`, because the key was valid."""
         address = _network_of(address)
         count, last, looked = self._failed.pop(address, (0, 0.0, 0.0))
         if count > 1:
             self._failed[address] = (count - 1, last, looked)
 
     def was_right(self, address: str, digest: str) -> None:
-        """Notes that this key is right, so that `is_known` is true for it."""
+        """Remembers that this key is valid, for `is_known`."""
         known = (_network_of(address), digest)
         self._known[known] = None
         self._known.move_to_end(known)
@@ -93,7 +96,7 @@ class FailedAttempts:
             self._known.popitem(last=False)
 
     def was_wrong(self, address: str, digest: str) -> None:
-        """Notes that this key is wrong, so that `is_known` is false for it."""
+        """Forgets that this key was valid, for `is_known`."""
         self._known.pop((_network_of(address), digest), None)
 
     def __len__(self) -> int:
@@ -101,7 +104,7 @@ class FailedAttempts:
 
 
 def _network_of(address: str) -> str:
-    """The network that counts as one client: the /64 of an IPv6 address, the address itself for IPv4."""
+    """Returns the network that counts as one address: the /64 of an IPv6 address; an IPv4 address itself."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -114,11 +117,11 @@ def _network_of(address: str) -> str:
 
 
 MAX_HELD: Final = 256
-"""Connections whose keys wait, of all addresses. An address without wrong keys has none that waits."""
+"""The most checks of keys that wait, of all addresses together. Keys of addresses without wrong keys never wait."""
 
 
 class WrongKeys:
-    """Delays the checks of keys that may be guesses; one object for a server."""
+    """Delays the checks of keys that may be guesses. There is one object for the server."""
 
     def __init__(self, clock: Clock, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         self._attempts = FailedAttempts(clock)
@@ -127,9 +130,10 @@ class WrongKeys:
 
     @asynccontextmanager
     async def delaying(self, address: str, digest: str) -> AsyncIterator[None]:
-        """Wraps the check of a key from this address, which raises `Fault` for a wrong key.
+        """Waits if needed, then runs the body of the `with`, which checks the key and raises `Fault` if it is
+        wrong.
 
-        Raises `Fault` RATE_LIMITED where too many checks wait.
+        Raises `Fault` RATE_LIMITED if too many checks wait.
         """
         may_be_guess = not self._attempts.is_known(address, digest)
         if may_be_guess:

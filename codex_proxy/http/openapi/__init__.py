@@ -1,1 +1,1 @@
-"""This server's own OpenAPI document. Loaded when somebody asks for it, and never by a turn."""
+"""Builds this server's own OpenAPI document. Imported only when the document is requested."""

@@ -1,4 +1,4 @@
-"""Schemas of what this server answers. Tests hold the answers of a running server to them."""
+"""The JSON schemas of this server's answers. Tests check the answers of a running server against them."""
 
 from __future__ import annotations
 
@@ -419,5 +419,5 @@ SERVER: Final[dict[str, Schema]] = {
 
 
 def answer_schemas() -> dict[str, Schema]:
-    """Every schema of an answer by its name."""
+    """Returns the schemas of all answers, by name."""
     return ERRORS | CHAT | MESSAGES | RESPONSES | SERVER

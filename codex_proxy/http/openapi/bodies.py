@@ -1,8 +1,9 @@
-"""Schemas of request bodies: out of the models that read them, so that the two cannot differ.
+"""The JSON schemas of request bodies. They are generated from the pydantic models that parse the bodies, so that
+the two cannot differ.
 
-What the models let pass and the parser behind them always refuses (another generation of the protocol, what no agent
-can do) is taken out here, by one table. Refusals that depend on several fields, or on the server's settings, are
-told in words where the body is described.
+Values that the models accept but the parsers always refuse (fields of an older API, features that no agent has) are
+removed here, by one table. Refusals that depend on several fields, or on settings, are described in the endpoints'
+texts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from codex_proxy.surfaces.responses.parse import CONVERSATION_PREFIX
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, Include, ResponseRequest
 
 NEVER_TAKEN: Final = frozenset({"ChatUnheardPart", "UnheardPart", "ChosenHosted", "HostedTool"})
-"""Members of unions that are known by name only to be refused by name."""
+"""Members of unions that exist only so that their values can be refused by name."""
 
 _CONVERSATION_ID: Final[Schema] = {"type": "string", "pattern": f"^{CONVERSATION_PREFIX}"}
 _CONVERSATION: Final[Schema] = {
@@ -48,7 +49,7 @@ CHANGED: Final[dict[tuple[str, str], Schema]] = {
     # Without a type an item that has a role or content is a message, so it is no reference.
     ("ItemReference", "type"): {"anyOf": [{"const": "item_reference"}, NULL]},
 }
-"""Properties, by the schema that they are in."""
+"""The schemas of properties that differ from the model's, by the name of the schema and of the property."""
 
 NOT_WITHOUT_TYPE: Final[Schema] = {
     "anyOf": [
@@ -59,7 +60,9 @@ NOT_WITHOUT_TYPE: Final[Schema] = {
 
 
 def body_schemas(*, most_choices: int) -> dict[str, Schema]:
-    """Every schema of a request body by its name; `most_choices` is the largest `n` of this server."""
+    """Returns the schemas of all request bodies, by name. `most_choices` is the largest `n` that this server
+    accepts.
+    """
     found: dict[str, Schema] = {}
     for model, prefix in (
         (ChatRequest, "Chat"),
@@ -86,8 +89,9 @@ def body_schemas(*, most_choices: int) -> dict[str, Schema]:
 
 
 def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
-    """The schema of a model and of all that it refers to, as components. `prefix` tells two surfaces apart that
-    call different things by the same name."""
+    """Returns the schema of a model and those of all models that it refers to, by name. `prefix` is put before the
+    latter, since two APIs may use the same name for different models.
+    """
     whole = model.model_json_schema(ref_template="#/components/schemas/{model}")
     parts = {prefix + name: schema for name, schema in whole.pop("$defs", {}).items()}
     parts[model.__name__] = whole
@@ -98,7 +102,7 @@ def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
 
 
 def _nodes(value: Any) -> Iterator[Schema]:
-    """Every object in a schema, itself included."""
+    """Yields every object within a JSON value, the value itself included."""
     if isinstance(value, dict):
         yield value
         for child in value.values():

@@ -1,6 +1,6 @@
-"""The OpenAPI document, put together from endpoints, the models of bodies, and the answers' schemas.
+"""Builds the OpenAPI document from the endpoints, the schemas of bodies and the schemas of answers.
 
-In: the endpoints that a server has, and what of its settings shows in the schemas. Out: the document as a dict.
+In: the endpoints that a server has, and the settings that the schemas show. Out: the document as a dict.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ STATUSES: Final[dict[Kind, tuple[int, ...]]] = {
     "stored": (400, 401, 403, 404, 413, 415, 429, 500, 503),
     "turn": statuses("chat"),
 }
-"""What an endpoint of each kind may refuse or fail with in OpenAI's APIs; in Anthropic's it is each of their
-statuses."""
+"""The error statuses that an endpoint of each kind may answer with in OpenAI's APIs. In Anthropic's API, each may
+answer with any."""
 _OVERLOADED: Final = 529
-"""Anthropic's, which HTTP has no phrase for."""
+"""The status of Anthropic's API for which HTTP has no phrase."""
 
 _DESCRIPTION: Final = (
     "A local coding agent as an OpenAI endpoint. Unknown fields of bodies are accepted and ignored; null is as good as "
@@ -55,7 +55,7 @@ _WAITING: Final = (429, 503, _OVERLOADED)
 
 
 def document(endpoints: Iterable[Endpoint], *, most_choices: int) -> Schema:
-    """The description of these endpoints; `most_choices` is the largest `n` that chat takes."""
+    """Returns the OpenAPI document of these endpoints. `most_choices` is the largest `n` that chat accepts."""
     paths: dict[str, Schema] = {}
     for endpoint in endpoints:
         item = paths.setdefault(endpoint.path, {} if endpoint.versioned else {"servers": ROOT})
