@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -121,6 +122,7 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     Settings are read from these flags, else from PROXY_* and CODEX_* variables, else from the TOML file
     (~/.config/codex-proxy/config.toml unless --config names another).
     """
+    gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
     from codex_proxy.logs import configure, take_over
     from codex_proxy.process.own_process import adopt_orphans, make_undumpable
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +15,16 @@ from codex_proxy.agents.spec import AgentSpec, NoAgentError
 from codex_proxy.app import StartError, make_server, wait_for_signal
 from codex_proxy.config import Settings
 from codex_proxy.core.faults import Fault
+from codex_proxy.surfaces.chat.wire import ChatRequest
+from codex_proxy.surfaces.messages.wire import MessagesRequest
+from codex_proxy.surfaces.responses.wire import ResponseRequest
 
 COLLECT_AFTER = 20_000
 """Objects, a few MB of them, that may be there more than at the collector's last look. Python comes with 700."""
+
+REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
+BUILD_AFTER = 0.5
+"""Seconds after the start until the models of requests are built, if no request has done it by then."""
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +45,9 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
         return 1
     tune_gc()
     say(banner(server))
+    building = asyncio.create_task(_build_request_models())
     await wait_for_signal(server)
+    building.cancel()
     stopping = "stopping (once more to stop at once)"
     if settings.log_format == "json":
         log.info("stopping", text=stopping)
@@ -47,15 +57,25 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
     return 0
 
 
+async def _build_request_models() -> None:
+    """Builds the validators of requests once the server serves: each takes some 40 ms, which would delay the start
+    or the first request."""
+    await asyncio.sleep(BUILD_AFTER)
+    for model in REQUEST_MODELS:
+        model.model_rebuild()
+        await asyncio.sleep(0)
+
+
 def tune_gc() -> None:
-    """Lets the garbage collector look less often, and not at what was there before the first request.
+    """Switches the garbage collector on, which `codex-proxy serve` starts without: it looks less often than by
+    default, and not at what was there before the first request.
 
     What a turn leaves is freed by counting references (`tests/http/test_memory.py` holds it to that); each look at
     thousands of streams takes milliseconds, in which none of them moves.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
+    gc.enable()
 
 
 def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]:

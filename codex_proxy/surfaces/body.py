@@ -84,9 +84,10 @@ StopSequence: TypeAlias = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
 
 
 class Wire(BaseModel):
-    """The base of the models of requests: unknown fields are ignored, and types are strict."""
+    """The base of the models of requests: unknown fields are ignored, and types are strict. A model is built at its
+    first use, since building them all would take a fifth of the server's start."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, defer_build=True)
 
 
 def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:

@@ -232,7 +232,7 @@ class CompactionItem(Item):
 class NativeItem(Item):
     """An item of a tool that the model's provider runs. It is sent back to the provider unchanged."""
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     type: str
 

@@ -63,7 +63,7 @@ class GivenToolChoice(Wire):
 class MessagesRequest(Wire):
     """The body of `POST /v1/messages`. Every optional field may be null; others are taken and ignored."""
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     messages: Annotated[list[InputMessage], Field(min_length=1)]
     model: str | None = None

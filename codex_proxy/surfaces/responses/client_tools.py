@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from codex_proxy.core.items import ClientName, Tool
 from codex_proxy.core.mcp_names import offered_name
@@ -30,7 +30,9 @@ _DEFAULT_NAMESPACE: Final = "functions"
 """The namespace of tools that have none. Codex writes it out in its lite requests."""
 _LISTS: Final = frozenset({"additional_tools", "tool_search_output"})
 """Types of items that contain tools."""
-_listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(list[wire.AnyTool])
+_listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(
+    list[wire.AnyTool], config=ConfigDict(defer_build=True)
+)
 
 
 class GivenTool(NamedTuple):
