@@ -223,12 +223,14 @@ class IdleSessions:
         history = turn.history
         printed: tuple[Prints, tuple[int, ...]] | None = None
         for kept in reversed(self._kept.values()):
-            if kept.key != key or not kept.session.can_resume:
+            if kept.key != key:
                 continue
             printed = printed or prints_of(history)
+            if len(printed[0]) <= len(kept.prints):
+                continue  # the most frequent case by far: a new conversation beside others
             fresh = fresh_after(kept.prints, history, printed)
             new = None if fresh is None else _taken(kept.pending, fresh, turn)
-            if new is None:
+            if new is None or not kept.session.can_resume:
                 continue
             self._forget(kept.session)
             kept.session.set_idle(False)
